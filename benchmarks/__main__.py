@@ -10,7 +10,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +21,31 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import data, driver, folding, guarantees, history_figures, plain, published, small
-from benchmarks.measure import Bench, PeakMemory, data_bytes, seconds
-from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
+from benchmarks import (
+    data,
+    driver,
+    folding,
+    guarantees,
+    history_figures,
+    plain,
+    published,
+    scale,
+    small,
+)
+from benchmarks.measure import Bench, PeakMemory, data_bytes, fold_rows_per_second, seconds
+from benchmarks.pipelines import (
+    acking,
+    by_record,
+    failing,
+    flights,
+    flights_clean,
+    flights_few_lost,
+    shuffled,
+    wordcount,
+)
 from benchmarks.sizes import sizes
 from ledger import Pipeline
+from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
@@ -33,7 +54,13 @@ from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 
 HOME = Path("var/bench").absolute()
-RECORDS = {"flights": 1_010_328, "flights_clean": 1_010_328, "wordcount": data.SENTENCES}
+FLIGHTS = published.FLIGHTS
+RECORDS = {
+    "flights": FLIGHTS,
+    "flights_few_lost": FLIGHTS,
+    "flights_clean": FLIGHTS,
+    "wordcount": data.SENTENCES,
+}
 console = Console()
 
 
@@ -79,9 +106,7 @@ def _in_one_session(
     """
     database = Database(embedded.start(HOME))
     upgrade(database)
-    os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
-    )
+    os.environ["PYSPARK_SUBMIT_ARGS"] = scale.SESSION
     session = build_session("benchmarks", "local[2]")
     settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
     bench = Bench(lambda made: Job(session, database, settings, made), settings, database)
@@ -105,18 +130,39 @@ def _throughput(
     name: str, make: Callable[[int], Pipeline], by_hand: Callable[..., None]
 ) -> Callable[..., dict[str, Any]]:
     def measured(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
-        places = (HOME / "data", HOME / "plain")
-        others: dict[str, Callable[[], None]] = {
-            "plain": partial(by_hand, plain.Batches(session), *places),
-            "structured_streaming": partial(by_hand, plain.Streams(session), *places),
-        }
+        ways = {"plain": plain.Batches(session), "structured_streaming": plain.Streams(session)}
+        sinks = [step.sink for step in make(0).steps() if isinstance(step, SinkStep)]
+        if any(sink.partition_by for sink in sinks):
+            ways["plain_clustered"] = plain.Clustered(session)
+
+        def run(io: plain.Batches) -> dict[str, float]:
+            by_hand(io, HOME / "data", HOME / "plain")
+            return io.step_seconds
+
+        others = {variant: partial(run, io) for variant, io in ways.items()}
         return throughput(name, bench, make, others, rounds)
 
     return measured
 
 
 def _fold(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
-    return folding.rows_per_second(session, HOME / "data", rounds, console)
+    return folding.kernel_rows_per_second(session, HOME / "data", rounds, console)
+
+
+def _shuffled(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
+    """The word count with a shuffled split: how fast a run folds it, and the seconds of its
+    steps.
+    """
+    folds, steps = [], []
+    for number in track(range(rounds + 1), "shuffled: rounds", console=console):
+        bench.batch(shuffled(2))
+        if number > 0:
+            folds.append(bench.folds)
+            steps.append(bench.step_seconds)
+    return {
+        "shuffled.fold_rows_per_second": fold_rows_per_second(folds),
+        "shuffled.step_seconds": {"tracked": _medians(steps)},
+    }
 
 
 def _posting(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
@@ -130,32 +176,37 @@ def throughput(
     name: str,
     bench: Bench,
     make: Callable[[int], Pipeline],
-    others: dict[str, Callable[[], None]],
+    others: dict[str, Callable[[], dict[str, float]]],
     rounds: int,
 ) -> dict[str, Any]:
     """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of
-    their medians.
+    their medians. ``others``: run one, and return the seconds of its steps.
     """
     taken: dict[str, list[float]] = {"tracked": [], "untracked": [], **{one: [] for one in others}}
-    steps: dict[str, list[dict[str, float]]] = {"tracked": [], "untracked": []}
+    steps: dict[str, list[dict[str, float]]] = {variant: [] for variant in taken}
+    folds = []
     overhead = 0.0
     settled: list[float] = []
     bare: list[float] = []
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
         _, times = bench.batch(make(2))
         tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
+        tracked_folds = bench.folds
         _, untracked = bench.batch(make(0))
         by_step["untracked"] = bench.step_seconds
         round_ = {"tracked": times.total, "untracked": untracked.total}
         bare_seconds = bench.bare(make(2))
         for other, by_hand in others.items():
-            round_[other] = seconds(by_hand)
+            started = time.perf_counter()
+            by_step[other] = dict(by_hand())
+            round_[other] = time.perf_counter() - started
             if other == "plain":
                 overhead = _overhead(tracked_bytes)
             shutil.rmtree(HOME / "plain")
         if number > 0:
             settled.append(times.settle)
             bare.append(bare_seconds)
+            folds.append(tracked_folds)
             for variant, value in round_.items():
                 taken[variant].append(value)
             for variant, spent in by_step.items():
@@ -171,11 +222,14 @@ def throughput(
         f"{name}.settle_seconds": statistics.median(settled),
         f"{name}.storage_overhead": overhead,
         f"{name}.seconds": taken,
-        f"{name}.step_seconds": {
-            variant: {step: statistics.median(one[step] for one in rounds_) for step in rounds_[0]}
-            for variant, rounds_ in steps.items()
-        },
+        f"{name}.step_seconds": {variant: _medians(rounds_) for variant, rounds_ in steps.items()},
+        f"{name}.fold_rows_per_second": fold_rows_per_second(folds),
     }
+
+
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    """By step."""
+    return {step: statistics.median(one[step] for one in rounds) for step in rounds[0]}
 
 
 def _overhead(tracked: dict[str, int]) -> float:
@@ -237,17 +291,20 @@ _DRIVERS: dict[str, Callable[[Path, int, Console], dict[str, Any]]] = {
     "small_batch": small.measure,
     "driver": driver.parts,
     "history": history_figures.measure,
+    "scale": scale.measure,
 }
 _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "guarantee": _guarantee,
     "flights": _throughput("flights", flights, plain.flights),
+    "flights_few_lost": _throughput("flights_few_lost", flights_few_lost, plain.flights_few_lost),
     "flights_clean": _throughput("flights_clean", flights_clean, plain.flights_clean),
     "wordcount": _throughput("wordcount", wordcount, plain.wordcount),
     "record_stage": record_stage,
     "on_emit": on_emit,
     "replay": replay,
     "posting": _posting,
-    "fold": _fold,
+    "fold_kernel": _fold,
+    "shuffled": _shuffled,
     "sizes": partial(sizes, home=HOME),
 }
 FIGURES = (*_DRIVERS, *_WARM)
@@ -280,9 +337,20 @@ def table(results: dict[str, Any]) -> Table:
         elif key == "driver_cpu_seconds":
             for part, spent in value.items():
                 made.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
+        elif key == "scale" or key.endswith(".fold_rows_per_second"):
+            for parts, rate in _leaves(value):
+                made.add_row(f"{key}: {parts}", f"{rate:,.2f}")
         elif not key.endswith(("seconds", "measured")):
             made.add_row(key, str(value))
     return made
+
+
+def _leaves(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, f"{before}{name}, ")
+        elif not isinstance(inner, list):
+            yield f"{before}{name}", inner
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Stopwatch, memory, and the batches that are measured."""
 
+import logging
 import shutil
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, takewhile
@@ -18,7 +20,7 @@ from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
-from ledger.execution import publish_settled, run_step, run_steps
+from ledger.execution import StepResult, publish_settled, run_step, run_steps
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store.connection import Database
@@ -58,6 +60,57 @@ class Times:
         return self.steps + self.settle + self.publish
 
 
+@dataclass(frozen=True)
+class Fold:
+    """A fold as a run has logged it: how many rows it read, how long that took, and how it went."""
+
+    rows: int
+    seconds: float
+    way: str
+
+
+class FoldLog(logging.Handler):
+    """Collects the folds that runs log, until they are taken."""
+
+    def __init__(self, logger: str = "ledger.spark.folding.fold") -> None:
+        super().__init__(logging.INFO)
+        self._folds: list[Fold] = []
+        log = logging.getLogger(logger)
+        log.addHandler(self)
+        log.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a record with ``fold_rows``, ``fold_seconds`` and ``fold_way``; no other."""
+        if (rows := getattr(record, "fold_rows", None)) is not None:
+            seconds_, way = record.__dict__["fold_seconds"], record.__dict__["fold_way"]
+            self._folds.append(Fold(int(rows), float(seconds_), str(way)))
+
+    def take(self) -> list[Fold]:
+        """What was collected since this was last asked."""
+        taken, self._folds = self._folds, []
+        return taken
+
+
+def fold_rows_per_second(
+    rounds: Iterable[Mapping[str, Iterable[Fold]]],
+) -> dict[str, dict[str, float]]:
+    """By step and way the median over ``rounds``, each of which has the folds of its steps."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for by_step in rounds:
+        for step, folds in by_step.items():
+            spent: dict[str, tuple[int, float]] = {}
+            for fold in folds:
+                rows, taken = spent.get(fold.way, (0, 0.0))
+                spent[fold.way] = rows + fold.rows, taken + fold.seconds
+            for way, (rows, taken) in spent.items():
+                if rows and taken:
+                    rates.setdefault(step, {}).setdefault(way, []).append(rows / taken)
+    return {
+        step: {way: statistics.median(values) for way, values in ways.items()}
+        for step, ways in rates.items()
+    }
+
+
 class Bench:
     """Runs batches of pipelines in one session and removes what they wrote."""
 
@@ -67,6 +120,8 @@ class Bench:
         self.database = database
         self.written: dict[str, int] = {}
         self.step_seconds: dict[str, float] = {}  # of the last batch
+        self.folds: dict[str, list[Fold]] = {}  # of its steps, as far as they were logged
+        self._fold_log = FoldLog()
 
     def batch(
         self, pipeline: Pipeline, before_settling: Callable[[Batch], object] = lambda batch: None
@@ -129,10 +184,16 @@ class Bench:
         before_settling: Callable[[Batch], object],
     ) -> tuple[Batch, Times]:
         opened: list[Batch] = []
+        self.folds = {}
+        self._fold_log.take()
+
+        def note(name: str, result: StepResult | None) -> None:
+            if result is not None:
+                self.folds[name] = self._fold_log.take()
 
         def steps() -> None:
             opened.append(opening())
-            done = run_steps(self._job(pipeline), opened[0].batch_id, lambda name, result: None)
+            done = run_steps(self._job(pipeline), opened[0].batch_id, note)
             self.step_seconds = {step.name: step.seconds for step in done}
 
         steps_seconds = seconds(steps)

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 _STYLE = """
@@ -12,18 +13,19 @@ _STYLE = """
       .other { fill: #4b5382 } .tracked { fill: #9fa8da } .rule { stroke: #454a5e }
     }
 """
-_LEFT, _WIDTH, _BAR, _GROUP = 190, 480, 20, 124
+_LEFT, _WIDTH, _BAR, _ROW, _HEAD = 190, 480, 20, 22, 36
 
 
 def cost(
     results: Mapping[str, Any], works: Mapping[str, tuple[str, str]], variants: tuple[str, ...]
 ) -> str:
     """Bars of the median seconds of each variant of each work, as SVG. ``works``: title and what
-    it is, by name.
+    it is, by name; a variant without figures has no bar.
     """
     medians = {name: _medians(results[f"{name}.seconds"], variants) for name in works}
     longest = max(value for one in medians.values() for value in one.values())
-    height = _GROUP * len(works) + 16
+    tops = [0, *accumulate(_HEAD + _ROW * len(one) for one in medians.values())]
+    height = tops[-1] + 16
     said = "; ".join(
         f"{works[name][0]}: {', '.join(f'{_words(v)} {s:.1f}' for v, s in one.items())}"
         for name, one in medians.items()
@@ -37,13 +39,13 @@ def cost(
         f"  <style>{_STYLE}  </style>",
         f'  <rect class="paper" width="760" height="{height}" rx="8"/>',
     ]
-    for place, (name, found) in enumerate(medians.items()):
-        lines += _group(_GROUP * place + 24, works[name], found, longest)
+    for top, (name, found) in zip(tops, medians.items(), strict=False):
+        lines += _group(top + 24, works[name], found, longest)
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def _medians(seconds: Mapping[str, list[float]], variants: tuple[str, ...]) -> dict[str, float]:
-    return {variant: statistics.median(seconds[variant]) for variant in variants}
+    return {one: statistics.median(seconds[one]) for one in variants if one in seconds}
 
 
 def _group(
@@ -52,7 +54,7 @@ def _group(
     yield f'  <text class="text" x="24" y="{top}" font-weight="600">{title[0]}</text>'
     yield f'  <text class="soft" x="{_LEFT}" y="{top}">{title[1]}</text>'
     for place, (variant, seconds) in enumerate(found.items()):
-        y, width = top + 10 + place * (_BAR + 2), seconds / longest * _WIDTH
+        y, width = top + 10 + place * _ROW, seconds / longest * _WIDTH
         kind = "tracked" if variant == "tracked" else "other"
         yield f'  <text class="text" x="24" y="{y + 15}">{_words(variant)}</text>'
         yield (

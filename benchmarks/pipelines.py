@@ -9,9 +9,11 @@ from pyspark.sql import functions as F
 
 import jobs.flights
 import jobs.wordcount
+from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.core.states import Guarantee
 from ledger.pipeline.steps import SinkStep, StageStep, Step
+from ledger.sources.registry import source_of
 
 WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
 COUNTED = "sentence STRING, words INT"
@@ -39,9 +41,61 @@ def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
     return departures.join(F.broadcast(made), "tailnum", "left")
 
 
+def flights_few_lost(ackers: int) -> Pipeline:
+    """The same flights, joined with a list that lacks few planes: about one in a thousand is
+    lost.
+    """
+    made = flights(ackers)
+    made.name = "flights_few_lost"
+    planes = FileSource(FEW_MISSING, schema=jobs.flights.PLANE, null_value="NA")
+    step = made.step("with_plane")
+    assert isinstance(step, StageStep)
+    steps = {**made.graph.steps, step.name: replace(step, function=_with_listed_plane)}
+    listed = source_of("reference 'planes'", planes)
+    return made.with_steps(steps.values(), {**made.graph.references, "planes": listed})
+
+
+def _with_listed_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
+    made = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
+    known = departures.withColumn("tailnum", F.coalesce("tailnum", F.lit(NO_PLANE)))
+    return known.join(F.broadcast(made), "tailnum", "inner")
+
+
 def wordcount(ackers: int) -> Pipeline:
     """The word count pipeline with as many ackers, up to its words, as by hand."""
     return _before_settlement(jobs.wordcount.pipeline, ackers)
+
+
+def shuffled(ackers: int) -> Pipeline:
+    """The word count, whose split leaves the words of a sentence in all of its files."""
+    made = wordcount(ackers)
+    made.name = "shuffled"
+    step = made.step("split")
+    assert isinstance(step, StageStep)
+
+    def split(sentences: DataFrame) -> DataFrame:
+        return step.function(sentences).repartition(4, "word")
+
+    return _replaced(made, replace(step, function=split))
+
+
+def measurements(folder: str, ackers: int) -> Pipeline:
+    """Records of a folder of Parquet files through two stages that each add a column."""
+    made = Pipeline("measurements", guarantee="exactly_once", ackers=ackers)
+    source = FileSource(f"{folder}/*.parquet", schema=MEASUREMENT, format="parquet")
+    made.source("measurements", source)
+
+    @made.stage(reads="measurements")
+    def scaled(measurements: DataFrame) -> DataFrame:
+        return measurements.withColumn("scaled", F.col("amount") * 1.5)
+
+    @made.stage(reads="scaled")
+    def labelled(scaled: DataFrame) -> DataFrame:
+        label = F.concat("place", F.lit("-"), F.col("id") % 100)
+        return scaled.withColumn("label", label)
+
+    made.sink("measured", ParquetSink("warehouse/measured"), reads="labelled")
+    return made
 
 
 def failing(poisoned: bool) -> Pipeline:

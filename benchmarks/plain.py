@@ -4,13 +4,16 @@ Read the source directly, write each stage's output once, same format and codec.
 the stages are written out here, not shared, so that neither side pays for the other's shape.
 """
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
 from jobs.flights import FLIGHT, PLANE, WEATHER
 
 ZSTD = {"compression": "zstd"}
@@ -22,6 +25,14 @@ class Batches:
 
     def __init__(self, spark: SparkSession):
         self.spark = spark
+        self.step_seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Note the seconds of a step, from what it reads to what it has written."""
+        started = time.perf_counter()
+        yield
+        self.step_seconds[name] = time.perf_counter() - started
 
     def source(self, format: str, schema: str, path: Path, **options: str) -> DataFrame:
         """What a pipeline begins with."""
@@ -34,6 +45,13 @@ class Batches:
     def read(self, folder: Path) -> DataFrame:
         """What a step has written."""
         return self.spark.read.parquet(str(folder))
+
+
+class Clustered(Batches):
+    """Brings the rows of each folder together before it writes, as the library's sinks do."""
+
+    def write(self, rows: DataFrame, folder: Path, *columns: str) -> None:
+        super().write(rows.hint("rebalance", *columns) if columns else rows, folder, *columns)
 
 
 class Streams(Batches):
@@ -60,38 +78,62 @@ class Streams(Batches):
 
 def flights(io: Batches, data: Path, out: Path, planes_join: str = "inner") -> None:
     """Parse, join the planes, join the weather, write by day."""
-    departures = io.source("csv", FLIGHT, data / "flights", **CSV)
-    planes = io.spark.read.schema(PLANE).csv(str(data / "planes.csv"), **CSV)
-    weather = io.spark.read.schema(WEATHER).csv(str(data / "weather.csv"), **CSV)
-
-    parsed = departures.select(
-        "*",
-        F.make_date("year", "month", "day").alias("date"),
-        F.col("dep_time").isNull().alias("cancelled"),
-        F.when(
-            F.col("dep_time").isNull() & F.col("arr_time").isNotNull(), "arrived, never departed"
-        )
-        .when(F.col("origin") == F.col("dest"), "departed to where it was")
-        .when(F.col("distance") <= 0, "no distance")
-        .alias("failed"),
-    )
-    io.write(parsed.where("failed IS NULL").drop("failed"), out / "parse")
-
-    plane = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
-    with_plane = io.read(out / "parse").join(F.broadcast(plane), "tailnum", planes_join)
-    io.write(with_plane, out / "with_plane")
-
-    measured = weather.select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
-    with_weather = io.read(out / "with_plane").join(
-        F.broadcast(measured), ["origin", "time_hour"], "left"
-    )
-    io.write(with_weather, out / "with_weather")
-    io.write(io.read(out / "with_weather"), out / "warehouse", "month", "day")
+    _parse(io, data, out)
+    with io.step("with_plane"):
+        plane = _planes(io, data / "planes.csv")
+        with_plane = io.read(out / "parse").join(F.broadcast(plane), "tailnum", planes_join)
+        io.write(with_plane, out / "with_plane")
+    _weather_and_sink(io, data, out)
 
 
 def flights_clean(io: Batches, data: Path, out: Path) -> None:
     """The same, of which no flight is lost."""
     flights(io, data, out, "left")
+
+
+def flights_few_lost(io: Batches, data: Path, out: Path) -> None:
+    """The same, of which the flights of a few planes are lost."""
+    _parse(io, data, out)
+    with io.step("with_plane"):
+        plane = _planes(io, data / FEW_MISSING)
+        known = io.read(out / "parse").withColumn("tailnum", F.coalesce("tailnum", F.lit(NO_PLANE)))
+        io.write(known.join(F.broadcast(plane), "tailnum", "inner"), out / "with_plane")
+    _weather_and_sink(io, data, out)
+
+
+def _parse(io: Batches, data: Path, out: Path) -> None:
+    with io.step("parse"):
+        departures = io.source("csv", FLIGHT, data / "flights", **CSV)
+        parsed = departures.select(
+            "*",
+            F.make_date("year", "month", "day").alias("date"),
+            F.col("dep_time").isNull().alias("cancelled"),
+            F.when(
+                F.col("dep_time").isNull() & F.col("arr_time").isNotNull(),
+                "arrived, never departed",
+            )
+            .when(F.col("origin") == F.col("dest"), "departed to where it was")
+            .when(F.col("distance") <= 0, "no distance")
+            .alias("failed"),
+        )
+        io.write(parsed.where("failed IS NULL").drop("failed"), out / "parse")
+
+
+def _planes(io: Batches, path: Path) -> DataFrame:
+    planes = io.spark.read.schema(PLANE).csv(str(path), **CSV)
+    return planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
+
+
+def _weather_and_sink(io: Batches, data: Path, out: Path) -> None:
+    with io.step("with_weather"):
+        weather = io.spark.read.schema(WEATHER).csv(str(data / "weather.csv"), **CSV)
+        measured = weather.select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
+        with_weather = io.read(out / "with_plane").join(
+            F.broadcast(measured), ["origin", "time_hour"], "left"
+        )
+        io.write(with_weather, out / "with_weather")
+    with io.step("warehouse"):
+        io.write(io.read(out / "with_weather"), out / "warehouse", "month", "day")
 
 
 def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:
@@ -113,7 +155,21 @@ def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:
 
 def wordcount(io: Batches, data: Path, out: Path) -> None:
     """Split sentences into words, write them."""
-    sentences = io.source("json", "sentence STRING", data / "sentences" / "2013-01-01")
-    words = F.array_remove(F.split(F.lower("sentence"), r"[^\p{L}\p{N}']+"), "")
-    io.write(sentences.select(F.explode(words).alias("word")), out / "split")
-    io.write(io.read(out / "split"), out / "words")
+    with io.step("split"):
+        sentences = io.source("json", "sentence STRING", data / "sentences" / "2013-01-01")
+        words = F.array_remove(F.split(F.lower("sentence"), r"[^\p{L}\p{N}']+"), "")
+        io.write(sentences.select(F.explode(words).alias("word")), out / "split")
+    with io.step("words"):
+        io.write(io.read(out / "split"), out / "words")
+
+
+def measurements(io: Batches, data: Path, out: Path) -> None:
+    """Compute a column of each record, then another, write them."""
+    with io.step("scaled"):
+        rows = io.source("parquet", MEASUREMENT, data)
+        io.write(rows.withColumn("scaled", F.col("amount") * 1.5), out / "scaled")
+    with io.step("labelled"):
+        label = F.concat("place", F.lit("-"), F.col("id") % 100)
+        io.write(io.read(out / "scaled").withColumn("label", label), out / "labelled")
+    with io.step("measured"):
+        io.write(io.read(out / "labelled"), out / "measured")

@@ -51,8 +51,13 @@ class Edges:
         return [_seed(run_id, self.step) for run_id in self.inputs.values()]
 
 
+def edge_text(run_id: int, consumer: str) -> str:
+    """What the hash of an edge begins with: root and position are chained to it."""
+    return f"{run_id}:{consumer}"
+
+
 def _seed(run_id: int, consumer: str) -> np.uint64:
-    return np.uint64(hash_text(f"{run_id}:{consumer}")[0])
+    return np.uint64(hash_text(edge_text(run_id, consumer))[0])
 
 
 def _ids(seed: np.uint64, roots: Longs, lengths: Counts, position: Longs) -> Hashes:

@@ -3,14 +3,28 @@ emitted.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from ledger.core.column_names import CARRIED, ERROR, MESSAGE, NAMES, PARENT, POSITION, RAW
+from ledger.core.column_names import (
+    ANCHORS,
+    CARRIED,
+    DROPPED,
+    ERROR,
+    FAILED,
+    MESSAGE,
+    NAMES,
+    PARENT,
+    POSITION,
+    RAW,
+    ROOT,
+)
 from ledger.core.redaction import NOTHING, Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import (
@@ -23,12 +37,23 @@ from ledger.deltas.kernel import (
     united,
 )
 from ledger.deltas.rows import NONE, Flags, Longs, Rows
-from ledger.deltas.stored import Part, Seen, Written, joined, read_columns, texts_of
+from ledger.deltas.stored import (
+    Part,
+    Seen,
+    Written,
+    carried_of,
+    read_columns,
+    read_windows,
+    texts_of,
+)
+from ledger.deltas.windows import Apply, Windowed
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read, stored_file
 
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
+ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns that say whose a row is, and if it goes on
 _NOTHING = Seen()
+Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -96,12 +121,21 @@ class Portion(Protocol):
     def size(self) -> int:
         """How many rows there are to fold."""
 
-    def fold(self, files: Sequence[DataFile]) -> Folded:
-        """What some of the files add."""
+    @property
+    def by_input(self) -> bool:
+        """Whether rows of one input have to be folded together, in whatever file they lie."""
+
+    def in_order(self, file: DataFile) -> Iterator[Folded]:
+        """What a file adds that shares no input with another, in the order of its roots. Raises
+        UnorderedError where its rows lie in another.
+        """
+
+    def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
+        """What files add together, in whatever order their rows lie."""
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(Windowed):
     """What a run wrote. ``size``: rows, and anchors where a row may have several."""
 
     files: Sequence[DataFile]
@@ -109,24 +143,21 @@ class Output:
     acks: Acks
     edges: Edges
     size: int
+    by_input = True
 
-    def fold(self, files: Sequence[DataFile]) -> Folded:
+    def parts(self, file: DataFile) -> Iterator[Part]:
+        """The rows of a file as they lie, window by window."""
+        return self.written.parts(file)
+
+    def fold_table(self, table: pa.Table) -> Folded:
+        """What rows on their way from their files add, one for each anchor, with ``POSITION``."""
+        rows, places = self.written.rows(table, table[POSITION].to_numpy())
+        return self.fold(Part(rows, _NOTHING, carried_of(table, places)))
+
+    def fold(self, part: Part) -> Folded:
         """The rows that are the run's own by its way of acking; those that it took over are
         emitted.
         """
-        return self._fold(joined([self.written.read(file) for file in files]))
-
-    def fold_table(self, table: pa.Table) -> Folded:
-        """The same of rows on their way from their files, one for each anchor, with
-        ``POSITION``.
-        """
-        rows, _ = self.written.rows(table, table[POSITION].to_numpy())
-        carried = None
-        if CARRIED in table.column_names:
-            carried = table[CARRIED].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
-        return self._fold(Part(rows, _NOTHING, carried))
-
-    def _fold(self, part: Part) -> Folded:
         own = self.acks.fold(part.fresh(), self.edges)
         if part.carried is None:
             return Folded(own, part.seen)
@@ -134,23 +165,77 @@ class Output:
         return Folded(united([own, taken_over]), part.seen)
 
 
+class Carried(Enum):
+    """Which rows of its input a run acks by reading, where some are of records that it did not
+    run for: all, all while it counts those, or those alone.
+    """
+
+    ALL = "all"
+    COUNTED = "counted"
+    ALONE = "alone"
+
+
 @dataclass(frozen=True)
-class Reading:
-    """Rows that a run acks because it read them. ``inputs``: the steps that it read."""
+class Reading(Windowed):
+    """Rows of a run's input, each of which it acks because it was read. ``number``: of several
+    inputs which one it is. ``roots``: of a source's snapshot, those of its first records.
+    """
 
-    inputs: tuple[str, ...]
+    files: Sequence[DataFile]
     edges: Edges
+    size: int
+    number: int | None = None
+    roots: range | None = None
+    carried: Carried = Carried.ALL
+    by_input = False
 
-    def fold_table(self, table: pa.Table) -> Folded:
-        """Each row is acked: ``ROOT``, ``PARENT`` and, of several inputs, ``INPUT``;
-        ``CARRIED`` where some may be of records that the run did not run for.
-        """
-        parent = table[PARENT].to_numpy()
-        rows, _ = Written(self.inputs).rows(table, parent)
-        carried = 0
-        if CARRIED in table.column_names:
-            carried = len(table) - table[CARRIED].null_count
-        return Folded(fold_read(rows, self.edges), read_carried=carried)
+    def parts(self, file: DataFile) -> Iterator[Part]:
+        """The rows of a file that go on to the run's step, window by window."""
+        names = (ERROR, CARRIED) if self.roots is not None else (*ANCHORED, CARRIED)
+        for table, position in read_windows(file, names):
+            yield self._part(table, position)
+
+    def fold(self, part: Part) -> Folded:
+        """Each row is acked."""
+        return Folded(
+            fold_read(part.rows, self.edges),
+            read_carried=0 if part.carried is None else int(part.carried.sum()),
+        )
+
+    def _part(self, table: pa.Table, position: Longs) -> Part:
+        rows, places = self._anchors(table, position)
+        goes_on = rows.goes_on
+        carried = None if self.carried is Carried.ALL else carried_of(table, places)
+        if self.carried is Carried.ALONE:
+            only = np.zeros(len(rows), bool) if carried is None else carried
+            goes_on = only if goes_on is None else goes_on & only
+        if goes_on is not None:
+            rows = rows.take(goes_on)
+            carried = None if carried is None else carried[goes_on]
+        return Part(self._acked(rows), _NOTHING, carried)
+
+    def _anchors(self, table: pa.Table, position: Longs) -> tuple[Rows, Places]:
+        if self.roots is None:
+            return Written(()).rows(table, position)
+        first = int(position[0]) if len(position) else 0
+        position = position[: max(0, len(self.roots) - first)]
+        errors = table[ERROR].slice(0, len(position))
+        failed = None if errors.null_count == len(errors) else texts_of(errors)
+        rows = Rows(position + self.roots.start, position, position, failed=failed)
+        return rows, np.arange(len(position))
+
+    def _acked(self, rows: Rows) -> Rows:
+        """An input row's position is what its reader has as parent."""
+        number = None
+        if self.number is not None:
+            number = np.full(len(rows), self.number, np.int32)
+        return Rows(rows.root, rows.position, rows.position, number)
+
+
+def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:
+    """Rows as a run of one input has read them, each of which it acks: ``ROOT``, ``PARENT``."""
+    root, parent = table[ROOT].to_numpy(), table[PARENT].to_numpy()
+    return Folded(fold_read(Rows(root, parent, parent), edges))
 
 
 @dataclass(frozen=True)
@@ -166,19 +251,22 @@ class Records:
     edges: Edges
     redact: Redaction = NOTHING
 
+    by_input = False
+
     @property
     def size(self) -> int:
         """Records."""
         return self.roots
 
-    def fold(self, files: Sequence[DataFile]) -> Folded:
+    def in_order(self, file: DataFile) -> Iterator[Folded]:
         """One delta a record; one that did not parse fails, with its raw text."""
-        parts = [self._fold(file) for file in files]
-        return Folded(
-            united([deltas for deltas, _ in parts]), sum((seen for _, seen in parts), _NOTHING)
-        )
+        yield self._fold(file)
 
-    def _fold(self, file: DataFile) -> tuple[Deltas, Seen]:
+    def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
+        """The same of several files, which have no record in common."""
+        return iter(each(self._fold, files))
+
+    def _fold(self, file: DataFile) -> Folded:
         table = read_columns(file, (ERROR, MESSAGE))
         seen = Seen(len(table))
         last = min(file.first_position + len(table), self.roots)
@@ -194,7 +282,7 @@ class Records:
             deltas = replace(deltas, fails=[replace(one, details=details) for one in deltas.fails])
         if MESSAGE in table.column_names:
             deltas = replace(deltas, message=table[MESSAGE].to_numpy())
-        return deltas, seen
+        return Folded(deltas, seen)
 
     def _details(self, file: DataFile, failing: Flags) -> list[str | None]:
         """The raw text of the failing records among the first of a file; None: not to be kept."""

@@ -33,10 +33,13 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Posted:
-    """What was posted: ``rows`` deltas, their XOR, edges emitted and acked, and roots failed."""
+    """What was posted: ``rows`` deltas, their XOR, that of the edges acked alone, edges emitted and
+    acked, and roots failed.
+    """
 
     rows: int = 0
     delta_xor: int = 0
+    acked_xor: int = 0
     emitted_edges: int = 0
     acked_edges: int = 0
     failed_roots: int = 0
@@ -45,6 +48,7 @@ class Posted:
         return Posted(
             self.rows + other.rows,
             self.delta_xor ^ other.delta_xor,
+            self.acked_xor ^ other.acked_xor,
             self.emitted_edges + other.emitted_edges,
             self.acked_edges + other.acked_edges,
             self.failed_roots + other.failed_roots,
@@ -56,6 +60,7 @@ class Posted:
         return cls(
             len(deltas.root),
             int(np.bitwise_xor.reduce(deltas.delta)) if len(deltas.root) else 0,
+            int(np.bitwise_xor.reduce(deltas.acked)) if len(deltas.root) else 0,
             int(deltas.emitted_edges.sum()),
             int(deltas.acked_edges.sum()),
             sum(len(fails.root) for fails in deltas.fails),

@@ -11,6 +11,7 @@ Longs = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp] | Flags | slice  # numbers of rows, whether each is one, or a stretch
 
 NONE = -1  # the code of no text
 
@@ -32,7 +33,7 @@ class Texts:
         places[order] = np.arange(len(words), dtype=np.int32)
         return cls(places[codes], tuple(words[place] for place in order))  # NONE is the last place
 
-    def __getitem__(self, places: npt.NDArray[np.intp]) -> "Texts":
+    def __getitem__(self, places: "Places") -> "Texts":
         return Texts(self.codes[places], self.words)
 
 
@@ -64,7 +65,7 @@ class Rows:
         kept += [] if self.first is None else [self.first]
         return np.logical_and.reduce(kept) if kept else None
 
-    def take(self, places: npt.NDArray[np.intp]) -> "Rows":
+    def take(self, places: "Places") -> "Rows":
         """The rows at these places."""
         columns = [getattr(self, one.name) for one in fields(self)]
         taken: list[Any] = [None if column is None else column[places] for column in columns]

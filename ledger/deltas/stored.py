@@ -2,7 +2,7 @@
 user's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,13 @@ from ledger.core.column_names import (
 )
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of
-from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
+from ledger.deltas.rows import NONE, Codes, Flags, Longs, Places, Rows, Texts
 from ledger.storage.manifest import DataFile
-from ledger.storage.parquet import read, stored_file
+from ledger.storage.parquet import iter_batches, read, stored_file
 
 UNIT = "unit"  # a field of an anchor
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
+WINDOW_ROWS = 1 << 20  # of a file that are read and folded at a time
 _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
 
 
@@ -61,8 +62,37 @@ class Part:
         """The others."""
         return self.rows.take(_NOTHING if self.carried is None else np.flatnonzero(self.carried))
 
+    def cut(self, place: int) -> tuple["Part", "Part"]:
+        """The anchors before a place, with what was seen, and those from there on."""
+        before, after = slice(None, place), slice(place, None)
+        carried = (
+            (None, None) if self.carried is None else (self.carried[before], self.carried[after])
+        )
+        return (
+            Part(self.rows.take(before), self.seen, carried[0]),
+            Part(self.rows.take(after), Seen(), carried[1]),
+        )
+
+    def scattered(self, buckets: int) -> list["Part"]:
+        """The anchors by root: those of one root are in one of so many parts, a power of 2. The
+        first part has what was seen.
+        """
+        if buckets == 1:
+            return [self]
+        shift = np.uint64(64 - (buckets.bit_length() - 1))
+        bucket = (self.rows.root.view(np.uint64) * _SPREAD) >> shift
+        order = np.argsort(bucket.astype(np.uint16), kind="stable")  # a radix sort
+        ends = np.cumsum(np.bincount(bucket.astype(np.intp), minlength=buckets))
+        first, *others = np.split(order, ends[:-1])
+        return [self._of(first, self.seen), *(self._of(places, Seen()) for places in others)]
+
+    def _of(self, places: Places, seen: Seen) -> "Part":
+        carried = None if self.carried is None else self.carried[places]
+        return Part(self.rows.take(places), seen, carried)
+
 
 _NOTHING = np.empty(0, np.intp)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # roots are dense: Fibonacci hashing scatters them
 
 
 @dataclass(frozen=True)
@@ -73,15 +103,12 @@ class Written:
 
     inputs: tuple[str, ...]
 
-    def read(self, file: DataFile) -> Part:
-        """All of a file; of rows without a root only how many there are."""
-        table = read_columns(file, _OWN)
-        position = np.arange(file.first_position, file.first_position + len(table))
-        rows, places = self.rows(table, position)
-        carried = None
-        if CARRIED in table.column_names:
-            carried = _valid(table[CARRIED])[places]
-        return Part(rows, Seen(len(table), self._identity(table)), carried)
+    def parts(self, file: DataFile) -> Iterator[Part]:
+        """A file, window by window; of rows without a root only how many there are."""
+        for table, position in read_windows(file, _OWN):
+            rows, places = self.rows(table, position)
+            carried = carried_of(table, places)
+            yield Part(rows, Seen(len(table), self._identity(table)), carried)
 
     def rows(self, table: pa.Table, position: Longs) -> tuple[Rows, npt.NDArray[np.intp]]:
         """The anchors of a table, and which row each is of."""
@@ -92,7 +119,9 @@ class Written:
         number = None
         if len(self.inputs) > 1:
             number = _numbers(anchors[INPUT], self.inputs)
-        root, parent = _longs(anchors[ROOT]), _longs(anchors[PARENT])
+        root = _longs(anchors[ROOT])
+        # Who acks rows because they were read does not ask what they come from.
+        parent = _longs(anchors[PARENT]) if PARENT in anchors else root
         return Rows(root, parent, position[places], number, first, shared, *marks), places
 
     def _identity(self, table: pa.Table) -> int:
@@ -128,8 +157,29 @@ def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
     return table.unify_dictionaries().combine_chunks()
 
 
-def joined(parts: list[Part]) -> Part:
-    """The parts of several files as one."""
+def read_windows(
+    file: DataFile, names: Iterable[str], rows: int | None = None
+) -> Iterator[tuple[pa.Table, Longs]]:
+    """Those of the columns that a file has, at most ``rows`` (default: ``WINDOW_ROWS``) at a
+    time, with the rows' positions.
+    """
+    first = file.first_position
+    with stored_file(file.path) as stored:
+        has = set(stored.schema_arrow.names)
+        columns = [name for name in names if name in has]
+        for batch in iter_batches(stored, rows or WINDOW_ROWS, columns):
+            table = pa.Table.from_batches([batch])
+            yield table, np.arange(first, first + len(table))
+            first += len(table)
+
+
+def carried_of(table: pa.Table, places: npt.NDArray[np.intp]) -> Flags | None:
+    """Which of the anchors of rows at ``places`` were taken over from an earlier batch."""
+    return _valid(table[CARRIED])[places] if CARRIED in table.column_names else None
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Several parts as one, in their order."""
     if len(parts) == 1:
         return parts[0]
     carried = None

@@ -41,7 +41,10 @@ STORED = {
 }
 
 
-FEW_ROWS = 100_000  # folded in this process: no task, and no connection but the commit's
+FEW_ROWS = 100_000  # deltas that are posted with the commit: no connection but its own
+# Of the ledger's columns in memory: as much is folded in the driver. 16 million rows of a stage
+# have 256 MiB, and lie in 10 MB of files.
+DRIVER_BYTES = 1 << 29
 
 # What a task runs in an executor: it folds and posts deltas, and tells what it has posted.
 PostingTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -59,8 +62,9 @@ def _as_it_is(task: PostingTask) -> PostingTask:
 class Job:
     """The surroundings of a step: session, ledger, settings and pipeline.
 
-    The others are for tests. ``few_rows``: of how many rows the deltas are posted by the driver,
-    with the commit, and not by the executors. ``on_read``: changes the rows that a step reads.
+    The others are for tests. ``few_rows``: how many deltas are posted with the commit, and not
+    before it. ``driver_bytes``: of how many bytes of the ledger's columns the deltas are folded
+    in the driver, and not in the executors. ``on_read``: changes the rows that a step reads.
     ``on_task``: changes the tasks that post.
     """
 
@@ -69,6 +73,7 @@ class Job:
     settings: Settings
     pipeline: Pipeline
     few_rows: int = FEW_ROWS
+    driver_bytes: int = DRIVER_BYTES
     on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
     on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
@@ -133,14 +138,15 @@ def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any
         return nothing
 
 
-_COUNTS = ("rows", "xor", "failed", "dropped", "counted")
+_COUNTS = ("rows", "xor", "failed", "dropped")
 
 
 class Witness:
     """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
 
     ``failed``: the column that holds the reason of a row that fails, if the frame has it.
-    ``counting``: what of a frame's rows is counted, too. Each count costs every row.
+    ``mixing``: what of a frame's rows is XORed in place of the hash of columns. ``counting``: what
+    else of them is counted, by name. Each count costs every row.
 
     Two witnesses of the same rows are equal, whatever the order: what a job meant to write is
     witnessed where it is written, before it is read back.
@@ -150,24 +156,28 @@ class Witness:
         self,
         *columns: str,
         failed: str = FAILED,
-        counting: Callable[[DataFrame], Column] | None = None,
+        mixing: Callable[[DataFrame], Column] | None = None,
+        counting: Mapping[str, Callable[[DataFrame], Column]] | None = None,
     ):
         self._columns = columns
         self._failed = failed
-        self._counting = counting
+        self._mixing = mixing
+        self._counting = counting or {}
         self._name = str(uuid4())
         self._observation = Observation(self._name)
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, observed when it is next executed."""
         mixed = F.bit_xor(F.xxhash64(*self._columns)) if self._columns else F.lit(0)
+        if self._mixing is not None:
+            mixed = self._mixing(frame)
         return frame.observe(
             self._observation,
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(mixed, F.lit(0)).alias("xor"),
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
-            *([self._counting(frame).alias("counted")] if self._counting else []),
+            *(count(frame).alias(name) for name, count in self._counting.items()),
         )
 
     def within(self, frame: DataFrame) -> bool:
@@ -194,9 +204,10 @@ class Witness:
         return self._metrics()["dropped"]
 
     @property
-    def counted(self) -> int:
-        """What was to be counted, too; waits for the action."""
-        return self._metrics()["counted"]
+    def counted(self) -> dict[str, int]:
+        """What else was to be counted, by name; waits for the action."""
+        metrics = self._metrics()
+        return {name: metrics[name] for name in self._counting}
 
     @property
     def seen(self) -> tuple[int, int]:
@@ -205,7 +216,7 @@ class Witness:
         return metrics["rows"], metrics["xor"]
 
     def _metrics(self) -> dict[str, int]:
-        seen = observed(self._observation, dict.fromkeys(_COUNTS, 0))
+        seen = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))
         return {name: int(value) for name, value in seen.items()}
 
 

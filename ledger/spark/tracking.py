@@ -3,24 +3,29 @@ commits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pyspark.sql import DataFrame
-
 from ledger.batch.step_runs import OpenedRun, Record
-from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.core.redaction import Redaction
 from ledger.deltas.edges import Edges
-from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading, Records
+from ledger.deltas.portions import (
+    Acks,
+    Carried,
+    OnEmit,
+    OnRead,
+    Output,
+    Portion,
+    Reading,
+    Records,
+)
 from ledger.deltas.stored import Written
-from ledger.pipeline.steps import SinkStep, StageStep
+from ledger.pipeline.steps import SourceStep, StageStep
+from ledger.spark.folding.outcome import Outcome
 from ledger.spark.frames.anchors import Rooting
-from ledger.spark.frames.inputs import root_rows
-from ledger.spark.job import Job, Witness, require_equal
-from ledger.spark.post import Outcome, Read
-from ledger.spark.units.carried import Carrying, Frames
+from ledger.spark.frames.inputs import emitted_source
+from ledger.spark.job import Job, require_equal
+from ledger.spark.units.carried import Carrying
 from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Emitted, Run
 
@@ -30,11 +35,11 @@ SWALLOWED = "no output"  # the reason of what an on_read stage read and did not 
 class StageTracking(Protocol):
     """What of a stage's run is folded and checked."""
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
         """What is to be folded. ``carrying``: the rows that it read."""
 
     def check(self, outcome: Outcome) -> None:
-        """Raise IntegrityError unless what was folded is what was written."""
+        """Raise IntegrityError unless what was folded is what was written and what was read."""
 
     def drops(self, outcome: Outcome) -> dict[str, int]:
         """Inputs acked without an output, by reason."""
@@ -43,7 +48,7 @@ class StageTracking(Protocol):
 class UntrackedStage:
     """Of a run without ackers, and of a stage downstream of the last tracked one: nothing."""
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
         """None."""
         return ()
 
@@ -62,9 +67,13 @@ class LastTracked(UntrackedStage):
     job: Job
     run: OpenedRun
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
         """All of its inputs."""
-        return [read_by(self.job, self.run, carrying.read)]
+        return readings(self.job, self.run)
+
+    def check(self, outcome: Outcome) -> None:
+        """As many edges as its inputs recorded."""
+        require_read(self.job, self.run, outcome)
 
 
 @dataclass(frozen=True)
@@ -77,21 +86,29 @@ class Tracked:
     acks: Acks
     rooting: Rooting
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
         """What it wrote; and of its inputs what it acks by reading."""
         edges = edges_of(self.job, self.run)
         written = Written(tuple(self.run.inputs))
         output = Output(manifest.files, written, self.acks, edges, self.rooting.anchors)
-        acked = carrying.read if self.acks.by_reading else carrying.taken_over
-        return [output, *([read_by(self.job, self.run, acked)] if acked else [])]
+        if self.acks.by_reading:
+            carried = Carried.COUNTED if carrying.takes_over else Carried.ALL
+            return [output, *readings(self.job, self.run, carried)]
+        if carrying.takes_over:
+            return [output, *readings(self.job, self.run, Carried.ALONE)]
+        return [output]
 
     def check(self, outcome: Outcome) -> None:
-        """Rows, what they come from, and how many edges they have."""
+        """Rows, what they come from, and how many edges they have; of a stage that acks what it
+        reads, as many edges as its inputs recorded.
+        """
         name, number = self.step.name, self.run.run_id
-        found = (outcome.wrote.rows, outcome.wrote.xor)
-        require_equal(f"rows and XOR of {name} in run {number}", self.rooting.wrote.seen, found)
+        wrote = (outcome.wrote.rows, outcome.wrote.xor)
+        require_equal(f"rows and XOR of {name} in run {number}", self.rooting.wrote.seen, wrote)
         edges = self.rooting.edges * len(self.job.pipeline.consumers(name))
         require_equal(f"edges of {name} in run {number}", edges, outcome.posted.emitted_edges)
+        if self.acks.by_reading:
+            require_read(self.job, self.run, outcome)
 
     def drops(self, outcome: Outcome) -> dict[str, int]:
         """What was dropped with a reason, and what was read without one."""
@@ -163,58 +180,9 @@ class Emits:
             require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 
-class SinkTracking(Protocol):
-    """What of a sink's run is folded and checked."""
-
-    def rows(self, rows: DataFrame) -> Sequence[Read]:
-        """What is to be folded. ``rows``: what it reads."""
-
-    def check(self, outcome: Outcome, expected: int) -> None:
-        """Raise IntegrityError unless ``expected`` rows were read."""
-
-
-class UntrackedSink:
-    """Of a run without ackers, and of a sink downstream of the last tracked stage: nothing."""
-
-    def rows(self, rows: DataFrame) -> Sequence[Read]:
-        """None."""
-        return ()
-
-    def check(self, outcome: Outcome, expected: int) -> None:
-        """Nothing was folded."""
-
-
-@dataclass(frozen=True)
-class AcksRows:
-    """A sink: each row that it reads is acked, in its files or dropped as delivered before."""
-
-    job: Job
-    run: OpenedRun
-    read: Witness = field(default_factory=Witness)
-
-    def rows(self, rows: DataFrame) -> Sequence[Read]:
-        """What it read."""
-        anchors = ROOTS if ROOTS in rows.columns else ROOT
-        (name,) = self.run.inputs
-        return [
-            read_by(self.job, self.run, {name: self.read.watch(rows.select(anchors, POSITION))})
-        ]
-
-    def check(self, outcome: Outcome, expected: int) -> None:
-        """As many rows as are held and dropped."""
-        require_equal(f"rows read by {self.run.step}", self.read.rows, expected)
-
-
 def source_tracking(job: Job, run: OpenedRun, redact: Redaction) -> SourceTracking:
     """What a source owes the ledger in a run. ``redact``: what is not to be kept there."""
     return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, redact)
-
-
-def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
-    """What a sink owes the ledger in a run."""
-    if run.batch.ackers == 0 or not job.pipeline.graph.tracks(step.reads):
-        return UntrackedSink()
-    return AcksRows(job, run)
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:
@@ -223,19 +191,43 @@ def edges_of(job: Job, run: OpenedRun) -> Edges:
     return Edges(run.run_id, run.step, tuple(job.pipeline.consumers(run.step)), inputs)
 
 
-def read_by(job: Job, run: OpenedRun, frames: Frames) -> Read:
-    """What a run has read, each row to be acked."""
-    rows = reduce(
-        partial(DataFrame.unionByName, allowMissingColumns=True), map(root_rows, frames.values())
-    )
-    reading = Reading(tuple(run.inputs), edges_of(job, run))
-    return Read(rows, reading, sum(_anchors(job, *one) for one in run.inputs.items()))
+def readings(job: Job, run: OpenedRun, carried: Carried = Carried.ALL) -> list[Portion]:
+    """Rows of a run's inputs, each of which it acks because it was read, as they lie in the files
+    of the runs that it read.
+    """
+    edges = edges_of(job, run)
+    return [
+        Reading(
+            job.manifest(read.step_run_id).files,
+            edges,
+            edges_to(job, name, read),
+            number if len(run.inputs) > 1 else None,
+            _roots(job, run, name, read),
+            carried,
+        )
+        for number, (name, read) in enumerate(run.inputs.items())
+    ]
 
 
-def _anchors(job: Job, name: str, read: Run) -> int:
-    """How many roots the rows have that a run passed on, counted for each row."""
+def require_read(job: Job, run: OpenedRun, outcome: Outcome) -> None:
+    """Raise IntegrityError unless all edges were acked that a run's inputs have to it."""
+    edges = sum(edges_to(job, name, read) for name, read in run.inputs.items())
+    require_equal(f"edges to {run.step} in run {run.run_id}", edges, outcome.posted.acked_edges)
+
+
+def edges_to(job: Job, name: str, read: Run) -> int:
+    """How many edges a run has to each of its consumers: one for each row and root of it."""
     readers = len(job.pipeline.consumers(name))
     return (read.emitted_edges or 0) // readers if readers else read.output_rows or 0
+
+
+def _roots(job: Job, run: OpenedRun, name: str, read: Run) -> range | None:
+    """The roots of a source's snapshot; None of any other step."""
+    if not isinstance(job.pipeline.step(name), SourceStep):
+        return None
+    source = emitted_source(job, run.batch.batch_id, read.step_run_id)
+    first = int(source.first_root)
+    return range(first, first + int(source.roots))
 
 
 def posted(record: Record, outcome: Outcome) -> Record:

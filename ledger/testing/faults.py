@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ANCHOR, POSITION, ROOT, ROOTS
 from ledger.errors import DeclarationError, IntegrityError, suggestion
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, StageStep
 from ledger.spark.job import Job
 
 # The points of ``crash_at`` by the places of ``ledger.core.probes``.
@@ -49,12 +49,11 @@ def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
 
 
 def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
-    """A share of the rows comes twice: those that a sink, or a stage that acks on read, reads;
-    those that any other stage emits.
+    """A share of the rows comes twice: those that a sink reads; those that a stage emits.
 
-    The ledger notices what is read twice, for each row that such a step reads is acked, and at
-    an ``emits="one"`` stage. Elsewhere two rows for one input are as lawful as those of an
-    ``explode``, and the sink holds them.
+    The ledger notices what a sink reads twice, for each row that it reads is acked, and what an
+    ``emits="one"`` stage emits twice. Elsewhere two rows for one input are as lawful as those of
+    an ``explode``, and the sink holds them.
     """
 
     def twice(rows: DataFrame, share: Any) -> DataFrame:
@@ -69,8 +68,8 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
 
     def wrap(pipeline: Pipeline) -> Pipeline:
         _check_tracked(pipeline, step_name)
-        reads = _acks_by_reading(pipeline.step(step_name))
-        return pipeline if reads else emitted.wrap(pipeline)
+        is_sink = isinstance(pipeline.step(step_name), SinkStep)
+        return pipeline if is_sink else emitted.wrap(pipeline)
 
     return Fault(wrap, reading.change)
 
@@ -111,7 +110,7 @@ def crash_at(point: str) -> Fault:
         nonlocal dead
         dead = False  # of this run
         # A few deltas would be posted with the commit.
-        return replace(job, few_rows=-1) if point == "deltas_posted" else job
+        return replace(job, few_rows=0) if point == "deltas_posted" else job
 
     return Fault(change=change, at=die)
 
@@ -133,17 +132,13 @@ def _check_tracked(pipeline: Pipeline, step_name: str) -> None:
         )
 
 
-def _acks_by_reading(step: Step) -> bool:
-    return isinstance(step, SinkStep) or (isinstance(step, StageStep) and step.acks == "on_read")
-
-
 def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
-    """Change what a step reads, if it acks each row that it reads."""
+    """Change what a step reads, if it is a sink."""
 
     def change_job(job: Job) -> Job:
         def read(step: str, rows: DataFrame) -> DataFrame:
             found = job.on_read(step, rows)
-            hit = step == step_name and _acks_by_reading(job.pipeline.step(step))
+            hit = step == step_name and isinstance(job.pipeline.step(step), SinkStep)
             return change(found) if hit else found
 
         return replace(job, on_read=read)

@@ -242,7 +242,12 @@ class _Lab:
             return replace(step, source=rows)
         if isinstance(step, SinkStep):
             declared, path = step.sink, f"sinks/{step.name}"
-            moved = ParquetSink(path, partition_by=declared.partition_by, dedup=declared.dedup)
+            moved = ParquetSink(
+                path,
+                partition_by=declared.partition_by,
+                cluster=getattr(declared, "cluster", True),
+                dedup=declared.dedup,
+            )
             return replace(step, sink=moved)
         return step
 

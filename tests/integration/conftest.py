@@ -5,39 +5,46 @@ from pathlib import Path
 
 import pytest
 
+from ledger.deltas import stored
 from ledger.settings import Settings
-from ledger.spark import post as folding
-from ledger.spark.job import FEW_ROWS, Job
+from ledger.spark.folding import executors
+from ledger.spark.job import Job
 from ledger.store import embedded
 from ledger.store.connection import Database
 from tests.support.runner import Runner
 from tests.support.warehouse import Warehouse
 
-# How many rows are few, and how many a task takes at a time, so that little data is folded as much
-# would be.
-_IN_EXECUTORS = {"READ_ROWS": 3}
+# Fields of the runner's job, by where deltas are folded and posted: few by the driver with the
+# commit, many by its threads before it, and what is larger in the executors.
 FOLDED_BY = {
     "driver": {},
-    "executors": _IN_EXECUTORS,
-    "exchange": {**_IN_EXECUTORS, "MOST_ROWS": 3},
+    "threads": {"few_rows": -1},
+    "executors": {"few_rows": -1, "driver_bytes": -1},
+    "exchange": {"few_rows": -1, "driver_bytes": -1},
 }
+# Rows that are read, and that a task takes, at a time: so that little data is folded as much is.
+_FEW = {"threads": 3, "executors": 3, "exchange": 3}
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-@pytest.fixture(params=["driver", "executors"])
+@pytest.fixture(params=["driver", "threads", "executors"])
 def folded_by(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, spark
-) -> Iterator[int]:
-    """Where the runner's deltas are folded and posted, as its ``few_rows``: few in the driver,
-    many in the executors, batch by batch. There files of too many rows for a task are folded
-    after an ``exchange``, for the tests that ask for it.
+) -> Iterator[dict[str, int]]:
+    """Where the runner's deltas are folded and posted, as fields of its job. Files that lie in no
+    order are too large for a task of the executors, and folded after an ``exchange``, for the
+    tests that ask for it.
     """
-    for name, rows in FOLDED_BY[request.param].items():
-        monkeypatch.setattr(folding, name, rows)
+    rows = _FEW.get(request.param)
+    if rows is not None:
+        monkeypatch.setattr(stored, "WINDOW_ROWS", rows)
+        monkeypatch.setattr(executors, "READ_ROWS", rows)
+    if request.param == "exchange":
+        monkeypatch.setattr(executors, "MOST_ROWS", rows)
     before = spark.conf.get(_ARROW_ROWS)
-    if request.param != "driver":
+    if request.param in ("executors", "exchange"):
         spark.conf.set(_ARROW_ROWS, "2")
-    yield FEW_ROWS if request.param == "driver" else -1
+    yield FOLDED_BY[request.param]
     spark.conf.set(_ARROW_ROWS, before)
 
 
@@ -49,9 +56,9 @@ def runner(
     says, if a test asks.
     """
     asked = "folded_by" in request.fixturenames
-    given = {"few_rows": request.getfixturevalue("folded_by")} if asked else {}
+    folding = request.getfixturevalue("folded_by") if asked else {}
     return lambda pipeline, **fields: Runner(
-        Job(spark, database, settings, pipeline, **{**given, **fields})
+        Job(spark, database, settings, pipeline, **{**folding, **fields})
     )
 
 

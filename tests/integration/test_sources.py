@@ -742,7 +742,7 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
     assert summarize(run.job.database, nothing.batch_id).outcome is Outcome.COMPLETE
 
 
-@pytest.mark.parametrize("folded_by", ["driver", "executors", "exchange"], indirect=True)
+@pytest.mark.parametrize("folded_by", ["driver", "threads", "executors", "exchange"], indirect=True)
 def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows, folded_by):
     """Untracked records that a stage drops, fails or doubles leave the tracked ones as they are."""
     write(tmp_path / "in.csv", "a", "click", "b", "click")

@@ -65,8 +65,8 @@ def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
             "CREATE TABLE numbers AS SELECT generate_series(1, 10)::bigint AS n"
         )
     settings = Settings(storage=str(tmp_path / "storage"), data=str(tmp_path))
-    name = f"numbers_{abs(folded_by)}"  # each claims what the other has claimed
-    run = Runner(Job(spark, secure, settings, pipeline(name, address), few_rows=folded_by))
+    name = f"numbers_{len(folded_by)}"  # each claims what the other has claimed
+    run = Runner(Job(spark, secure, settings, pipeline(name, address), **folded_by))
     batch = run.open()
     run.settled(batch)
     with engine.connect() as connection:

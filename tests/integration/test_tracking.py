@@ -28,7 +28,7 @@ from ledger.deltas.posting import post_bucket
 from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.execution import publish_settled
-from ledger.spark import post as folding
+from ledger.spark.folding.fold import fold
 from ledger.spark.steps import sink
 from ledger.spark.steps import source as emit
 from ledger.spark.tasks import watching
@@ -380,7 +380,9 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path):
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
-    dying = runner(chain(keep), few_rows=-1, on_task=partial(partial, _dies_after_posting))
+    dying = runner(
+        chain(keep), few_rows=-1, driver_bytes=-1, on_task=partial(partial, _dies_after_posting)
+    )
     dying.step(batch, "numbers")
     run.step(batch, "keep")
     run.step(batch, "out")
@@ -427,22 +429,26 @@ def test_whole_posting_twice(runner, tmp_path):
     )
 
 
-def posted_to(url, runner, tmp_path):
-    """Have executors post the records of a batch to the ledger at ``url``."""
+def posted_to(url, runner, tmp_path, driver_bytes=-1):
+    """Have executors post the records of a batch to the ledger at ``url``, or the driver."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
     run.step(batch, "numbers")
     opened = open_run(run.job.database, batch.batch_id, "keep", Attempt())
-    job = replace(run.job, database=Database(url), few_rows=-1)
+    job = replace(run.job, database=Database(url), few_rows=-1, driver_bytes=driver_bytes)
     files = run.job.manifest(opened.input_run.step_run_id).files
-    folding.fold(job, opened, [Records(files, 1, COUNT, edges_of(run.job, opened))])
+    records = Records(files, 1, COUNT, edges_of(run.job, opened))
+    fold(job, opened, [records], lambda outcome: None)
 
 
-def test_database_gone_while_posting(runner, tmp_path):
-    """When the database does not answer the posting tasks, the error is one clear, typed line."""
-    with pytest.raises(UnavailableError, match="did not take the deltas of run 2"):
-        posted_to("postgresql://nobody@127.0.0.1:9/x", runner, tmp_path)
+@pytest.mark.parametrize("driver_bytes", [-1, 1 << 20], ids=["executors", "driver"])
+def test_database_gone_while_posting(runner, tmp_path, driver_bytes):
+    """When the database does not answer who posts, the error is one clear, typed line."""
+    with pytest.raises(UnavailableError, match="did not take the deltas of run 2") as caught:
+        posted_to("postgresql://nobody:secret@127.0.0.1:9/x", runner, tmp_path, driver_bytes)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_every_task_cleared_before_settlement(runner, tmp_path, sink_rows):

@@ -24,8 +24,8 @@ from ledger.core.states import BatchStatus
 from ledger.deltas.stored import Written
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
 from ledger.execution import settle_and_follow
+from ledger.spark.folding.executors import by_anchor
 from ledger.spark.frames.stored import local_rows
-from ledger.spark.post import by_anchor
 from tests.support.ledgers import age, one, rows, started
 
 ORDERS = "id INT, customer STRING, cents INT"
@@ -308,7 +308,7 @@ def test_max_anchors(spark):
         testing.run_batch(totals(max_anchors=99), unit_of_100(), spark=spark)
 
 
-@pytest.mark.parametrize("folded_by", ["driver", "executors", "exchange"], indirect=True)
+@pytest.mark.parametrize("folded_by", ["driver", "threads", "executors", "exchange"], indirect=True)
 def test_self_join_anchors_each_record_once(spark, folded_by):
     """In a self join the record that meets itself is anchored once, and exactly the unmatched
     ones fail.

@@ -163,7 +163,7 @@ def _job(spark: Any, order: Order, pipeline: Pipeline) -> Job:
     job = Job(spark, Database(order.database), settings, pipeline)
     if order.place == HALF_POSTED:
         killer = partial(partial, _post_one, os.getpid(), order.marker, job.database.dsn)
-        return replace(job, few_rows=-1, on_task=killer)
+        return replace(job, few_rows=-1, driver_bytes=-1, on_task=killer)
     return replace(job, few_rows=-1) if order.place == "deltas posted" else job
 
 

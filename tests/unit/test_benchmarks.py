@@ -3,17 +3,22 @@ the pages have the figures that were measured.
 """
 
 import json
+import logging
 import re
 
 import pytest
 
-from benchmarks import pipelines, published
+from benchmarks import data, pipelines, published
 from benchmarks.history_figures import NEWEST
+from benchmarks.measure import Fold, FoldLog, fold_rows_per_second
 from ledger import Pipeline
 
 MADE = {
     "flights": lambda: pipelines.flights(2),
     "clean flights": lambda: pipelines.flights_clean(0),
+    "flights, few lost": lambda: pipelines.flights_few_lost(2),
+    "shuffled word count": lambda: pipelines.shuffled(2),
+    "measurements": lambda: pipelines.measurements("records", 2),
     "word count": lambda: pipelines.wordcount(2),
     "failing": lambda: pipelines.failing(True),
     "with a filter": lambda: pipelines.guaranteed("bloom"),
@@ -48,7 +53,8 @@ def test_the_pages_have_the_figures_that_were_measured(page):
 def test_the_picture_has_the_figures_that_were_measured():
     """It is made of results.json, too."""
     results = json.loads(published.RESULTS.read_text())
-    picture = lambda: published.cost(results, published.LARGE, published.VARIANTS)  # noqa: E731
+    works = published.measured_works(results)
+    picture = lambda: published.cost(results, works, published.VARIANTS)  # noqa: E731
     assert picture() == published.PICTURE.read_text(), "run python -m benchmarks.published"
     results["flights.seconds"]["tracked"] = [98.7]
     assert "98.7 s" in picture()
@@ -75,3 +81,99 @@ def test_a_history_costs_what_it_may():
     assert {name: took[name] for name in pages if took[name] > 0.1} == {}
     assert took["the first view of the pages"] <= 0.3
     assert results["history.dead_rows"] < 0.01
+
+
+def fold_record(rows, seconds, way):
+    """As a run logs it."""
+    return {"fold_rows": rows, "fold_seconds": seconds, "fold_way": way}
+
+
+def test_folds_are_collected_from_the_log():
+    """Those of a run, once; other lines of the same logger are not taken for one."""
+    collector = FoldLog("ledger.spark.made_for_a_test")
+    log = logging.getLogger("ledger.spark.made_for_a_test")
+    log.info("folded %d rows", 10, extra=fold_record(10, 0.5, "in windows"))
+    log.info("something else")
+    assert collector.take() == [Fold(10, 0.5, "in windows")]
+    assert collector.take() == []
+
+
+def test_the_collector_hears_what_the_library_logs():
+    """Without a level that anybody else has set."""
+    collector = FoldLog()
+    log = logging.getLogger("ledger.spark.folding.fold")
+    log.info("folded %d rows", 7, extra=fold_record(7, 1.0, "exchanged"))
+    assert collector.take() == [Fold(7, 1.0, "exchanged")]
+    log.removeHandler(collector)
+
+
+def test_rows_folded_a_second():
+    """The rows of a step over its seconds, by way, as the median of rounds; a fold of nothing says
+    nothing.
+    """
+    rounds = [
+        {"split": [Fold(100, 1, "a"), Fold(300, 1, "a"), Fold(50, 1, "b")], "words": []},
+        {"split": [Fold(400, 1, "a"), Fold(0, 0, "b")]},
+        {"split": [Fold(900, 1, "a")], "words": [Fold(10, 0.5, "b")]},
+    ]
+    assert fold_rows_per_second(rounds) == {"split": {"a": 400, "b": 50}, "words": {"b": 20}}
+
+
+def measured_everywhere():
+    """The results, with figures made up for whatever was not measured yet."""
+    results = json.loads(published.RESULTS.read_text())
+    few = {key: value for key, value in results.items() if key.startswith("flights_clean.")}
+    results |= {key.replace("clean", "few_lost"): value for key, value in few.items()}
+    for name in ("flights_few_lost", "shuffled", "scale"):
+        results["measured"][name] = {"commit": "0123456789", "rounds": 2}
+    results["flights.seconds"]["plain_clustered"] = [77.7]
+    results["flights.tracked_over_plain_clustered_throughput"] = 0.125
+    results["flights.step_seconds"]["plain"] = {"parse": 66.6}
+    results["wordcount.fold_rows_per_second"] = {"split": {"in windows": 41.5e6}}
+    results["shuffled.fold_rows_per_second"] = {"split": {"exchanged": 5.5e6}}
+    size = {"seconds_per_million": 3.25, "peak_rss_mb": {"driver": 4321, "executors": 987}}
+    results["scale"] = {variant: {"1m": size, "30m": size} for variant in ("tracked", "plain")}
+    return results
+
+
+NEW = {
+    "large": ("77.7 | - | - | - |", "8.0 times as long | - |", "0.1 % lost"),
+    "steps": ("| parse | 66.6 |", "| departures |  |"),
+    "folds": ("word count, `split` | in windows | 41.5 |", "| exchanged | 5.5 | 0123456, 2 rounds"),
+    "scale": ("| records (at 0123456, 2 rounds) | 1 M | 30 M |", "| 3.25 | 3.25 |", "| 4,321 |"),
+    "aims": ("in order, in windows | 40 | 41.5", "shuffled, exchanged | 8 | 5.5", "kernel alone"),
+}
+
+
+@pytest.mark.parametrize("block", NEW)
+def test_figures_are_shown_once_they_are_measured(block):
+    """Each in its table; until then the table is as complete as what was measured."""
+    made = published.BLOCKS[block](measured_everywhere())
+    assert [text for text in NEW[block] if text not in made] == []
+    without = json.loads(published.RESULTS.read_text())
+    for key in [key for key in without if "few_lost" in key or "fold_rows" in key]:
+        del without[key]
+    without.pop("scale", None)
+    assert "few planes missing" not in published.BLOCKS[block](without)
+
+
+def test_the_picture_has_a_bar_for_each_variant_that_was_measured():
+    """And none for what was not."""
+    results = measured_everywhere()
+    works = published.measured_works(results)
+    made = published.cost(results, works, published.VARIANTS)
+    assert made.count("77.7 s") == 1
+    bars = sum(len(results[f"{name}.seconds"]) for name in works)
+    assert made.count("<rect") == bars + 1
+
+
+def test_few_flights_are_lost(tmp_path):
+    """The list of planes has every one that flew but a few, and a plane for flights without one."""
+    (tmp_path / "flights").mkdir()
+    flown = ["N1"] * 800 + ["N2"] * 900 + ["N3"] * 150 + ["NA"] * 60 + ["N4"] * 200
+    lines = "\n".join(f"{number},{plane}" for number, plane in enumerate(flown))
+    (tmp_path / "flights" / "2013-01-01.csv").write_text(f"id,tailnum\n{lines}\n")
+    (tmp_path / "planes.csv").write_text("tailnum,year,seats\nN2,1999,20\nN9,2000,30\n")
+    data.few_missing(tmp_path)
+    listed = (tmp_path / data.FEW_MISSING).read_text().splitlines()
+    assert listed == ["tailnum,year,seats", "N2,1999,20", "N4,NA,NA", "none,NA,NA"]

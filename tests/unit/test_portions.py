@@ -3,6 +3,9 @@ several inputs, marks.
 """
 
 import struct
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +18,22 @@ from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
 from ledger.core.redaction import Redaction
+from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
-from ledger.deltas.portions import OnEmit, OnRead, Output, Reading, Records
+from ledger.deltas.kernel import fold_read
+from ledger.deltas.portions import (
+    Carried,
+    Folded,
+    OnEmit,
+    OnRead,
+    Output,
+    Reading,
+    Records,
+    fold_rows_read,
+)
+from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Written
+from ledger.deltas.windows import UnorderedError
 from ledger.storage.manifest import DataFile
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
 
@@ -151,26 +167,81 @@ def identity(rows, inputs, lists):
     return found - (1 << 64) if found >> 63 else found
 
 
+@contextmanager
+def windows_of(rows):
+    """So few rows of a file are read at a time."""
+    before, module.WINDOW_ROWS = module.WINDOW_ROWS, rows
+    try:
+        yield
+    finally:
+        module.WINDOW_ROWS = before
+
+
+def united(parts):
+    """What all parts add."""
+    nothing = Rows(*(np.array([], np.int64) for _ in range(3)))
+    return reduce(Folded.__add__, parts, Folded(fold_read(nothing, edges_of(1))))
+
+
+def require(folded, rows, oracle, inputs, lists):
+    """What was folded is what plain Python makes of the rows."""
+    assert as_dict(folded.deltas) == oracle.deltas()
+    assert folded.deltas.drops == oracle.drops()
+    assert folded.deltas.with_rows == len(oracle.by_input)
+    assert fails_of(folded.deltas) == oracle.fails
+    assert (folded.wrote.rows, folded.wrote.xor) == (len(rows), identity(rows, inputs, lists))
+
+
 @pytest.mark.parametrize("acks", [OnEmit(), OnRead()], ids=["on emit", "on read"])
 @settings(max_examples=100, deadline=None)
-@given(tables(), st.integers(0, 20))
-def test_files_of_an_output(acks, drawn, cut):
-    """Files are folded, and rows on their way from them, to what plain Python makes of the rows;
-    the files' rows are those that Spark has witnessed. Rows without a root are counted and no
-    more; rows that are carried over are emitted.
+@given(tables(), st.integers(0, 20), st.integers(1, 9))
+def test_files_of_an_output(acks, drawn, cut, window):
+    """Files are folded, in parts of whatever size, and rows on their way from them, to what plain
+    Python makes of the rows; the files' rows are those that Spark has witnessed. Rows without a
+    root are counted and no more; rows that are carried over are emitted.
     """
     inputs, lists, rows = drawn
     edges = edges_of(inputs)
     files = written([rows[:cut], rows[cut:]], inputs, lists)
     output = Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
     oracle = expected(rows, edges, acks)
-    found = output.fold(files)
-    assert (found.wrote.rows, found.wrote.xor) == (len(rows), identity(rows, inputs, lists))
-    for folded in (found, output.fold_table(exploded(rows, inputs, lists))):
-        assert as_dict(folded.deltas) == oracle.deltas()
-        assert folded.deltas.drops == oracle.drops()
-        assert folded.deltas.with_rows == len(oracle.by_input)
-        assert fails_of(folded.deltas) == oracle.fails
+    with windows_of(window):
+        require(united(output.gathered(files)), rows, oracle, inputs, lists)
+    on_their_way = output.fold_table(exploded(rows, inputs, lists))
+    require(replace(on_their_way, wrote=united(output.gathered(files)).wrote), rows, oracle,
+            inputs, lists)  # fmt: skip
+
+
+@pytest.mark.parametrize("acks", [OnEmit(), OnEmit(one=True), OnRead()], ids=repr)
+@settings(max_examples=200, deadline=None)
+@given(tables(), st.integers(1, 9), st.booleans())
+def test_a_file_window_by_window(acks, drawn, window, ordered):
+    """A file whose rows lie in the order of their roots is folded in windows of whatever size to
+    what the whole is, each root once; any other is refused, and nothing that was folded of it is
+    of a root that comes again.
+    """
+    inputs, lists, rows = drawn
+    if ordered:
+        in_order = sorted(rows, key=lambda row: sorted(root for root, _, _ in row[1]))
+        rows = [(place, *row[1:]) for place, row in enumerate(in_order)]
+    edges = edges_of(inputs)
+    (file,) = files = written([rows], inputs, lists)
+    output = Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
+    roots = [root for row in rows for root in sorted(root for root, _, _ in row[1])]
+    with windows_of(window):
+        if roots != sorted(roots):
+            with pytest.raises(UnorderedError, match=file.path):
+                list(output.in_order(file))
+            return
+        parts = list(output.in_order(file))
+    posted = [root for part in parts for root in part.deltas.root.tolist()]
+    assert len(posted) == len(set(posted))
+    whole, found = united(output.gathered(files)), united(parts)
+    assert as_dict(found.deltas) == as_dict(whole.deltas)
+    assert fails_of(found.deltas) == fails_of(whole.deltas)
+    assert found.deltas.drops == whole.deltas.drops
+    assert found.deltas.with_rows == whole.deltas.with_rows
+    assert found.wrote == whole.wrote
 
 
 @settings(max_examples=100, deadline=None)
@@ -181,10 +252,11 @@ def test_files_without_an_input_in_common(drawn):
     low = [row for row in rows if all(parent < 7 for _, _, parent in row[1])]
     high = [row for row in rows if row[1] and all(parent >= 7 for _, _, parent in row[1])]
     edges = edges_of(inputs)
-    kept = [(place, *row[1:]) for place, row in enumerate([*low, *high])]
-    files = written([kept[: len(low)], kept[len(low) :]], inputs, lists)
+    ordered = [(place, *row[1:]) for place, row in enumerate([*low, *high])]
+    files = written([ordered[: len(low)], ordered[len(low) :]], inputs, lists)
     output = Output(files, Written(tuple(edges.inputs)), OnEmit(), edges, len(rows))
-    whole, parts = output.fold(files), output.fold(files[:1]) + output.fold(files[1:])
+    whole = united(output.gathered(files))
+    parts = united([*output.gathered(files[:1]), *output.gathered(files[1:])])
     assert as_dict(parts.deltas) == as_dict(whole.deltas)
     assert fails_of(parts.deltas) == fails_of(whole.deltas)
     assert (parts.deltas.drops, parts.deltas.with_rows) == (
@@ -193,23 +265,64 @@ def test_files_without_an_input_in_common(drawn):
     assert parts.wrote == whole.wrote
 
 
-@given(st.lists(st.tuples(anchor, st.sampled_from([None, 3])), max_size=20, unique=True))
-def test_rows_that_were_read(drawn):
-    """Each is acked, in whatever order, and those are counted that were carried over."""
+@settings(max_examples=200, deadline=None)
+@given(tables(), st.sampled_from(Carried), st.integers(1, 9), st.integers(0, 20))
+def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
+    """Each root of each row that goes on is acked, by the row's position, in whatever order and in
+    however many files they lie; of rows that were carried over those that are asked for.
+    """
+    inputs, lists, rows = drawn
     edges = edges_of(2)
-    rows = [(place, [one], None, None, carried) for place, (one, carried) in enumerate(drawn)]
-    oracle = Oracle(edges)
-    for _, [one], _, _, _ in rows:
-        oracle.ack(*one)
-    whole = stored([(*row[:4], None) for row in rows], 2, lists=False).drop_columns(
-        ["_ackledger_carried"]
-    )
-    carried = pa.array([row[4] for row in rows], BIGINT)
-    found = Reading(tuple(edges.inputs), edges).fold_table(
-        whole.append_column("_ackledger_carried", carried)
-    )
+    files = written([rows[:cut], rows[cut:]], inputs, lists)
+    oracle, taken_over = Oracle(edges), 0
+    for position, anchors, failed, dropped, earlier in rows:
+        if failed is None and dropped is None:
+            if carried is Carried.ALONE and earlier is None:
+                continue
+            for root in {root for root, _, _ in anchors}:
+                oracle.ack(root, 1, position)
+                taken_over += earlier is not None and carried is not Carried.ALL
+    reading = Reading(files, edges, len(rows), number=1, carried=carried)
+    with windows_of(window):
+        found = united(reading.gathered(files))
     assert as_dict(found.deltas) == oracle.deltas()
-    assert found.read_carried == np.count_nonzero([row[4] is not None for row in rows])
+    assert (found.read_carried, found.deltas.with_rows) == (taken_over, 0)
+    for file in files:
+        with windows_of(window), suppress(UnorderedError):
+            parts, whole = reading.in_order(file), reading.gathered([file])
+            assert as_dict(united(parts).deltas) == as_dict(united(whole).deltas)
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+def test_records_of_a_snapshot_that_were_read(window):
+    """Of a source's snapshot the first records are acked that have a root and did parse."""
+    path = "memory://portions/snapshot.parquet"
+    with MemoryFileSystem().open(path, "wb") as stream:
+        errors = pa.array([None, "b", None, None, None], TEXT)
+        pq.write_table(pa.table({"_ackledger_error": errors}), stream)
+    edges, oracle = edges_of(1), Oracle(edges_of(1))
+    files = [DataFile(path, 1, 5, 10)]
+    reading = Reading(files, edges, 5, roots=range(100, 114))
+    for position in (10, 12, 13):
+        oracle.ack(100 + position, 0, position)
+    with windows_of(window):
+        for parts in (reading.in_order(files[0]), reading.gathered(files)):
+            assert as_dict(united(parts).deltas) == oracle.deltas()
+
+
+def test_rows_as_a_frame_has_them():
+    """Each is acked, one that was read twice as often as that."""
+    edges, oracle = edges_of(1), Oracle(edges_of(1))
+    read = [(3, 7), (1, 5), (3, 7), (3, 6), (3, 7)]
+    for root, parent in read:
+        oracle.ack(root, 0, parent)
+    table = pa.table({name: [row[n] for row in read] for n, name in enumerate(KEYS[:2])})
+    found = fold_rows_read(table, edges)
+    assert as_dict(found.deltas) == {
+        root: (values[0], values[1], 0, values[3])
+        for root, values in ((root, oracle.deltas()[root]) for root in (1, 3))
+    }
+    assert found.deltas.acked_edges.sum() == len(read)
 
 
 @pytest.mark.parametrize(("roots", "emitted"), [(9, [100, 101, 102, 103]), (3, [100, 101, 102])])
@@ -225,7 +338,7 @@ def test_records_that_were_emitted(roots, emitted):
         }
         pq.write_table(pa.table(given), stream)
     records = Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
-    found = records.fold(records.files)
+    (found,) = records.in_order(records.files[0])
     assert (found.wrote.rows, found.deltas.root.tolist()) == (4, emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(found.deltas) == {root: failed[root] for root in emitted if root in failed}
@@ -251,5 +364,6 @@ def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, kept):
     files = [DataFile(path, 1, 9, 0)]
     for redact, details in ((redacted, kept), ("ID", [None] * 4)):
         records = Records(files, 100, 5, edges_of(0), Redaction.of([redact]))
-        (fails,) = records.fold(files).deltas.fails
+        (folded,) = records.gathered(files)
+        (fails,) = folded.deltas.fails
         assert fails.details == details

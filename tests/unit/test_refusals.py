@@ -8,7 +8,7 @@ import pytest
 
 from ledger.cli.running import finish
 from ledger.errors import ConfigurationError
-from ledger.spark.post import unavailable
+from ledger.spark.folding.refusals import unavailable
 from ledger.store.connection import require_server
 from tests.support.places import ROOT
 
@@ -73,7 +73,7 @@ def test_what_a_posting_task_says_of_the_database(line, said):
     """A server that is away, stopped, locked or full is told from a mistake, whatever class
     psycopg2 gave it.
     """
-    assert unavailable(RuntimeError(f"Traceback\n  File x\n{line}\n\tat java")) == said
+    assert unavailable(f"Traceback\n  File x\n{line}\n\tat java") == said
 
 
 def test_the_worst_exit_code_of_several_batches(capsys):

@@ -53,6 +53,9 @@ def _goes_on(frame: DataFrame) -> Column:
     return reduce(and_, marks, F.lit(True))
 
 
+_ROOTED = "rooted"  # rows that have a root
+
+
 class Rooting(Protocol):
     """How many roots the rows of a stage's output have: what of them is counted as they are
     written, and what has to hold. Its counts wait for the action.
@@ -98,7 +101,7 @@ class OneRoot:
     def __init__(self, step: StageStep):
         self._stage = step.name
         identity = [ROOT, PARENT, *([INPUT] if len(step.inputs) > 1 else [])]
-        self.wrote = Witness(*identity, counting=self._count)
+        self.wrote = Witness(*identity, counting={_ROOTED: self._count})
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, observed when it is next executed."""
@@ -106,7 +109,7 @@ class OneRoot:
 
     def check(self) -> None:
         """Each row has its root."""
-        bare = self.wrote.rows - self.wrote.counted
+        bare = self.wrote.rows - self.wrote.counted[_ROOTED]
         if bare:
             raise StageError(
                 f"stage {self._stage!r} returned {bare} rows whose {ANCHOR!r} is null, so they come"
@@ -138,7 +141,7 @@ class OptionalRoot(OneRoot):
     @property
     def edges(self) -> int:
         """One a row that goes on and has a root."""
-        return self.wrote.counted
+        return self.wrote.counted[_ROOTED]
 
     def _count(self, frame: DataFrame) -> Column:
         """Rows that go on and have a root."""

@@ -10,7 +10,6 @@ from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import (
     ANCHOR,
     ANCHORS,
-    CARRIED,
     DROPPED,
     ERROR,
     FAILED,
@@ -93,13 +92,10 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
 
 
 def root_rows(rows: DataFrame) -> DataFrame:
-    """Tracked input rows as ``ROOT``, ``PARENT`` and, in a stage of several inputs,
-    ``INPUT``: one for each root of a row; ``CARRIED`` where rows have it.
-    """
+    """Tracked input rows as ``ROOT`` and ``PARENT``: one for each root of a row."""
     root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
-    given = [F.col(name) for name in (INPUT, CARRIED) if name in rows.columns]
-    found = rows.select(root, F.col(POSITION).alias(PARENT), *given)
-    return found.where(F.col(ROOT).isNotNull())
+    anchors = rows.select(root, F.col(POSITION).alias(PARENT))
+    return anchors.where(F.col(ROOT).isNotNull())
 
 
 def user_columns(frame: DataFrame) -> list[str]:

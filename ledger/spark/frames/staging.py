@@ -1,5 +1,6 @@
 """Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -11,23 +12,33 @@ from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER
-from ledger.spark.job import write_files
+from ledger.spark.job import Witness, write_files
+from ledger.spark.session import session_conf
 from ledger.storage.folders import require_writable
 from ledger.storage.manifest import Manifest, take_manifest
 
+# Without adaptive execution Spark drops the hint, without a word, when it resolves the frame.
+_ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}
 
-def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
-    """Write the rows below ``folder``, partitioned as the sink is; what is there then, by the
-    footers.
+
+def stage_rows(
+    rows: DataFrame,
+    step: SinkStep,
+    folder: str,
+    wrote: Witness | None = None,
+    columns: Sequence[str] = ("*",),
+) -> Manifest:
+    """Write ``columns`` of the rows below ``folder``, partitioned and clustered as the sink is;
+    what is there then, by the footers. ``wrote`` watches the rows, with all columns, on their way.
     """
-    names = step.sink.partition_by
-    missing = sorted(set(names) - set(rows.columns))
+    names, written = step.sink.partition_by, rows.select(*columns).columns
+    missing = sorted(set(names) - set(written))
     if missing:
         raise StageError(
             f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has"
-            f" {', '.join(rows.columns)}"
+            f" {', '.join(written)}"
         )
-    if names and not set(rows.columns) - set(names) - {ROOT, ROOTS, UNIT}:
+    if names and not set(written) - set(names) - {ROOT, ROOTS, UNIT}:
         raise StageError(
             f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
             "need at least one column more"
@@ -35,8 +46,25 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
     if "://" not in folder:
         _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
-    write_files(rows, folder, by=names)
+    with session_conf(rows.sparkSession, _ADAPTIVE if names else {}):
+        rows = _clustered(rows, step)
+        if wrote is not None:
+            # The last node before the writer: in front of the exchange the witness would be in a
+            # task of its map stage, whose retry counts its rows twice.
+            rows = wrote.watch(rows)
+        write_files(rows.select(*columns), folder, by=names)
     return take_manifest(folder)
+
+
+def _clustered(rows: DataFrame, step: SinkStep) -> DataFrame:
+    """The rows of each of the sink's folders together, unless it is declared with
+    ``cluster=False``: a batch leaves one file a folder instead of one a task and folder. Spark
+    splits what is skewed.
+    """
+    names = step.sink.partition_by
+    if not names or not getattr(step.sink, "cluster", True):  # a sink of one's own may lack it
+        return rows
+    return rows.hint("rebalance", *(F.col(f"`{name}`") for name in names))
 
 
 _COUNT = "_ackledger_count"

@@ -1,15 +1,16 @@
 """Record stages: a user's generator over Arrow batches, one record at a time, anchored for it."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from functools import partial
-from itertools import pairwise
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,104 +27,63 @@ from pyspark.sql.types import (
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Drop, FailedRecord
 from ledger.core.redaction import Redaction, found_pattern, texts, without
-from ledger.core.text import as_reason
 from ledger.errors import MASK
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.fitting import Fitting, kept, yielded
 from ledger.sources.parsing.typed import struct
 from ledger.spark.frames.inputs import user_columns
+from ledger.spark.steps.record_rows import Output
 
 NOTHING = "emitted nothing"
 
 _MARKS = [StructField(FAILED, StringType()), StructField(DROPPED, StringType())]
+_AT_ONCE = 256  # records of which there are dicts
 _MUTABLE = (ArrayType, BinaryType, MapType, StructType, VariantType)
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes, date, Decimal})  # never change
 
 Record = dict[str, Any]
 Row = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Stands where the rows of a record that failed would be."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What the records of a batch became: their rows, drops and failures, and where each's end."""
-
-    rows: list[Row | Drop | _Failure] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-
-    def end_record(self, failure: str | None) -> None:
-        """All of the record is here; with a ``failure`` that is all there is of it."""
-        if failure is not None:
-            del self.rows[self.ends[-1] if self.ends else 0 :]
-            self.rows.append(_Failure(failure))
-        self.ends.append(len(self.rows))
-
-    def without_misfits(self, errors: Sequence[str | None]) -> tuple["_Made", list[int | None]]:
-        """The same, but each record fails that has a row with an error; and where its rows were.
-        ``errors``: one a row."""
-        made, places = _Made(), list[int | None]()
-        for start, end in pairwise([0, *self.ends]):
-            error = next(filter(None, errors[start:end]), None)
-            made.rows.extend(self.rows[start:end])
-            made.end_record(error)
-            places += range(start, end) if error is None else [None]
-        return made, places
-
-    def anchors(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of ``batch``, one row a record, with a row for each that its record made."""
-        if self.ends == list(range(1, len(self.ends) + 1)):
-            return list(batch.columns)
-        places = np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
-        return [column.take(pa.array(places)) for column in batch.columns]
-
-    def reasons(self, kind: type[_Failure | Drop]) -> pa.Array:
-        """Why a row is no row, if it is of this kind."""
-        found = [as_reason(one.reason) if isinstance(one, kind) else None for one in self.rows]
-        return pa.array(found, pa.string())
-
-
 class _Taking:
-    """Takes what is yielded as it is at that moment: its values in the schema's order.
+    """Takes what is yielded as it is at that moment: ``width`` values, in the schema's order.
 
     What the generator changes later, in the same dict or in a list of it, is another matter.
+    ``row``: takes them from a dict of as many columns as the schema has; KeyError if it has others.
     """
 
     def __init__(self, schema: StructType):
-        self._names = schema.names
+        self.names = schema.names
         self._known = frozenset(schema.names)
-        self._values = itemgetter(*schema.names)
-        self._copied = [
+        # An itemgetter of one name gives no tuple: it gets the name twice.
+        self._columns = self.names if len(self.names) > 1 else self.names * 2
+        self.width = len(self._columns)
+        self._values = itemgetter(*self._columns)
+        self._mutable = [
             place for place, one in enumerate(schema.fields) if isinstance(one.dataType, _MUTABLE)
         ]
+        self.row: Callable[[Record], Row] = self._copies if self._mutable else self._values
 
-    def __call__(self, given: object) -> Row | Drop:
-        """Raises TypeError unless ``given`` is a dict of known columns, or a drop."""
-        if not isinstance(given, dict):
-            if isinstance(given, Drop):
-                return given
-            raise TypeError(f"yielded {type(given).__name__}, expected a dict or dropped(reason)")
-        if len(given) == len(self._names) > 1 and self._known.issuperset(given):
-            row: Row = self._values(given)
+    def row_of(self, item: object) -> Row:
+        """The row of anything. Raises TypeError unless it is a dict of known columns."""
+        if not isinstance(item, dict):
+            raise TypeError(f"yielded {type(item).__name__}, expected a dict or dropped(reason)")
+        if not self._known.issuperset(item):
+            name = next(name for name in item if name not in self._known)
+            raise TypeError(f"yielded column {name!r}, the schema has {', '.join(self.names)}")
+        if len(item) == len(self.names) > 1:
+            row = self._values(item)
         else:
-            row = self._sparse(given)
-        return self._copy(row) if self._copied else row
+            row = tuple(map(item.get, self._columns))
+        return self._copied(row) if self._mutable else row
 
-    def _sparse(self, given: Record) -> Row:
-        """A row of which columns are missing."""
-        for name in given:
-            if name not in self._known:
-                raise TypeError(f"yielded column {name!r}, the schema has {', '.join(self._names)}")
-        return tuple(map(given.get, self._names))
+    def _copies(self, item: Record) -> Row:
+        return self._copied(self._values(item))
 
-    def _copy(self, row: Row) -> Row:
+    def _copied(self, row: Row) -> Row:
         values = list(row)
-        for place in self._copied:
-            values[place] = deepcopy(values[place])
+        for place in self._mutable:
+            values[place] = _copy(values[place])
         return tuple(values)
 
 
@@ -134,17 +94,24 @@ class _Telling:
         self._redact = redact
         self._found = re.compile(found_pattern(schema.names))
 
+    def at(self, batch: pa.RecordBatch, number: int) -> "_Words":
+        """For a record of a batch, which has it as it was before the generator got it."""
+        if not self._redact.columns:
+            return _OPEN
+        names = self._redact.among(batch.schema.names)
+        return self.of({name: batch.column(name)[number].as_py() for name in names})
+
     def of(self, record: Record) -> "_Words":
         """For one record, as it is before the generator gets it."""
         if not self._redact.columns:
             return _OPEN
         return _Words(tuple(texts([record[name] for name in self._redact.among(record)])), True)
 
-    def misfits(self, errors: Sequence[str | None]) -> list[str | None]:
+    def misfits(self, errors: Mapping[int, str]) -> dict[int, str]:
         """Why yielded rows do not fit the schema."""
         if not self._redact.columns:
-            return list(errors)
-        return [error and self._found.sub(rf"\1{MASK}", error) for error in errors]
+            return dict(errors)
+        return {row: self._found.sub(rf"\1{MASK}", error) for row, error in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -162,13 +129,6 @@ class _Words:
     def error(self, exc: Exception) -> str:
         """What an exception says, which may quote anything of the record."""
         return f"{type(exc).__name__}: {MASK if self.hides else _text_of(exc)}"
-
-    def taken(self, rows: Iterator[Row | Drop]) -> Iterator[Row | Drop]:
-        """What is yielded."""
-        return map(self._taken, rows) if self.hides else rows
-
-    def _taken(self, row: Row | Drop) -> Row | Drop:
-        return Drop(self.reason(row.reason)) if isinstance(row, Drop) else row
 
 
 _OPEN = _Words()
@@ -223,35 +183,94 @@ def _task(
     names = [*fitting.names, *own, FAILED, DROPPED]
     for numbered in batches:
         batch = pa.RecordBatch.from_arrays(numbered.columns, given)
-        made = _run(function, take, telling, batch.drop_columns(own).to_pylist())
-        made, columns = _fitted(made, fitting, telling)
-        marks = [made.reasons(_Failure), made.reasons(Drop)]
-        yield pa.RecordBatch.from_arrays(
-            [*columns, *made.anchors(batch.select(own)), *marks], names
-        )
+        output = _run(function, take, telling, batch.drop_columns(own), batch.num_rows)
+        columns, misfits = fitting.fit_columns(output.columns(len(fitting.names)))
+        layout = output.layout(telling.misfits(misfits))
+        anchors = layout.of_records(batch.select(own).columns)
+        marks = [layout.reasons(failed=True), layout.reasons(failed=False)]
+        yield pa.RecordBatch.from_arrays([*layout.of_rows(columns), *anchors, *marks], names)
 
 
 def _run(
     function: Callable[[Record], Iterator[Any]],
     take: _Taking,
     telling: _Telling,
-    records: list[Record],
-) -> _Made:
-    """What each record becomes; whether values fit is for the whole batch to check."""
-    made = _Made()
-    for record in records:
-        before = len(made.rows)
-        failure, words = None, telling.of(record)
+    batch: pa.RecordBatch,
+    count: int,
+) -> Output:
+    """What each of the ``count`` records becomes; whether values fit is for the whole batch to
+    check.
+
+    Each operation of the inner loop costs some percent of a short function's throughput: a dict of
+    all columns, which is what most functions yield, is taken with the fewest.
+    """
+    output = Output(take.width)
+    values, ends = output.values, output.ends
+    row, width, columns = take.row, take.width, len(take.names)
+    end = 0
+    for record in _records(batch, count):
+        start = end
         try:
-            made.rows.extend(words.taken(map(take, function(record))))
-            if len(made.rows) == before:
-                failure = NOTHING
-        except FailedRecord as exc:
-            failure = words.reason(_text_of(exc)) or FailedRecord.__name__
+            for item in function(record):
+                if type(item) is dict and len(item) == columns:
+                    try:
+                        values += row(item)
+                    except KeyError:
+                        values += take.row_of(item)
+                elif isinstance(item, Drop):
+                    output.drop(telling.at(batch, len(ends)).reason(item.reason))
+                else:
+                    values += take.row_of(item)
+            end = len(values)
+            if end != start + width:
+                output.one_each = False
+                if end == start and not output.has_drop():
+                    output.fail(NOTHING)
         except Exception as exc:  # a record's own failure is data, not the job's
-            failure = words.error(exc)
-        made.end_record(failure)
-    return made
+            output.fail(_failure(exc, telling.at(batch, len(ends))))
+        ends.append(end)
+    return output
+
+
+def _records(batch: pa.RecordBatch, count: int) -> Iterator[Record]:
+    """The records of a batch, made column by column, which costs half of a dict of a zip a row; a
+    few at a time, which fit into a processor's cache."""
+    names = batch.schema.names
+    if not names:
+        return ({} for _ in range(count))
+    columns = [column.to_pylist() for column in batch.columns]
+    return chain.from_iterable(
+        _dicts(names, [column[start : start + _AT_ONCE] for column in columns])
+        for start in range(0, count, _AT_ONCE)
+    )
+
+
+def _dicts(names: list[str], columns: list[list[Any]]) -> list[Record]:
+    first, *others = names
+    records = [{first: value} for value in columns[0]]
+    for name, column in zip(others, columns[1:], strict=True):
+        for record, value in zip(records, column, strict=True):
+            record[name] = value
+    return records
+
+
+def _copy(value: Any) -> Any:
+    """The value as it is now. Lists and dicts of plain values need no deep copy."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is list and _ATOMS.issuperset(map(type, value)):
+        return value.copy()
+    if kind is dict and _ATOMS.issuperset(map(type, (*value, *value.values()))):
+        return value.copy()
+    return deepcopy(value)
+
+
+def _failure(exc: Exception, words: _Words) -> str:
+    """Why a record failed."""
+    if isinstance(exc, FailedRecord):
+        return words.reason(_text_of(exc)) or FailedRecord.__name__
+    return words.error(exc)
 
 
 def _text_of(exc: Exception) -> str:
@@ -260,17 +279,3 @@ def _text_of(exc: Exception) -> str:
         return str(exc)
     except Exception:  # a user's own __str__
         return ""
-
-
-def _fitted(made: _Made, fitting: Fitting, telling: _Telling) -> tuple[_Made, list[pa.Array]]:
-    """The columns of what was yielded, null where a row is none; a record whose values do not fit
-    has failed."""
-    rows = {place: one for place, one in enumerate(made.rows) if isinstance(one, tuple)}
-    columns, found = fitting.fit(list(rows.values()))
-    if len(rows) == len(made.rows) and not any(found):
-        return made, columns
-    errors = dict(zip(rows, telling.misfits(found), strict=True))
-    kept, places = made.without_misfits([errors.get(place) for place in range(len(made.rows))])
-    fitted: dict[int | None, int] = {place: number for number, place in enumerate(rows)}
-    numbers = pa.array(map(fitted.get, places), pa.int64())
-    return kept, [column.take(numbers) for column in columns]

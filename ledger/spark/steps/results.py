@@ -30,6 +30,6 @@ def stage_result(job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame) -> M
     publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
     check_key(step, rows)
     wrote, folder = Witness(), publisher.staging(run.batch.batch_id, run.run_id)
-    manifest = stage_rows(wrote.watch(rows), step, folder)
+    manifest = stage_rows(rows, step, folder, wrote)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
     return manifest

@@ -2,24 +2,23 @@
 for what follows.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.refused import Refused, find_refused
 from ledger.spark.frames.staging import stage_rows, tracking_columns
-from ledger.spark.job import Job, Witness, file_rows, require_equal
-from ledger.spark.post import fold
-from ledger.spark.tracking import posted, sink_tracking
+from ledger.spark.job import Job, file_rows, require_equal
+from ledger.spark.sink_tracking import OWN, sink_tracking
+from ledger.spark.tracking import posted
 from ledger.spark.units.units import Replacement
 from ledger.store.queries import publications
 
@@ -36,23 +35,33 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     dedup = Deduplicator(job, run, step)
     kept = dedup.keep(rows)
     replacement = Replacement(job, run, step)
-    wrote, carried = Witness(), Witness()
-    tracking = tracking_columns(kept) if publisher.keeps_tracking else []
-    columns = [*user_columns(kept), *tracking]
-    delivered = wrote.watch(kept.select(*columns))
+    tracking = sink_tracking(job, run, step)
+    delivered = kept.select(*user_columns(kept), *tracking_columns(kept), POSITION)
     others = replacement.carried()
     if others is not None:
-        delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
-    manifest = stage_rows(delivered, step, folder)
-    own = manifest.rows - (0 if others is None else carried.rows)
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
+        delivered = delivered.unionByName(others, allowMissingColumns=True)
+    columns = user_columns(delivered)
+    columns += tracking_columns(kept) if publisher.keeps_tracking else []
+    manifest = stage_rows(delivered, step, folder, tracking.wrote, columns)
+    require_equal(f"rows of {step.name} in {folder}", tracking.wrote.rows, manifest.rows)
+    own = tracking.wrote.counted[OWN]  # a replay may take over rows of others
     delivery = job.database.transact(
         lambda c: delivery_of(
             c, publisher, run.batch, step.name, run.run_id, manifest.files, replacement.batches
         )
     )
-    refused = find_refused(job, run, step, publisher, delivery, delivered.schema)
-    record, post = _folded(job, run, step, rows, own, dedup.dropped(rows), refused)
+    refused = find_refused(job, run, step, publisher, delivery, delivered.select(*columns).schema)
+    duplicates = dedup.dropped(rows)
+    outcome = tracking.fold(rows, own + duplicates)
+    if refused is not None:
+        outcome = replace(outcome, fails=[refused.fails()])
+    record = Record(
+        input_rows=run.input_run.output_rows or 0,
+        output_rows=own,
+        duplicate_rows=duplicates,
+        failed_rows=refused.rows if refused else 0,
+    )
+    record = posted(record, outcome)
 
     def keep(connection: Connection) -> None:
         dedup.save(connection)
@@ -60,7 +69,14 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         if _decides(run, delivery, refused):
             publications.decide_at_commit(connection, run.run_id)
 
-    commit(job.database, run, record, files=file_rows(manifest), post=post, before_commit=keep)
+    commit(
+        job.database,
+        run,
+        record,
+        files=file_rows(manifest),
+        post=outcome.post,
+        before_commit=keep,
+    )
     dedup.release()
     if refused is not None:
         refused.release()
@@ -72,28 +88,3 @@ def _decides(run: OpenedRun, delivery: Delivery, refused: Refused | None) -> boo
     rows are yet to be withheld, or published rows are replaced, which only a settled batch may do.
     """
     return not run.batch.exactly_once and not delivery.replaces and refused is None
-
-
-def _folded(
-    job: Job,
-    run: OpenedRun,
-    step: SinkStep,
-    rows: DataFrame,
-    held: int,
-    dropped: int,
-    refused: Refused | None,
-) -> tuple[Record, Callable[[Connection], None]]:
-    """Ack what the sink holds: every row read is in its files, or was dropped as delivered before.
-    The records whose rows the sink refuses fail."""
-    record = Record(
-        input_rows=run.input_run.output_rows or 0,
-        output_rows=held,
-        duplicate_rows=dropped,
-        failed_rows=refused.rows if refused else 0,
-    )
-    tracking = sink_tracking(job, run, step)
-    outcome = fold(job, run, tracking.rows(rows))
-    tracking.check(outcome, held + dropped)
-    if refused is not None:
-        outcome = replace(outcome, fails=[refused.fails()])
-    return posted(record, outcome), outcome.post

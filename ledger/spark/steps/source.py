@@ -4,6 +4,7 @@ posted.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -24,11 +25,11 @@ from ledger.sources.base import Claimed, SourceReader
 from ledger.sources.listing import FoundFile, require_unchanged
 from ledger.sources.parsing.typed import struct
 from ledger.spark.failures import read_failure
+from ledger.spark.folding.fold import fold
 from ledger.spark.frames.inputs import stored_rows
 from ledger.spark.frames.redacted import without_found
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job, Witness, file_rows, require_equal, write_files
-from ledger.spark.post import fold
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.steps import source_state
 from ledger.spark.steps.from_source import records_again
@@ -245,8 +246,8 @@ def _folded(
     """One init delta per root; a record that did not parse fails its root at once, with its raw
     text unless that may have a column of ``redact``."""
     tracking = source_tracking(job, run, redact)
-    outcome = fold(job, run, tracking.records(manifest, emitted))
-    tracking.check(outcome, emitted, manifest.rows, malformed)
+    check = partial(tracking.check, emitted=emitted, written=manifest.rows, failed=malformed)
+    outcome = fold(job, run, tracking.records(manifest, emitted), check)
     passed, failed = manifest.rows - emitted.remainder, outcome.posted.failed_roots
     record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
     return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

@@ -18,11 +18,11 @@ from ledger.core.redaction import Redaction
 from ledger.errors import StageError
 from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.sources.references import read_reference
+from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
 from ledger.spark.frames.redacted import redaction_of, without_values
 from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
-from ledger.spark.post import fold
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import posted, stage_tracking
 from ledger.spark.units.carried import carry_over
@@ -44,8 +44,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         failed_rows=wrote.failed,
     )
     tracking = stage_tracking(job, run, step, rows)
-    outcome = fold(job, run, tracking.portions(manifest, carrying))
-    tracking.check(outcome)
+    outcome = fold(job, run, tracking.portions(manifest, carrying), tracking.check)
     record = posted(record, outcome)
     commit(
         job.database,

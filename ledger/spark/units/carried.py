@@ -25,13 +25,12 @@ Frames = Mapping[str, DataFrame]
 
 
 class Carrying(Protocol):
-    """For which rows a stage runs. ``read``: all that it reads. ``fresh``: those that it runs
-    for. ``taken_over``: of the others what it acks by reading, if there are others.
+    """For which rows a stage runs: ``fresh``. ``takes_over``: whether it reads others, which it
+    acks by reading.
     """
 
-    read: Frames
     fresh: Frames
-    taken_over: Frames
+    takes_over: bool
 
     def united(self, output: DataFrame) -> DataFrame:
         """What the stage made of the rows that it ran for, with those that it took over."""
@@ -82,12 +81,11 @@ class RunsForAll:
     """A stage that runs for every row that it reads, those too that others carried over before."""
 
     def __init__(self, frames: Frames):
-        self.read: Frames = {
+        self.fresh: Frames = {
             name: frame.drop(CARRIED) if CARRIED in frame.columns else frame
             for name, frame in frames.items()
         }
-        self.fresh: Frames = self.read
-        self.taken_over: Frames = {}
+        self.takes_over = False
 
     def united(self, output: DataFrame) -> DataFrame:
         """What it made."""
@@ -111,13 +109,8 @@ class CarryOver:
     ):
         self._job, self._run, self._step = job, run, step
         self._roots, self._counts = roots, counts
-        self.read = frames
         self.fresh: Frames = {name: _fresh(frame) for name, frame in frames.items()}
-        self.taken_over: Frames = {
-            name: frame.where(F.col(CARRIED).isNotNull())
-            for name, frame in frames.items()
-            if CARRIED in frame.columns
-        }
+        self.takes_over = any(CARRIED in frame.columns for frame in frames.values())
         self._stored = {
             batch_id: _stored_run(job, step, batch_id, records)
             for batch_id, records in counts.items()

@@ -1,0 +1,220 @@
+"""How a run's deltas are folded: which way is taken and why, and that all ways come to the same."""
+
+import logging
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
+from ledger.batch.settlement import settle_once
+from ledger.deltas import stored
+from ledger.errors import IntegrityError
+from tests.support.ledgers import one, rows
+
+COUNT = 20
+DRIVER = {"few_rows": -1}
+EXECUTORS = {"few_rows": -1, "driver_bytes": -1}
+
+
+def chain(stage, *, acks="on_emit", **options):
+    """source -> stage -> sink."""
+    made = Pipeline("chain", **options)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.stage(reads="numbers", acks=acks)(stage)
+    made.sink("out", ParquetSink("out"), reads=stage.__name__)
+    return made
+
+
+def thrice(frame):
+    """Three rows for each, one after the other."""
+    return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
+
+
+def backwards(frame):
+    """One file, in the opposite order."""
+    return frame.coalesce(1).sortWithinPartitions(F.col("n").desc())
+
+
+def scattered(frame):
+    """The rows of each record in three files."""
+    return thrice(frame).repartitionByRange(3, "copy")
+
+
+def odd(frame):
+    """The even numbers are lost, on purpose or not."""
+    return frame.where("n % 2 = 1")
+
+
+@pytest.fixture(autouse=True)
+def numbers(tmp_path, monkeypatch):
+    """A file of numbers; few rows are read at a time."""
+    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    monkeypatch.setattr(stored, "WINDOW_ROWS", 8)
+
+
+@pytest.fixture
+def ways(caplog):
+    """How the runs of a step were folded, as the log has it."""
+    caplog.set_level(logging.INFO, "ledger.spark.folding.fold")
+
+    def of(step):
+        lines = [one for one in caplog.records if hasattr(one, "fold_way")]
+        assert all(one.fold_seconds > 0 and one.fold_rows > 0 for one in lines)
+        return [one.fold_way for one in lines if f" of {step}:" in one.getMessage()]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("stage", "fields", "way"),
+    [
+        (thrice, DRIVER, "1 file in order, in the driver"),
+        (backwards, DRIVER, "1 file gathered, out of order, in the driver"),
+        (scattered, DRIVER, "3 files gathered, they share inputs, in the driver"),
+        (thrice, EXECUTORS, "1 file each by itself, by executors"),
+        (scattered, EXECUTORS, "3 files exchanged, they share inputs, by executors"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_the_log_says_which_way_a_fold_took(runner, ways, sink_rows, stage, fields, way):
+    """Where the rows of each input lie together in one file, in order, it is folded window by
+    window; else they are gathered. All ways lose nothing and deliver all.
+    """
+    run = runner(chain(stage), **fields)
+    assert run.settled(run.open()).failed == 0
+    assert ways(stage.__name__) == [way]
+    assert len(sink_rows("out", "n")) == COUNT * (1 if stage is backwards else 3)
+
+
+def acked_by(run, batch, step):
+    """The acks of the committed run of a step, without its number."""
+    statement = (
+        "SELECT d.root_id, bit_xor(d.acked), sum(d.acked_edges), sum(d.emitted_edges)"
+        " FROM ledger_delta d JOIN step_run r USING (batch_id, step_run_id)"
+        " WHERE batch_id = :batch AND r.step = :step AND r.state = 'committed'"
+        " GROUP BY 1 ORDER BY 1"
+    )
+    return [
+        tuple(row) for row in rows(run.job.database, statement, batch=batch.batch_id, step=step)
+    ]
+
+
+def whole(frame):
+    """Rows of two records each, and one record in several rows."""
+    pairs = frame.select((F.col("n") / 2).cast("int").alias("pair"), "_anchor")
+    totals = pairs.groupBy("pair").agg(collect_anchors())
+    return totals.unionByName(totals.where("pair < 3"))
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["by record", "whole"])
+def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(runner, ways, is_whole):
+    """The input's files, in the driver, and the rows once more as the sink reads them, in the
+    executors, come to the same deltas.
+    """
+    made = Pipeline("chain")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    stage = whole if is_whole else scattered
+    made.stage(reads="numbers", whole=is_whole)(stage)
+    made.sink("out", ParquetSink("out"), reads=stage.__name__)
+    run = runner(made, **DRIVER)
+    batch = run.open()
+    run.steps(batch)
+    from_files = acked_by(run, batch, "out")
+    replaced = runner(made, **EXECUTORS)
+    replaced.step(batch, "out")
+    assert from_files == acked_by(run, batch, "out")
+    assert len(from_files) == COUNT
+    assert ways("out")[0].endswith("in the driver")
+    assert ways("out")[1] == "a frame by executors"
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+def hurt(step, change):
+    """A job whose one step reads other rows than there are."""
+    return lambda name, frame: change(frame) if name == step else frame
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (lambda frame: frame.where("n <> 3"), {3}),
+        (lambda frame: frame.unionByName(frame.where("n = 4")), {4}),
+        (lambda frame: frame.where("n <> 3").unionByName(frame.where("n = 4")), {3, 4}),
+    ],
+    ids=["lost", "doubled", "lost and doubled"],
+)
+@pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
+def test_what_a_sink_reads_otherwise_than_it_lies_is_named(runner, ways, change, lost, fields):
+    """A sink whose writer did not get each row of its input once acks what it has read, and just
+    the records of other rows fail: also where as many are lost as come twice.
+    """
+    run = runner(chain(thrice), **fields, on_read=hurt("out", change))
+    settlement = run.settled(run.open())
+    failed = rows(run.job.database, "SELECT root_id - 1 AS n, step FROM failed_root ORDER BY 1")
+    assert [tuple(row) for row in failed] == [(n, "out") for n in sorted(lost)]
+    assert settlement.failed == len(lost)
+    assert ways("out")[-1].startswith("a frame")
+
+
+@pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
+def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
+    """A row that is gone from the files of its input, unnoticed by their sizes, fails the stage."""
+    made = chain(odd, acks="on_read")
+    run = runner(made, **fields)
+    batch = run.open()
+    run.step(batch, "numbers")
+    file = one(run.job.database, "SELECT path, step_run_id FROM step_run_file")
+    path = Path(file.path)
+    path.with_name(f".{path.name}.crc").unlink()  # Spark's own, of the whole file
+    table = pq.read_table(file.path)
+    pq.write_table(table.filter(pc.not_equal(table["n"], 7)), file.path)
+    with run.job.database.owner.begin() as connection:
+        size = path.stat().st_size
+        connection.exec_driver_sql(f"UPDATE step_run_file SET bytes = {size}")
+    with pytest.raises(IntegrityError, match=f"edges to odd in run 2: wrote {COUNT}, found 19"):
+        run.step(batch, "odd")
+    found = rows(run.job.database, "SELECT state FROM step_run WHERE step = 'odd'")
+    assert [row.state for row in found] == ["failed"]
+
+
+def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_path):
+    """What executors posted for a run that is refused after it is not in any total."""
+    run = runner(chain(odd, acks="on_read"), **EXECUTORS)
+    batch = run.open()
+    run.step(batch, "numbers")
+    statement = "UPDATE step_run SET emitted_edges = emitted_edges + 1 WHERE step = 'numbers'"
+    with run.job.database.owner.begin() as connection:
+        connection.exec_driver_sql(statement)
+    with pytest.raises(IntegrityError, match="edges to odd"):
+        run.step(batch, "odd")
+    with run.job.database.owner.begin() as connection:
+        connection.exec_driver_sql(statement.replace("+ 1", "- 1"))
+    again = runner(chain(odd, acks="on_read"))
+    again.steps(batch)
+    settlement = settle_once(run.job.database, batch.batch_id)
+    assert (settlement.roots, settlement.failed) == (COUNT, 0)
+
+
+def test_a_run_commits_what_its_threads_posted(runner):
+    """Each of as many buckets as the batch has ackers is there before the commit, with all rows."""
+    run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
+    batch = run.open()
+    run.steps(batch)
+    buckets = rows(
+        run.job.database,
+        "SELECT step, count(*) AS buckets, sum(b.rows) AS rows, max(delta_rows) AS recorded"
+        " FROM step_run_bucket b JOIN step_run USING (step_run_id) GROUP BY step",
+    )
+    assert {row.step for row in buckets} == {"numbers", "scattered", "out"}
+    assert all(row.rows == row.recorded for row in buckets)
+    assert max(row.buckets for row in buckets) > 1
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+def replace_ackers(pipeline, count):
+    """The pipeline with so many ackers."""
+    pipeline.ackers = count
+    return pipeline

@@ -1,0 +1,106 @@
+"""Random pipelines, run for real, agree with plain dictionaries: which records fail, where and why,
+and what every sink shows, after the batch and after the replays of what failed in it.
+
+``ACKLEDGER_EXAMPLES=100`` runs a hundred of them.
+"""
+
+import json
+import os
+from collections import Counter
+from contextlib import nullcontext
+from itertools import cycle
+
+import pytest
+
+from ledger.execution import settle_and_follow
+from tests.support.crashing import run_open_steps
+from tests.support.dying import Died, dies_at
+from tests.support.ledgers import rows
+from tests.support.random_flow import REFUSED
+from tests.support.random_oracle import Oracle
+from tests.support.random_pipelines import features, plan_of
+from tests.support.random_stages import CONSTRAINT, World
+
+FOLDS = ("driver", "threads", "executors", "exchange")
+# Plans that together have everything that there is to one; and how many are tried instead.
+NUMBERS = (228, 266, 76, 139, 270)
+EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
+CASES = list(zip(cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS))
+
+
+def failures(run, batch):
+    """Of each record that failed in a batch, by source and number, step and reason."""
+    records = rows(
+        run.job.database,
+        "SELECT m.source, p.content, f.step, f.reason FROM failed_root f JOIN failed_message m"
+        " USING (message_id) JOIN failed_payload p USING (message_id) WHERE f.batch_id = :b",
+        b=batch.batch_id,
+    )
+    return {
+        (row.source, json.loads(row.content)["id"]): (
+            row.step,
+            REFUSED if CONSTRAINT in row.reason else row.reason,
+        )
+        for row in records
+    }
+
+
+def drops(run, batch):
+    """How many inputs each stage of a batch acked without an output, by reason."""
+    query = "SELECT step, reason, records FROM step_drops WHERE batch_id = :b"
+    records = rows(run.job.database, query, b=batch.batch_id)
+    return Counter({(row.step, row.reason): row.records for row in records})
+
+
+def driven(run, batch, death, again):
+    """Run a batch to its end, by a second driver if the first one dies."""
+    dying = dies_at(death.place, nth=death.nth, silent=death.silent) if death else nullcontext()
+    try:
+        with dying:
+            run_open_steps(run.job, batch)
+            if again:
+                run.step(batch, again)
+                run_open_steps(run.job, batch)
+            settle_and_follow(run.job, batch.batch_id)
+            return
+    except Died:
+        pass
+    run_open_steps(run.job, batch)
+    settle_and_follow(run.job, batch.batch_id)
+
+
+def test_the_plans_have_everything():
+    """The plans that always run have each feature that one of many has."""
+    everything = {feature for number in range(200) for feature in features(plan_of(number))}
+    assert {feature for number in NUMBERS for feature in features(plan_of(number))} == everything
+
+
+@pytest.mark.parametrize(("folded_by", "number"), CASES, indirect=["folded_by"])
+def test_a_random_pipeline_agrees_with_its_oracle(runner, tmp_path, warehouse, folded_by, number):
+    """Just the records that the oracle names fail, where and for the reason that it says, and the
+    sinks show its rows, after the batch and after each replay; in the end nothing is failed."""
+    plan = plan_of(number)
+    world = World(plan, tmp_path, warehouse)
+    order = [step.name for step in world.pipeline(0).steps()]
+    assert sorted(order) == sorted(plan.reads)
+    oracle, original = Oracle(plan, order), None
+    while original is None or oracle.failed:
+        round_ = oracle.round
+        world.repair(round_)
+        run = runner(world.pipeline(round_), on_read=world.on_read(round_))
+        batch = run.open() if original is None else run.open_replay(original, f"r{round_}")
+        first = original is None
+        original = original or batch.batch_id
+        driven(run, batch, plan.death if first else None, plan.again if first else None)
+        verdict = oracle.batch()
+        assert failures(run, batch) == verdict.failed
+        if first or plan.unit is None:  # what a replay by unit carries over is not dropped again
+            assert drops(run, batch) == verdict.drops
+        for sink in plan.sinks:
+            assert world.shown(sink.name) == oracle.sink(sink.name), sink
+        if plan.combined:
+            assert world.folder_rows("combine", "key", "n") == oracle.combine()
+        if plan.carried:
+            assert world.folder_rows("state", "key", "n") == oracle.state()
+    records = rows(run.job.database, "SELECT status FROM failed_message")
+    assert {row.status for row in records} <= {"recovered"}

@@ -1,0 +1,309 @@
+"""Which records of a random pipeline fail, where and why, and what each sink shows, batch after
+batch: dictionaries and counters of single edges.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.support.random_flow import (
+    REFUSED,
+    REPEATED,
+    Edge,
+    Root,
+    Row,
+    Run,
+    acked_rows,
+    emit,
+    read,
+)
+from tests.support.random_pipelines import Plan, Sink
+
+Shown = Counter[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of a batch each failed record with step and reason, and what stages dropped by reason."""
+
+    failed: dict[Root, tuple[str, str]]
+    drops: Counter[tuple[str, str]]
+
+
+class Oracle:
+    """What becomes of a plan's records. ``order``: its steps up to the settlement."""
+
+    def __init__(self, plan: Plan, order: Sequence[str]):
+        self.plan, self.order = plan, list(order)
+        self.round = 0
+        self.failed: set[Root] = set()  # of the batch and its replays, as it is now
+        # Of each sink and of the combine what there is, by unit, or else by round.
+        self._shown: dict[str, dict[object, list[Row]]] = defaultdict(dict)
+        self._delivered: dict[str, Counter[object]] = defaultdict(Counter)
+        self._state: Counter[str] = Counter()
+
+    def batch(self) -> Verdict:
+        """The batch itself, or the next replay of what failed."""
+        runs = self._runs()
+        verdicts = Naming(self.plan, self.order, runs).verdicts()
+        failed = set(verdicts)
+        for sink in self.plan.sinks:
+            self._publish(sink, runs, failed)
+        if self.plan.combined:
+            self._show(self.plan.combined, runs, runs[self.plan.combined].delivered, failed)
+        if self.plan.carried:
+            visible = self._visible(runs[self.plan.carried].delivered, failed)
+            self._state += Counter(row.key for row in visible)
+        self.round, self.failed = self.round + 1, failed
+        drops = Counter(
+            {
+                (stage.name, reason): records
+                for stage in self.plan.stages
+                for reason, records in runs[stage.name].drops.items()
+            }
+        )
+        return Verdict(verdicts, +drops)
+
+    def sink(self, name: str) -> Shown:
+        """What a sink shows: number and key of its rows."""
+        rows = [row for some in self._shown[name].values() for row in some]
+        return Counter((row.id, row.key) for row in rows)
+
+    def combine(self) -> Shown:
+        """What the sink of the combine shows: each key with its number of rows, once nothing is
+        failed."""
+        if self.failed:
+            return Counter()
+        rows = [
+            row for some in self._shown[f"combine {self.plan.combined}"].values() for row in some
+        ]
+        return Counter(Counter(row.key for row in rows).items())
+
+    def state(self) -> Shown:
+        """What the sink of the state shows: each key with its number of rows by now."""
+        return Counter(self._state.items())
+
+    def _runs(self) -> dict[str, Run]:
+        plan, runs = self.plan, {}
+        for source in plan.sources:
+            records = [one for one in source.records if self._is_emitted(source.name, *one)]
+            runs[source.name] = emit(source.name, records, source.letter)
+        for stage in plan.stages:
+            runs[stage.name] = plan.stage_run(stage, runs, self.round)
+        for sink in plan.sinks:
+            runs[sink.name] = self._sink_run(sink, runs)
+        return runs
+
+    def _is_emitted(self, source: str, id: int, unit: int) -> bool:
+        """Whether a record is of this batch: all of the first; of a replay those that failed, and
+        those that are of their unit."""
+        if self.round == 0:
+            return True
+        if self.plan.unit is None:
+            return (source, id) in self.failed
+        return self._unit(unit) in {self._unit_of(root) for root in self.failed}
+
+    def _unit(self, unit: int) -> int:
+        return unit if self.plan.unit else 0
+
+    def _unit_of(self, root: Root) -> int:
+        units = {(s.name, id): unit for s in self.plan.sources for id, unit in s.records}
+        return self._unit(units[root])
+
+    def _sink_run(self, sink: Sink, runs: Mapping[str, Run]) -> Run:
+        """What it stages, less what it delivered before; what it read is acked all the same."""
+        reading = read(runs, (sink.reads,), self.plan.misread(sink.name, self.round))
+        rows = self._new(sink, [row for _, row in reading])
+        run = Run(rows, acked_rows(sink.name, reading))
+        if self.plan.is_faulty(sink.name, self.round):
+            refused = [row for row in rows if row.key in sink.refuses]
+            run.fails = [
+                (root, REFUSED, len(row.roots) > 1) for row in refused for root in row.roots
+            ]
+        return run
+
+    def _new(self, sink: Sink, rows: list[Row]) -> list[Row]:
+        delivered = self._delivered[sink.name]
+        if sink.dedup == "keyed":
+            return [row for row in rows if row.key not in delivered]
+        if sink.dedup == "none" or self.plan.exactly_once:
+            return rows
+        new, numbers = [], Counter[object]()
+        for row in rows:
+            identity = self._identity(sink, row)
+            numbers[identity] += 1
+            if numbers[identity] > delivered[identity]:
+                new.append(row)
+        return new
+
+    def _identity(self, sink: Sink, row: Row) -> object:
+        return row.key if sink.dedup == "keyed" else (*row.roots, row.key)
+
+    def _publish(self, sink: Sink, runs: Mapping[str, Run], failed: set[Root]) -> None:
+        """Exactly once rows of failed records stay out; at least once those of refused ones."""
+        run = runs[sink.name]
+        if self.plan.exactly_once:
+            self._show(sink.name, runs, run.rows, failed)
+        else:
+            refused = {root for root, _, _ in run.fails}
+            rows = [row for row in run.rows if not row.roots & refused]
+            self._put(sink.name, runs, rows, set())
+        for identity, times in Counter(
+            self._identity(sink, row) for row in self._shown[sink.name].get(self.round, [])
+        ).items():
+            self._delivered[sink.name][identity] += times
+
+    def _show(self, name: str, runs: Mapping[str, Run], rows: list[Row], failed: set[Root]) -> None:
+        hidden = {self._unit_of(root) for root in failed}
+        name = f"combine {name}" if name == self.plan.combined else name
+        self._put(name, runs, self._visible(rows, failed), hidden)
+
+    def _put(self, name: str, runs: Mapping[str, Run], rows: list[Row], hidden: set[int]) -> None:
+        """By unit, what was there of the units of the batch is replaced; else there is more."""
+        shown = self._shown[name]
+        if self.plan.unit is None:
+            shown[self.round] = rows
+            return
+        units = {
+            self._unit(row.unit) for source in self.plan.sources for row in runs[source.name].rows
+        }
+        for unit in units - hidden:
+            shown[unit] = [row for row in rows if self._unit(row.unit) == unit]
+
+    def _visible(self, rows: Iterable[Row], failed: set[Root]) -> list[Row]:
+        """The rows of records, or of units, of which nothing failed."""
+        if self.plan.unit is None:
+            return [row for row in rows if not row.roots & failed]
+        hidden = {self._unit_of(root) for root in failed}
+        return [row for row in rows if self._unit(row.unit) not in hidden]
+
+
+@dataclass(frozen=True, order=True)
+class Break:
+    """Hops that share a step, where the edges of a record do not agree. ``merging``: at or after a
+    whole stage; ``alone``: something is missing of the record before that, too."""
+
+    merging: bool
+    place: int
+    step: str
+    reason: str
+    alone: bool
+
+
+class Naming:
+    """Where each record failed, and why, by its edges one by one.
+
+    What a step failed of a record alone is named first. Then what was lost or acked too often: hops
+    that share a step are one component, whose first reader that acked another number of edges than
+    it was to get is named. What a step failed with others is named where nothing of the record is
+    missing before its rows are united with others.
+    """
+
+    def __init__(self, plan: Plan, order: Sequence[str], runs: Mapping[str, Run]):
+        self._plan, self._order, self._runs = plan, list(order), runs
+        self._place = {name: place for place, name in enumerate(self._order)}
+        self._explicit = {stage.name for stage in plan.stages if stage.acks == "explicit"}
+        self._components = self._united()
+        self._emitted, self._acked = self._edges()
+
+    def verdicts(self) -> dict[Root, tuple[str, str]]:
+        """Of each failed record its step and reason."""
+        own, shared = self._fails(shared=False), self._fails(shared=True)
+        verdicts = {}
+        for root in {*self._emitted, *self._acked, *own, *shared}:
+            breaks = sorted(self._breaks(root))
+            if root in own:
+                verdicts[root] = own[root]
+            elif root in shared and not any(one.alone for one in breaks):
+                verdicts[root] = shared[root]
+            elif breaks:
+                verdicts[root] = breaks[0].step, breaks[0].reason
+        return verdicts
+
+    def _fails(self, *, shared: bool) -> dict[Root, tuple[str, str]]:
+        """What steps failed: of each record at the first, for the first reason by name, but that a
+        step repeated it last."""
+        least: dict[Root, tuple[int, bool, str]] = {}
+        for step, run in self._runs.items():
+            for root, reason, with_others in run.fails:
+                if with_others == shared:
+                    rank = (self._place[step], reason == REPEATED, reason)
+                    least[root] = min(rank, least.get(root, rank))
+        return {root: (self._order[place], reason) for root, (place, _, reason) in least.items()}
+
+    def _united(self) -> list[list[str]]:
+        """Readers that share an input, in order, those of each component."""
+        components: list[list[str]] = []
+        for name in self._order:
+            reads = set(self._plan.reads[name])
+            same = [some for some in components if reads & self._producers(some)]
+            components = [some for some in components if some not in same]
+            if reads:
+                components.append([*(one for some in same for one in some), name])
+        return [sorted(some, key=self._place.__getitem__) for some in components]
+
+    def _producers(self, consumers: Iterable[str]) -> set[str]:
+        return {producer for name in consumers for producer in self._plan.reads[name]}
+
+    def _edges(self) -> tuple[dict[Root, Counter[Edge]], dict[Root, Counter[Edge]]]:
+        emitted: dict[Root, Counter[Edge]] = defaultdict(Counter)
+        acked: dict[Root, Counter[Edge]] = defaultdict(Counter)
+        for consumer, producers in self._plan.reads.items():
+            for producer in producers:
+                for row in self._runs[producer].delivered:
+                    for root in row.roots:
+                        emitted[root][row, consumer, root] += 1
+        for run in self._runs.values():
+            for edge, times in run.acked.items():
+                acked[edge[2]][edge] += times
+        return emitted, acked
+
+    def _breaks(self, root: Root) -> Iterable[Break]:
+        """The components whose edges of a record do not agree."""
+        for consumers in self._components:
+            due = Counter({e: n for e, n in self._emitted[root].items() if e[1] in consumers})
+            got = Counter({e: n for e, n in self._acked[root].items() if e[1] in consumers})
+            if due != got:
+                yield self._break(root, consumers, due, got)
+
+    def _break(
+        self, root: Root, consumers: list[str], due: Counter[Edge], got: Counter[Edge]
+    ) -> Break:
+        """What is wrong in a component, and whose fault it is."""
+        wrong = []
+        for name in consumers if len(consumers) > 1 else ():
+            wanted, acked = (sum(n for e, n in some.items() if e[1] == name) for some in (due, got))
+            if wanted != acked:
+                wrong.append(name)
+        # Of several that are wrong the first to which the record came by itself.
+        rank = lambda name: (self._comes_united(root, name), self._place[name])  # noqa: E731
+        culprits = [min(wrong, key=rank)] if wrong else consumers
+        step = ", ".join(culprits)
+        if due.total() > got.total():
+            explicit = self._explicit & set(culprits)
+            reason = f"not acked by {step}" if explicit else "lost"
+        elif due.total() < got.total():
+            reason = "acked too often"
+        else:
+            reason = "one lost and another acked too often"
+        hops = [(p, c) for c in consumers for p in self._plan.reads[c]]
+        return Break(
+            any(self._merges(*hop) for hop in hops if hop[1] in culprits),
+            min(self._place[name] for name in consumers),
+            step,
+            reason,
+            any(not self._merges(*hop) for hop in hops if hop[1] in (wrong or consumers)),
+        )
+
+    def _merges(self, producer: str, consumer: str) -> bool:
+        """Whether rows of several records are made or read there."""
+        return bool({producer, consumer} & self._plan.merging)
+
+    def _comes_united(self, root: Root, consumer: str) -> bool:
+        """Whether what a step gets of a record, or makes of it, is united with others."""
+        touched = [
+            producer
+            for producer in self._plan.reads[consumer]
+            if any(root in row.roots for row in self._runs[producer].rows)
+        ]
+        return any(self._merges(producer, consumer) for producer in touched)
