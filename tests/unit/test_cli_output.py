@@ -430,6 +430,33 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])
 
 
+def test_what_is_explained_stays_below_its_name():
+    """A long content, or reason of an attempt, is folded within its column, and not at the margin
+    where the names are.
+    """
+    about = dict.fromkeys(field.name for field in fields(Explanation))
+    tried = {
+        "attempt": 1,
+        "outcome": "failed",
+        "step": "valid",
+        "reason": REASON,
+        "batch_id": 2,
+        "decided_at": datetime(2013, 1, 1),
+    }
+    about |= {"record": 7, "root": 7, "verdict": "failed", "content": "x y " * 60}
+    shown = lines_of(
+        records._explained({**about, "attempts": [tried], "decisions": [], "next": []})
+    )
+    first = next(n for n, line in enumerate(shown) if line.startswith("  content    x y"))
+    last = next(
+        n for n, line in enumerate(shown) if line.startswith("  attempt 1  failed at valid")
+    )
+    assert last - first > 3
+    assert all(line.startswith(f"{'':13}x") for line in shown[first + 1 : last])
+    assert all(line.startswith("  ") for line in shown[1:-1])
+    assert shown[-1].strip() == "next"
+
+
 def test_a_user_without_a_name_has_a_number(monkeypatch):
     """In a container a user may have no name: commands that note who typed them note the number."""
 
