@@ -355,6 +355,17 @@ def test_a_command_in_a_message_stays_one_line():
     assert name in "".join(line[: header.index("kind")].strip() for line in shown[3:-2])
 
 
+def test_seconds_of_steps_stand_below_each_other():
+    """Each has one decimal, so that the longest is seen at a glance."""
+    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS}
+    names = ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds")
+    for seconds in (7.62, 1.7, 1.0, 123):
+        data["steps"].append({**dict.fromkeys(names, 0), "name": "step", "seconds": seconds})
+    shown = [line for line in lines_of(tables.summary(data)) if line.split()[0] == "step"]
+    assert [line.split()[-1] for line in shown] == ["7.6", "1.7", "1.0", "123.0"]
+    assert len({len(line.rstrip()) for line in shown}) == 1
+
+
 def test_a_summary_says_what_a_state_waits_for():
     """Each sentence about a state that stands still is a line of its own, however long."""
     waits = [
