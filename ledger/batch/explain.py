@@ -166,7 +166,8 @@ def _last_seen(found: Row[Any]) -> tuple[str, str]:
     """The step that last passed on a row of a record; which row is missing after it, and why."""
     edges = _EDGES.match(found.detail or "")
     if edges is None:
-        what = "did not parse" if _at_source(found) else "failed there"
+        # It did not parse, or a replay looked for it in the source.
+        what = "could not be read" if found.step == found.source else "failed there"
         return found.step, f"it {what}: {found.reason}"
     emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
     if emitted > acked:
@@ -178,11 +179,6 @@ def _last_seen(found: Row[Any]) -> tuple[str, str]:
     else:
         gap = f"one row from {producers} is missing at {found.step}, and another came twice"
     return producers, f"{gap}: {found.reason}"
-
-
-def _at_source(found: Row[Any]) -> bool:
-    """Whether a record failed where it was read: it did not parse."""
-    return bool(found.step == found.source)
 
 
 def _layout(found: Row[Any]) -> Mapping[str, Any]:

@@ -49,10 +49,12 @@ def quarantine(
 
 
 def required_reason(reason: str | None) -> str:
-    """A person's reason as the ledger keeps it. Raises InputError if there is none."""
-    if not (reason or "").strip():
+    """A person's reason as the ledger keeps it. Raises InputError if there is none, or dots alone,
+    which stand for it in commands that are printed."""
+    if not (reason or "").strip(" .…\t\r\n"):
+        what = f"is {reason!r}" if (reason or "").strip() else "is empty"
         raise InputError(
-            "the reason is empty: say why these records may stay out, for those who look at them"
+            f"the reason {what}: say why these records may stay out, for those who look at them"
             " later"
         )
     return storable(reason or "")

@@ -98,8 +98,8 @@ def _state(connection: Connection, number: int, selection: Selection) -> str:
             return f"waiting until {found.due_at:{_MINUTE}} (replay_backoff)"
         case State.REPLAYING:
             return f"being replayed by batch {found.replay_batch_id}"
-        case State.HELD if not selection.held:
-            return "kept back with its unit, which --held takes"
+        case State.KEPT_BACK if not selection.kept_back:
+            return "kept back with its unit, which --kept-back takes"
         case State.QUARANTINED | State.ACCEPTED if found.forgotten_at is not None:
             return f"{found.status}, and its content was removed on request: it is never replayed"
         case State.QUARANTINED if not selection.quarantined:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection, Row
 
@@ -337,18 +339,24 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         "missing": one.missing,
         "content": one.content,
     }
-    lines = [f"  {name:<10} {value}" for name, value in facts.items() if value is not None]
-    lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
+    table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(min_width=12, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(f"  {name}", Text(value))
+    lines = [f"attempt {_attempt(tried)}" for tried in one.attempts]
     lines += [
-        f"  {'quarantined' if row['by_hand'] else 'accepted'} by {row['accepted_by']} on"
+        f"{'quarantined' if row['by_hand'] else 'accepted'} by {row['accepted_by']} on"
         f" {row['accepted_at']:{_MINUTE}}: {row['reason']}"
         for row in one.decisions
     ]
-    lines.append(f"  row by row ackledger trace {one.record}")
+    lines.append(f"row by row ackledger trace {one.record}")
     steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")
     return Group(
         Text(f"record {one.record}", style="bold"),
-        Text("\n".join(lines)),
+        table,
+        Padding(Text("\n".join(lines)), (0, 0, 0, 2)),
         Text("next", style="bold"),
         steps,
     )

@@ -181,7 +181,10 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     if status.decided:
         title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
-    steps = [{name: step[name] for name in names} for step in data["steps"]]
+    steps = [
+        {**{name: step[name] for name in names}, "seconds": _tenths(step["seconds"])}
+        for step in data["steps"]
+    ]
     parts: list[RenderableType] = [
         line(title, "bold"),
         _Fitting((_without_empty(steps, ("failed", "duplicates")),))
@@ -203,6 +206,11 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
 def released(data: Mapping[str, Any]) -> RenderableType:
     """What became of a batch that was released."""
     return facts({**data, "status": BatchStatus(data["status"]).words})
+
+
+def _tenths(seconds: float | None) -> Decimal | None:
+    """Seconds to be read below each other."""
+    return None if seconds is None else Decimal(seconds).quantize(Decimal("0.1"))
 
 
 def sweep(data: Mapping[str, Any]) -> RenderableType:

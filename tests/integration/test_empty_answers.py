@@ -203,3 +203,13 @@ def test_a_dry_replay_has_the_headers_of_other_tables(database, cli, monkeypatch
     monkeypatch.chdir(ROOT)
     header = cli("replay", "jobs.flights:pipeline", "--dry-run").split("\n")[1]
     assert header.split() == ["batch", "pipeline", "step", "reason", "records"]
+
+
+@pytest.mark.parametrize("reason", ["...", " .", "…"])
+def test_a_reason_is_more_than_dots(database, cli, reason):
+    """A command that is pasted as it is printed is refused: nobody would know why."""
+    batch, roots = settled(database, pipeline(max_replays=1))
+    for command in (("quarantine", roots[0]), ("accept", batch.batch_id)):
+        said = cli(*command, "--reason", reason, code=1)
+        assert said.startswith(f"the reason is {reason!r}: say why these records may stay out")
+    assert json.loads(cli("failed", "--json"))[0]["records"] == 2

@@ -384,6 +384,17 @@ def test_a_command_in_a_message_stays_one_line():
     assert name in "".join(line[: header.index("kind")].strip() for line in shown[3:-2])
 
 
+def test_seconds_of_steps_stand_below_each_other():
+    """Each has one decimal, so that the longest is seen at a glance."""
+    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS}
+    names = ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds")
+    for seconds in (7.62, 1.7, 1.0, 123):
+        data["steps"].append({**dict.fromkeys(names, 0), "name": "step", "seconds": seconds})
+    shown = [line for line in lines_of(tables.summary(data)) if line.split()[0] == "step"]
+    assert [line.split()[-1] for line in shown] == ["7.6", "1.7", "1.0", "123.0"]
+    assert len({len(line.rstrip()) for line in shown}) == 1
+
+
 def test_a_summary_says_what_a_state_waits_for():
     """Each sentence about a state that stands still is a line of its own, however long."""
     waits = [
@@ -457,6 +468,33 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     monkeypatch.setattr(causes.held, "failures", lambda *_: [])  # no batch is on hold
     assert CliRunner().invoke(app, ["failed"]).exit_code == 0
     assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])
+
+
+def test_what_is_explained_stays_below_its_name():
+    """A long content, or reason of an attempt, is folded within its column, and not at the margin
+    where the names are.
+    """
+    about = dict.fromkeys(field.name for field in fields(Explanation))
+    tried = {
+        "attempt": 1,
+        "outcome": "failed",
+        "step": "valid",
+        "reason": REASON,
+        "batch_id": 2,
+        "decided_at": datetime(2013, 1, 1),
+    }
+    about |= {"record": 7, "root": 7, "verdict": "failed", "content": "x y " * 60}
+    shown = lines_of(
+        records._explained({**about, "attempts": [tried], "decisions": [], "next": []})
+    )
+    first = next(n for n, line in enumerate(shown) if line.startswith("  content    x y"))
+    last = next(
+        n for n, line in enumerate(shown) if line.startswith("  attempt 1  failed at valid")
+    )
+    assert last - first > 3
+    assert all(line.startswith(f"{'':13}x") for line in shown[first + 1 : last])
+    assert all(line.startswith("  ") for line in shown[1:-1])
+    assert shown[-1].strip() == "next"
 
 
 def test_a_user_without_a_name_has_a_number(monkeypatch):

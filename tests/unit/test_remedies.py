@@ -1,9 +1,11 @@
 """What to do about failed records: for each cause the command that fits it."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
+from ledger.batch.explain import _last_seen
 from ledger.batch.remedies import Case, Cause, State, next_steps, remedies, said_status
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
@@ -124,3 +126,11 @@ def test_a_decision_has_a_name():
     """What a person has given up is called by that, and by whom."""
     assert said_status("quarantined", "ada") == "accepted by ada"
     assert said_status("quarantined", None) == "quarantined"
+
+
+def test_a_record_that_was_looked_for_is_not_said_not_to_parse():
+    """What broke at its source did not parse, or was not found there again: the reason says
+    which."""
+    gone = "no record of its source that parses has its key"
+    sought = SimpleNamespace(step="src", source="src", reason=gone, detail=None)
+    assert _last_seen(sought) == ("src", f"it could not be read: {gone}")
