@@ -143,7 +143,7 @@ class World:
         if stage.form == "record":
             function = by_record(stage, fates)
             function.__name__ = stage.name
-            pipeline.record_stage(reads=stage.reads, schema=SCHEMA, emits=stage.emits)(function)
+            pipeline.record_stage(reads=stage.reads[0], schema=SCHEMA, emits=stage.emits)(function)
             return
         function = _taking(len(stage.reads), FORMS[stage.form](stage, fates))
         function.__name__ = stage.name
