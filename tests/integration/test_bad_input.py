@@ -872,6 +872,20 @@ def test_numbers_of_json_as_texts_are_as_written(runner, tmp_path, sink_rows):
         assert (double, short) == (2.5, text)
 
 
+def test_decimals_of_json_with_an_exponent_are_exact(runner, tmp_path, sink_rows):
+    """A decimal with an exponent has at most 15 digits, of which a double tells each: a number of
+    16 that has the double of another fails."""
+    bad = ["9765625000000001e-19", "9.765625000000001e-4", "976562500000000.1e-18"]
+    good = ["976562500000001e-18", "9.76562500000001e-4", "0.00000976562501e2"]
+    write(tmp_path, "a.jsonl", "\n".join(f'{{"d": {one}}}' for one in [*bad, *good]).encode())
+    run = runner(copying(schema="d DECIMAL(38,18)", format="json"))
+    arrived, failed = parsed(run, ("d",), sink_rows)
+    assert failed == {
+        f'{{"d": {one}}}': f"json: d: expected decimal(38,18), found {one}" for one in bad
+    }
+    assert sorted(d for (d,) in arrived) == sorted(map(Decimal, good))
+
+
 def test_decimals_of_json_that_do_not_fit(runner, tmp_path, sink_rows):
     """A number whose exponent is ever so large fails as any that does not fit, at once, with the
     number as it is written."""

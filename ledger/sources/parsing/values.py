@@ -44,8 +44,9 @@ _LARGE: Mapping[type[DataType], str] = {
     FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
     DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
 }
-# A number with an exponent that a double has exactly, and that no decimal rounds to zero unseen.
-_SHORT = r"^[+-]?(?=[\d.]{1,16}[eE])(?:\d+\.?\d*|\.\d+)[eE][+-]?0*\d{1,2}$"
+# A number with an exponent that no other of so few digits has the double of, and that no decimal
+# rounds to zero unseen.
+_SHORT = r"^[+-]?(?=(?:\.?\d){1,15}\.?[eE])(?:\d+\.?\d*|\.\d+)[eE][+-]?0*\d{1,2}$"
 _LONGEST = r"(?=.{1,100}$)"  # of the text of a decimal: to make a number of more takes ever longer
 _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
