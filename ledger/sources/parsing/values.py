@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VarcharType,
+    VariantType,
 )
 
 from ledger.core.column_names import TEXT
@@ -52,6 +53,7 @@ _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _TEXTUAL = (DateType, TimestampType, TimestampNTZType, CharType, VarcharType)
+_CONVERTED = (ByteType, DecimalType, DoubleType, FloatType, VariantType, *_TEXTUAL)
 _MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
     DateType: ("dateFormat", _DATE),
     TimestampType: ("timestampFormat", _MOMENT),
@@ -114,6 +116,8 @@ def converted(read: Column, kind: DataType, format: str, options: Mapping[str, s
         return F.when(F.length(read) <= kind.length, read)
     if isinstance(kind, ByteType):
         return read.try_cast(kind)
+    if isinstance(kind, VariantType):  # of which numbers may have been rounded
+        return read
     return _moment(read, kind, options)
 
 
@@ -135,7 +139,7 @@ def _changes(kind: DataType) -> bool:
         return True
     if isinstance(kind, StructType):
         return any(_changes(one.dataType) for one in kind.fields)
-    return isinstance(kind, (ByteType, DecimalType, DoubleType, FloatType, *_TEXTUAL))
+    return isinstance(kind, _CONVERTED)
 
 
 def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
