@@ -943,6 +943,32 @@ def test_a_variant_of_csv_is_refused(tmp_path):
         copying(schema="n INT, v VARIANT")
 
 
+@pytest.mark.parametrize(("format", "line"), [("csv", "{}"), ("json", '{{"{}": "{}"}}')])
+def test_times_and_intervals_are_not_cut(runner, tmp_path, sink_rows, format, line):
+    """A TIME, or an INTERVAL of days to seconds, of more digits than its type has fails its record,
+    as does a time that is written otherwise than in ISO 8601."""
+    kinds = {
+        "t": ("TIME", ["12:00", "12:00:01.123456", "12:00:01.5000000"],
+              ["12:00:00.1234567", "1:00", "12:00 PM", "24:00", "x"]),
+        "u": ("TIME(3)", ["12:00:01.123", "12:00:01.123000"], ["12:00:00.1234"]),
+        "w": ("TIME(0)", ["12:00:01", "12:00:01.0"], ["12:00:01.5"]),
+        "i": ("INTERVAL DAY TO SECOND", ["1 02:03:04.123456", "1 02:03:04.1000000"],
+              ["1 02:03:04.1234567", "1.5", "x"]),
+    }  # fmt: skip
+    for name, (kind, good, bad) in kinds.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        lines = [line.format(one) if format == "csv" else line.format(name, one)
+                 for one in [*good, *bad]]  # fmt: skip
+        (folder / "a.txt").write_text("\n".join(lines))
+        made = copying(path=f"{name}/*", schema=f"{name} {kind}", format=format, header=False)
+        run = runner(made)
+        settlement = run.settled(run.open())
+        assert (settlement.roots, settlement.failed) == (len(lines), len(bad))
+        found = rows(run.job.database, "SELECT detail FROM failed_root")
+        assert {one.detail for one in found} >= set(lines[len(good) :])
+
+
 def test_decimals_of_json_that_do_not_fit(runner, tmp_path, sink_rows):
     """A number whose exponent is ever so large fails as any that does not fit, at once, with the
     number as it is written."""

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -27,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
     VarcharType,
     VariantType,
 )
@@ -52,7 +54,9 @@ _LONGEST = r"(?=.{1,100}$)"  # of the text of a decimal: to make a number of mor
 _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
-_TEXTUAL = (DateType, TimestampType, TimestampNTZType, CharType, VarcharType)
+_FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
+_CLOCKS = (TimeType, DayTimeIntervalType)
+_TEXTUAL = (DateType, TimestampType, TimestampNTZType, *_CLOCKS, CharType, VarcharType)
 _CONVERTED = (ByteType, DecimalType, DoubleType, FloatType, VariantType, *_TEXTUAL)
 _MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
     DateType: ("dateFormat", _DATE),
@@ -118,6 +122,11 @@ def converted(read: Column, kind: DataType, format: str, options: Mapping[str, s
         return read.try_cast(kind)
     if isinstance(kind, VariantType):  # of which numbers may have been rounded
         return read
+    if isinstance(kind, TimeType):
+        digits = rf"\.\d{{1,{kind.precision}}}0*" if kind.precision else r"\.0+"
+        return F.when(read.rlike(rf"^\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?$"), read.try_cast(kind))
+    if isinstance(kind, DayTimeIntervalType):
+        return F.when(~read.rlike(_FINER), read.try_cast(kind))
     return _moment(read, kind, options)
 
 
