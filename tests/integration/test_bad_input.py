@@ -983,43 +983,62 @@ def test_decimals_of_json_that_do_not_fit(runner, tmp_path, sink_rows):
 
 
 MISSPELT = {
-    '{"ID": 1}': "id, found ID",
-    '{"n": 1, "Id": null, " id": 2}': "id, found Id",
-    '{"n": 1, " id": 2}': "id, found  id",
-    '{"n": 1, "id": 2, "FIRSTNAME ": "a"}': "first name, found FIRSTNAME ",
-    '{"n": 1, "id": 2, "First  Name": "a"}': "first name, found First  Name",
-    r'{"n": 1, "\u0049D": 2}': "id, found ID",
-    '{"n": 1, "\u00c9t\u00e9": "a"}': "\u00e9t\u00e9, found \u00c9t\u00e9",
-    '{"id": 1, "N" : 2}': "n, found N",
+    '{"ID": 1}': "column id, found ID",
+    '{"n": 1, "Id": null, " id": 2}': "column id, found Id",
+    '{"n": 1, " id": 2}': "column id, found  id",
+    '{"n": 1, "id": 2, "FIRSTNAME ": "a"}': "column first name, found FIRSTNAME ",
+    '{"n": 1, "id": 2, "First  Name": "a"}': "column first name, found First  Name",
+    r'{"n": 1, "\u0049D": 2}': "column id, found ID",
+    r'{"n": 1, "id\t": 2}': "column id, found id\t",
+    r'{"n": 1, "A\"B": 2}': 'column a"b, found A"B',
+    r'{"n": 1, "First\/Name": 2}': "column first/name, found First/Name",
+    '{"n": 1, "id\u00a0": 2}': "column id, found id\u00a0",
+    '{"n": 1, "\u00c9t\u00e9": "a"}': "column \u00e9t\u00e9, found \u00c9t\u00e9",
+    '{"n": 1, "STRASSE": "a"}': "column stra\u00dfe, found STRASSE",
+    '{"n": 1, "Ma\u00dfe": "a"}': "column masse, found Ma\u00dfe",
+    '{"id": 1, "N" : 2}': "column n, found N",
+    '{"n": 1, "s": {"A": 5, "id": 1}}': "field s.a, found A",
+    r'{"n": 2, "s": {"a": 5, "i\u0064 ": 1}}': "field s.id, found id ",
+    '{"n": 3, "s": {"a": 5, "t": {"P": 1}}}': "field s.t.p, found P",
+    '{"n": 4, "u": [{"p": 1}, null, {"P": 1}]}': "field u.p, found P",
+    '{"n": 5, "w": {"P": [{"p": 1}], "k": [{"p": 2}, {" p": 1}]}}': "field w.p, found  p",
 }
 
 
 @pytest.mark.parametrize("quotes", [{}, {"allowUnquotedFieldNames": "true"}])
 def test_a_key_of_json_that_nearly_names_a_column(runner, tmp_path, sink_rows, quotes):
-    """A key that differs in case or blanks alone from a column that a record lacks fails the
-    record by name; any other key is ignored, also one within an object, a list, a map or a text."""
+    """A key that differs in case or blanks alone from a column that a record lacks, or from a field
+    that an object in it lacks, fails the record by name; any other key is ignored, also one within
+    a map or a text."""
     good = {
         '{"n": 1, "id": 2, "ID": 3}': (1, 2),
         '{"n": 2, "id": null, "ID": 3}': (2, None),
         '{"n": 3, "Idx": 4}': (3, None),
-        '{"n": 4, "s": {"ID": 1, "a": 5}, "m": {"ID": "x"}, "o": {"ID": 1}, "l": [{"ID": 2}]}': (
+        '{"n": 4, "s": {"id": 1, "a": 5, "ID": 3, "N": 4}, "m": {"ID": "x"}, "l": [{"ID": 2}]}': (
             4,
             None,
         ),
         r'{"n": 5, "o": "\"ID\": 1", "p": {"ID": 1}}': (5, None),
         '{"n": 6}': (6, None),
         '{"n": 7, "l": ["ID"], "o": ", \'ID\': 2"}': (7, None),
+        '{"n": 8, "o": {"ID": 1}, "s": null, "u": null, "w": {"ID": null}}': (8, None),
+        '{"n": 9, "o": "a\\\\b: \u00e9", "s": {"a": 1, "t": {}}, "u": [], "w": {"P": []}}': (
+            9,
+            None,
+        ),
     }
-    bad = MISSPELT | ({"{n: 1, Id: 2}": "id, found Id"} if quotes else {})
+    bad = MISSPELT | ({"{n: 1, Id: 2}": "column id, found Id"} if quotes else {})
     write(tmp_path, "a.jsonl", "\n".join([*good, *bad]).encode())
     schema = (
         "n INT NOT NULL, id INT, `first name` STRING, `\u00e9t\u00e9` STRING, "
-        "s STRUCT<a: INT, id: INT>, m MAP<STRING, STRING>, o STRING, l ARRAY<STRING>"
+        "s STRUCT<a: INT, id: INT, t: STRUCT<p: INT>>, m MAP<STRING, STRING>, o STRING, "
+        "l ARRAY<STRING>, u ARRAY<STRUCT<p: INT>>, w MAP<STRING, ARRAY<STRUCT<p: INT>>>, "
+        '`a"b` INT, `first/name` STRING, `stra\u00dfe` STRING, masse STRING'
     )
     run = runner(copying(schema=schema, format="json", options=quotes))
     arrived, failed = parsed(run, ("n", "id"), sink_rows)
+    assert failed == {line: f"json: expected {said}" for line, said in bad.items()}
     assert set(arrived) == set(good.values())
-    assert failed == {line: f"json: expected column {said}" for line, said in bad.items()}
 
 
 @pytest.mark.parametrize(("format", "line"), [("csv", "{}"), ("json", '{{"d": "{}"}}')])

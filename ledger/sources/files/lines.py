@@ -246,12 +246,11 @@ def _error(form: Format) -> Column:
 
 
 def _misspelt(form: Format) -> Column:
-    """Of JSON which column a record has by another case or with blanks; null if none."""
+    """Of JSON which column or field a record has by another case or with blanks; null if none."""
     if form.format == "csv":  # whose header is looked at
         return F.lit(None).cast("string")
-    missing = {name: F.col(_quoted(name)).isNull() for name in form.schema.names}
-    any_missing = reduce(lambda one, other: one | other, missing.values())
-    return F.when(any_missing, keys.misspelt(F.col(TEXT), missing, _options(form)))
+    made = {name: F.col(_quoted(name)) for name in form.schema.names}
+    return keys.misspelt(F.col(TEXT), form.schema, made, _options(form))
 
 
 def _misfits(form: Format) -> Column:
