@@ -1071,7 +1071,8 @@ NO_JSON = [
     r'{"s": "a\qb"}', r'{"s": "\u12g4"}', '{"n": 1,}', '{,"n": 1}', '{"l": ["a",]}', '{"l": [,]}',
     '{"n": 1} x', '{"n": 1}}', '{"n": 1', '{"n": 1]', '{"n" 1}', '{"n": 1 "s": "a"}', '{"n":}',
     '[{"n": 1}]', '{"s": undefined}', '{"s": True}', '\ufeff{"n": 1}', '{"n": 1}\x00',
-    '{"n":\xa01}',
+    '{"n":\xa01}', '{"s": "x, NaN",}', '{"s": "x: \'a",}', '{"s": "x, NaN',
+    r'{"s": "a\", Infinity",}',
     '{"m": {"k": "a", "k": "b"}}', '{"m": {"k": 1.10, "j": 2, "k": 1.10}}',
     '{"s": ' + "[" * 1_100 + "]" * 1_100 + "}",
 ]  # fmt: skip
@@ -1093,6 +1094,8 @@ def test_what_is_not_json_is_refused(runner, tmp_path, sink_rows):
         "json: NaN and Infinity are not in JSON: make them null, or declare "
         "options={'allowNonNumericNumbers': 'true'}"
     )
+    for line in (given for given in NO_JSON if given.startswith(('{"s": "x', r'{"s": "a\"'))):
+        assert failed[line].startswith("json: expected one object")
     assert failed["{'n': 1}"] == (
         "json: single quotes are not in JSON: use double quotes, or declare "
         "options={'allowSingleQuotes': 'true'}"
