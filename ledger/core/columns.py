@@ -9,19 +9,32 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_COLUMN = re.compile(r"^\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)(.+?)\s*$", re.DOTALL)
+_COLUMN = re.compile(r"^\s*(?:`((?:[^`]|``)*)`\s*:?|(\w+)(?:\s*:|\s))\s*(.+?)\s*$", re.DOTALL)
 _REST = re.compile(r"(?i)\s+(not\s+null\b|comment\b|default\b)[^<>]*$")
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-# A quoted text with its escapes, or any other single character.
-_PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|.""", re.DOTALL)
+# What may follow a type, once quoted texts are empty.
+_MORE = re.compile(r"""(?ix) (?:(?<=[>)])|\s) \s* not\s+null\s*$""")
+_COMMENT = re.compile(r"""(?ix) (?:(?<=[>)])|\s) \s* comment \s* (?:r?''\s*)+$""")
+_BARE = re.compile(r"(?i)(?!(?:\d+(?:e\d+)?(?:f|d|bd)?|\d+[lsy])$)[a-z0-9_]+")  # 1e5 is a number
+# A quoted text, or a name in backticks, which stays.
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(`[^`]*`)""", re.DOTALL)
+# A quoted text with its escapes, the beginning of a comment, or any other single character.
+_PIECE = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\r\n]*|/\*(?!\+)|.""", re.DOTALL
+)
+_BRACKETS = re.compile(r"/\*|\*/")  # of comments, which lie in each other
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(\d+))?\))?")
-# Types without parts, as Spark's parser takes them; what lies within brackets is left to it.
+_MOST_DIGITS = 38  # of a decimal
+# Types without parts, as Spark's parser takes them.
 _PLAIN = re.compile(
     r"""(?ix) boolean | tinyint | byte | smallint | short | int | integer | bigint | long | float
     | real | double | date | timestamp(_ntz|_ltz)? | timestamp\s+with(out|\s+local)\s+time\s+zone
-    | binary | void | variant | (string | (char|character|varchar)\s*\(.*\))(\s+collate\s+\S+)?
-    | (decimal|dec|numeric|time|geometry|geography)(\s*\(.*\))?
-    | interval(\s+\w+(\s+to\s+\w+)?)?"""
+    | binary | void | variant
+    | (string | (char|character|varchar)\s*\(\s*\d+\s*\))(\s+collate\s+\S+)?
+    | time(\s*\(\s*[0-6]\s*\))?(\s+without\s+time\s+zone)?
+    | (geometry|geography)\s*\(\s*(\d+|any)\s*\)
+    | (decimal|dec|numeric)(\s*\(\s*(?P<precision>\d+)\s*(,\s*(?P<scale>\d+)\s*)?\))?
+    | interval(\s+(year|month|day|hour|minute|second|year\s+to\s+month
+        | day\s+to\s+(hour|minute|second) | hour\s+to\s+(minute|second) | minute\s+to\s+second))?"""
 )
 _WITH_PARTS = re.compile(r"(array|map|struct)\s*<(.*)>", re.DOTALL | re.IGNORECASE)
 _USUAL = (
@@ -37,11 +50,12 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
     if not isinstance(schema, str):
         return {field.name: field.dataType.simpleString() for field in schema.fields}
     found = {}
-    for part in _parts(schema):
+    for part in _parts(_uncommented(schema)):
         column = _COLUMN.match(part)
         if column is None:
             return None
-        found[column[1] or column[2]] = _type(column[3]).lower()
+        name = column[2] or column[1].replace("``", "`")
+        found[name] = _type(column[3]).lower()
     return found
 
 
@@ -49,8 +63,9 @@ def check_types(what: str, schema: "StructType | str") -> None:
     """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
     of none. ``what``: whose it is."""
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):  # JSON is Spark's to read
-        whole = _WITH_PARTS.fullmatch(schema.strip())
-        _check_columns(what, "column", whole[2] if whole else schema)
+        text = _uncommented(schema)
+        whole = _WITH_PARTS.fullmatch(text.strip())
+        _check_columns(what, "column", whole[2] if whole else text)
 
 
 def _check_columns(what: str, kind: str, text: str) -> None:
@@ -61,23 +76,35 @@ def _check_columns(what: str, kind: str, text: str) -> None:
                 f"{what}: expected {kind}s with a name and a type each, separated by commas, found"
                 f" {part.strip()!r}"
             )
-        name = column[1] or column[2]
-        _check_type(f"{what}: {kind} {name}", _type(column[3]))
+        name = column[1] if column[2] is None else column[2]
+        if column[2] and not _BARE.fullmatch(name):
+            raise DeclarationError(
+                f"{what}: {kind} {name}: expected a name of letters A to Z, digits and _, or one in"
+                f" backticks: write `{name}`"
+            )
+        _check_type(f"{what}: {kind} {name}", _declared(column[3]))
+
+
+def _declared(text: str) -> str:
+    """Of what follows a column's name its type, and what may not follow that."""
+    bare = _COMMENT.sub("", _unquoted(text).strip(), count=1)
+    return _MORE.sub("", bare, count=1).strip()
 
 
 def _type(text: str) -> str:
     """Of what follows a column's name its type alone."""
-    return _REST.sub("", _QUOTED.sub("''", text)).strip()
+    return _REST.sub("", _declared(text)).strip()
+
+
+def _unquoted(text: str) -> str:
+    """A text with each quoted text in it empty."""
+    return _QUOTED.sub(lambda found: found[1] or "''", text)
 
 
 def _check_type(what: str, text: str) -> None:
     parts = _WITH_PARTS.fullmatch(text)
     if parts is None:
-        if not _PLAIN.fullmatch(text):
-            raise DeclarationError(
-                f"{what}: expected a type of Spark, found {text!r}"
-                f"{suggestion(text.upper(), _USUAL)}"
-            )
+        _check_plain(what, text)
         return
     kind, within = parts[1].lower(), parts[2]
     if kind == "struct":
@@ -90,6 +117,25 @@ def _check_type(what: str, text: str) -> None:
         raise DeclarationError(f"{what}: expected for example {example}, found {text!r}")
     for element in elements:
         _check_type(what, element.strip())
+
+
+def _check_plain(what: str, text: str) -> None:
+    plain = _PLAIN.fullmatch(text)
+    if plain is None and _PLAIN.fullmatch(_REST.sub("", text)):
+        raise DeclarationError(
+            f"{what}: expected after its type NOT NULL, COMMENT 'text', both in this order, or"
+            f" nothing, found {text!r}"
+        )
+    if plain is None:
+        raise DeclarationError(
+            f"{what}: expected a type of Spark, found {text!r}{suggestion(text.upper(), _USUAL)}"
+        )
+    precision, scale = int(plain["precision"] or 10), int(plain["scale"] or 0)
+    if not scale <= precision <= _MOST_DIGITS:
+        raise DeclarationError(
+            f"{what}: expected a decimal of at most {_MOST_DIGITS} digits, and no more of them"
+            f" after the point, found {text!r}"
+        )
 
 
 def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
@@ -124,6 +170,29 @@ def _arrow(kind: str) -> "pa.DataType | None":
         ("timestamp_ntz",): pa.timestamp("us"),
     }
     return next((one for names, one in known.items() if kind in names), None)
+
+
+def _uncommented(text: str) -> str:
+    """A schema with a blank for each comment of SQL; one that does not end, or is a hint, stays."""
+    made, place = [], 0
+    while piece := _PIECE.match(text, place):
+        found, place = piece[0], piece.end()
+        end = _end_of_comment(text, place) if found == "/*" else None
+        place = end or place
+        made.append(" " if end or found.startswith("--") else found)
+    return "".join(made)
+
+
+def _end_of_comment(text: str, place: int) -> int | None:
+    """Where a comment ends that has begun before ``place``, with those within it."""
+    depth = 1
+    while depth:
+        bracket = _BRACKETS.search(text, place)
+        if bracket is None:
+            return None
+        place = bracket.end()
+        depth += 1 if bracket[0] == "/*" else -1
+    return place
 
 
 def _parts(text: str) -> list[str]:

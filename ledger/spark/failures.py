@@ -26,6 +26,7 @@ from ledger.errors import (
 )
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import verbose
+from ledger.spark.scratch import scratch_folders
 from ledger.storage.folders import FULL, no_space, not_made
 
 _LONGEST = 500  # characters of what others said that are repeated
@@ -49,12 +50,17 @@ _UNREADABLE = (
     "CANNOT_READ_FILE",
     "not a gzip file",
 )
-_FULL = ("No space left on device", "Disk quota exceeded", "no space left", "File too large")
+# What the system says, and not words that anybody's error may have.
+_FULL = re.compile(
+    r"(?i:no space left on device)|Disk quota exceeded|\[Errno 27\]|\(os error 27\)|"
+    r"\b(?:IO|FileSystem)Exception: (?:/.+: )?File too large$",
+    re.MULTILINE,
+)
 _UNMADE = re.compile(r"Mkdirs failed to create (\S+)")
 _WRITTEN = re.compile(r"while writing rows to ([^\s]+?)\.?(?:\s|$)")
 # Conditions that only say that a task failed, and not why.
 _WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
-_MEMORY = ("java.lang.OutOfMemoryError", "MemoryError")
+_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|^(?:\w+\.)*\w*MemoryError\b", re.MULTILINE)
 # How Spark says that it is stopping, and a Connect server that it has lost the session.
 _STOPPING = (
     "SparkContext was shut down",
@@ -84,16 +90,12 @@ def translated(exc: BaseException) -> LedgerError:
     """The ledger's own error for whatever a step raised; its own are handed back as they are."""
     if isinstance(exc, LedgerError):
         return exc
-    for find in (_spark_gone, _setting, _full_disk, read_failure, _out_of_memory):
+    for find in (_spark_gone, _setting, _of_a_task, _full_disk, read_failure, _out_of_memory):
         found = find(exc)
         if found is not None:
             return found
     text = str(exc)
     where, said = _worker_failure(text) or (_place(exc), None)
-    own = _OWN.fullmatch(said or "")
-    if own and where is None:
-        kind: type[LedgerError] = getattr(errors, own[1])
-        return kind(own[2], quotes=[own[2]])
     if said is None:
         words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
         said = _condition(text) or f"{type(exc).__name__}: {words}"
@@ -103,6 +105,16 @@ def translated(exc: BaseException) -> LedgerError:
             quotes=[said],
         )
     return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST], quotes=[said])
+
+
+def _of_a_task(exc: BaseException) -> LedgerError | None:
+    """An error of ours that a task raised: it knows best."""
+    where, said = _worker_failure(str(exc)) or (None, "")
+    own = _OWN.fullmatch(said)
+    if own is None or where is not None:
+        return None
+    kind: type[LedgerError] = getattr(errors, own[1])
+    return kind(own[2], quotes=[own[2]])
 
 
 def is_spark_gone(exc: BaseException) -> bool:
@@ -184,7 +196,7 @@ def _may_quote(exc: Exception) -> bool:
     """Whether a record may be in the words of somebody else's error. Not in ours, in those of a
     plan that cannot be made; in those of a stage's own code whatever its author puts there.
     """
-    if _spark_gone(exc) or _setting(exc) or _full_disk(exc):
+    if _spark_gone(exc) or _setting(exc) or _of_a_task(exc) or _full_disk(exc):
         return False
     if read_failure(exc):
         return True
@@ -193,7 +205,7 @@ def _may_quote(exc: Exception) -> bool:
     text = str(exc)
     worker = _worker_failure(text)
     if worker is not None:
-        return worker[0] is None and not worker[1].startswith("ledger.errors.")
+        return worker[0] is None
     if not _is_sparks(exc):
         return _place(exc) is None
     conditions = [name for name, _ in _CONDITION.findall(text) if name not in _WRAPPERS]
@@ -292,14 +304,15 @@ def _setting(exc: BaseException) -> ConfigurationError | None:
 
 def _full_disk(exc: BaseException) -> UnavailableError | None:
     text, unmade = str(exc), _UNMADE.search(str(exc))
-    if (isinstance(exc, OSError) and exc.errno in FULL) or any(word in text for word in _FULL):
-        written = _WRITTEN.search(text)
-        return no_space(written[1] if written else getattr(exc, "filename", None))
+    if (isinstance(exc, OSError) and exc.errno in FULL) or _FULL.search(text):
+        written, name = _WRITTEN.search(text), getattr(exc, "filename", None)
+        folder = written[1] if written else name if isinstance(name, str) else None
+        return no_space(folder, scratch_folders())
     return not_made(unmade[1]) if unmade else None
 
 
 def _out_of_memory(exc: BaseException) -> StageError | None:
-    if not any(word in str(exc) for word in _MEMORY) and not isinstance(exc, MemoryError):
+    if not isinstance(exc, MemoryError) and not (_is_sparks(exc) and _MEMORY.search(str(exc))):
         return None
     return StageError(
         "a process of Spark ran out of memory: give it more (spark.driver.memory, "

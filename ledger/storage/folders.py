@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,16 +54,26 @@ def require_writable(folder: str, setting: str) -> None:
         fs.rm_file(probe)
 
 
-def no_space(folder: str | None) -> UnavailableError:
-    """The error for files that could not be written for want of space.
+def scratch_of(listed: str | None) -> list[str]:
+    """The folders of a list with commas, as Spark's scratch folders are set; without one that of
+    temporary files."""
+    named = [one.strip() for one in (listed or "").split(",") if one.strip()]
+    return named or [tempfile.gettempdir()]
 
-    ``folder``: where; None: it is not known, as of what Spark keeps for itself.
+
+def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableError:
+    """The error for files that could not be written because a disk is full.
+
+    ``folder``: where; None: it is not known, as of what Spark keeps for itself. ``scratch``: the
+    folders for that; empty: those of the environment.
     """
-    scratch = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+    kept = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
+    spilled = ", ".join(f"{one}{_room(one)}" for one in kept)
+    which = "folder" if len(kept) == 1 else "folders"
     where = f" of {_plain(folder)}{_room(folder)}" if folder else ""
     return UnavailableError(
         f"no space is left on the disk{where}: free some of ACKLEDGER_STORAGE, of the sinks'"
-        f" folders or of Spark's scratch folder {scratch}{_room(scratch)}, then run this again"
+        f" folders or of Spark's scratch {which} {spilled}, then run this again"
     )
 
 

@@ -7,15 +7,17 @@ has done all, would end as if it had failed.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import BinaryIO
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.errors import LostFileError, UnavailableError
+from ledger.errors import ConfigurationError, LostFileError, UnavailableError
 from ledger.storage.folders import RUN_AGAIN
+
+_LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 @contextmanager
@@ -24,24 +26,61 @@ def stored_file(
 ) -> Iterator[pq.ParquetFile]:
     """A file that the ledger has written, while it is read.
 
-    Raises LostFileError, with ``advice``, if it is gone or is not as it was written, and
-    UnavailableError if its storage does not answer.
+    Opening it, and the functions below, raise LostFileError, with ``advice``, if it is gone or is
+    not as it was written, ConfigurationError if it may not be read, and UnavailableError if its
+    storage does not answer. What the caller's own work raises is left as it is.
     """
     if fs is None:
         fs, path = fsspec.core.url_to_fs(path)
-    try:
-        with fs.open(path, "rb") as stream, opened(stream) as stored:
+    refusal = _Refusal(path, advice)
+    with refusal:
+        stream = fs.open(path, "rb")
+    with stream:
+        with refusal:
+            stored = opened(stream)
+        stored.refusal = refusal
+        with stored:
             yield stored
-    except (OSError, pa.ArrowException) as exc:
+
+
+class _Refusal:
+    """Says of what Arrow and the storage raise in its block that a file cannot be read."""
+
+    def __init__(self, path: str, advice: str):
+        self._path = path
+        self._advice = advice
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if isinstance(exc, MemoryError | pa.ArrowCancelled):
+            return  # Arrow's, too: neither is the file's fault
+        if isinstance(exc, OSError | pa.ArrowException):
+            raise self._told(exc) from exc
+
+    def _told(self, exc: Exception) -> Exception:
+        if isinstance(exc, PermissionError):
+            return ConfigurationError(
+                f"file {self._path} could not be read: {exc}. Let this user read it, then run this"
+                " again"
+            )
         # Arrow says of bytes that are no Parquet that they are an OSError, without a number.
-        if isinstance(exc, OSError) and exc.errno and not isinstance(exc, FileNotFoundError):
-            raise UnavailableError(
-                f"file {path} could not be read: {exc}. Check the storage, then run this again"
-            ) from exc
-        raise LostFileError(
-            f"file {path} was changed or lost since it was written: expected a Parquet file,"
-            f" found: {' '.join(str(exc).split())}. {advice}"
-        ) from exc
+        if isinstance(exc, OSError) and exc.errno and not isinstance(exc, _LOST):
+            return UnavailableError(
+                f"file {self._path} could not be read: {exc}. Check the storage, then run this"
+                " again"
+            )
+        return LostFileError(
+            f"file {self._path} was changed or lost since it was written: expected a Parquet file,"
+            f" found: {' '.join(str(exc).split())}. {self._advice}"
+        )
+
+
+def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
+    """What says why a file cannot be read, of one of ``stored_file``."""
+    refusal: _Refusal | None = getattr(stored, "refusal", None)
+    return refusal or nullcontext()
 
 
 def opened(stream: BinaryIO) -> pq.ParquetFile:
@@ -52,18 +91,26 @@ def opened(stream: BinaryIO) -> pq.ParquetFile:
 
 def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
     """These columns of all rows."""
-    return stored.read(list(columns), use_threads=False)
+    with _reading(stored):
+        return stored.read(list(columns), use_threads=False)
 
 
 def read_row_group(
     stored: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """The rows of one row group; None: with all columns."""
-    return stored.read_row_group(group, columns, use_threads=False)
+    with _reading(stored):
+        return stored.read_row_group(group, columns, use_threads=False)
 
 
 def iter_batches(
     stored: pq.ParquetFile, rows: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """These columns, so many rows at a time."""
-    yield from stored.iter_batches(rows, columns=list(columns), use_threads=False)
+    batches = stored.iter_batches(rows, columns=list(columns), use_threads=False)
+    while True:
+        with _reading(stored):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch

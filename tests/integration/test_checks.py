@@ -427,16 +427,45 @@ TYPES = [
     "a FLOAT, b REAL, c DOUBLE, d DATE, e TIMESTAMP, f TIMESTAMP_NTZ, g timestamp_ltz, h BINARY",
     "a DECIMAL, b DEC(5), c NUMERIC ( 10 , 2 ), d CHAR(3), e CHARACTER(3), f VARCHAR (3)",
     "a STRING COLLATE UTF8_LCASE, b INTERVAL DAY TO SECOND, c INTERVAL YEAR, d INTERVAL",
-    "a VOID, b VARIANT",
+    "a VOID, b VARIANT, c TIME, d TIME(0), e GEOMETRY(4326), f GEOGRAPHY(ANY)",
     "a ARRAY<STRUCT<b: INT, c:ARRAY<MAP<STRING,DECIMAL(3,1)>>>> NOT NULL COMMENT 'x, y'",
     "`a b` INT NOT NULL, timestamp TIMESTAMP, struct STRUCT<>, a:INT, b: int",
     "struct<a: int, b: struct<c string not null comment 'c'>>",
     "a INTT", "a INT b INT", "a", "a INT,", "a ARRAY", "a MAP<INT>", "a ARRAY<INT, INT>",
     "a STRUCT<b>", "a INT(3)", "a VARCHAR", "int", "a TEXT", "a INT64", "a STRING(3)",
+    "a DECIMAL(50,2)", "a DECIMAL(38,38)", "a DECIMAL(5,7)", "a DECIMAL(0)", "a DECIMAL(3,-1)",
+    "a DECIMAL()", "a DECIMAL(3,1,1)", "a ARRAY<DECIMAL(39,0)>", "a NUMERIC(38)", "a DEC(39,1)",
+    "a CHAR(0)", "a CHAR(x)", "a VARCHAR()", "a TIME(7)", "a TIME(3) WITHOUT TIME ZONE",
+    "a TIMESTAMP WITHOUT TIME ZONE", "a TIMESTAMP WITH TIME ZONE", "a TIMESTAMP(3)", "a GEOMETRY",
+    "a INTERVAL FOO", "a INTERVAL YEAR TO DAY", "a INTERVAL HOUR TO DAY", "a INTERVAL DAYS",
+]  # fmt: skip
+COMMENTED = [
+    "a INT, -- the id, of it\n b STRING", "a INT /* c */", "-- first\na INT", "a INT --",
+    "/* x, y */ a INT, b STRING", "a/**/INT", "a INT /* /* nested */ */", "a INT /* open",
+    "a INT /* a /* b */", "a INT /*+ hint */", "a INT, /* it's */ b STRING", "a INT -- it's",
+    "a STRING COMMENT '-- no'", "a STRING COMMENT '/* no'", "`a--b` INT", "`a/*b` INT",
+    "a STRUCT<b: INT -- x\n, c: INT>", "a STRUCT<b INT /* , */>", "a ARRAY /* c */ <INT>",
+    "a INT NOT /* x */ NULL", "a INT COMMENT 'it\\'s, b'", "a INT COMMENT \"x, y\", b INT",
+]  # fmt: skip
+NAMED = [
+    "`a`INT", "`a`:INT", "`a``b` INT", "`` INT", "`a` `b`", "a `INT`", "a STRUCT<`b`INT>",
+    "a ARRAY<STRUCT<`x y`:INT>>", "s STRUCT<`it's`: INT, `x's`: INT>", "a\tINT", "a\nINT",
+    "\u00e4 INT", "`\u00e4` INT", "a STRUCT<\u00e4 INT>", "1a INT", "1 INT", "1e5 INT", "1L INT",
+    "1_a INT", "12_3 INT", "1.5 INT", "a.b INT", "a-b INT", "a$b INT", "select INT", "'a' INT",
+    "a\u00a0INT", "a  ::INT", "time TIME", "interval INTERVAL",
+]  # fmt: skip
+FOLLOWED = [
+    "a INT DEFAULT 5", "a INT COMMENT 'x' NOT NULL", "a INT NOT NULL COMMENT 'x'", "a INT NULL",
+    "a INT COMMENT x", "a INT COMMENT", "a INT COMMENT 'x' 'y'", "a INT COMMENT'x'", "a INT NOT",
+    "a INT COMMENT r'x'", "a INT NOT NULL NOT NULL", "a STRUCT<b INT COMMENT 'x' NOT NULL>",
+    "a STRUCT<b INT DEFAULT 5>", "a STRUCT<b:INT>COMMENT 'x'", "a DECIMAL(3,1)NOT NULL",
+    "a ARRAY<INT NOT NULL>", "a INT GENERATED ALWAYS AS (1)", "a INT PRIMARY KEY", "a INT;",
+    "a INT NOT\nNULL", "a BIGINT UNSIGNED", "a INT COLLATE UTF8_LCASE", "(a INT)", "a INT) b",
+    "struct<a int>, b int", "array<int>", "a STRUCT<b:INT,>", "a ARRAY<>", "a ARRAY(INT)", ",",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", TYPES)
+@pytest.mark.parametrize("schema", [*TYPES, *COMMENTED, *NAMED, *FOLLOWED])
 def test_types_are_those_that_spark_parses(spark, schema):
     """What is refused where it is declared is what Spark's own parser refuses, and no more."""
     try:

@@ -51,9 +51,8 @@ USUAL = (
     "key",
 )
 ODD = ("a.b", "a b", 'a"b', "it's", "UPPER", "_metadata")
-NAMES = sorted(
-    {*own_names(), *(f"_{name}" for name in own_names()), *USUAL, *ODD} - PUBLIC - {"_failed"}
-)
+# Those that a stage's author writes are no column's: they are refused, see below.
+NAMES = sorted({*own_names(), *(f"_{name}" for name in own_names()), *USUAL, *ODD} - PUBLIC)
 SCHEMA = ", ".join(f"`{name}` STRING" for name in NAMES)
 
 
@@ -158,7 +157,31 @@ def test_columns_may_have_any_name_without_the_prefix(
         )
 
 
-def test_the_prefix_is_refused_in_any_case(spark):
-    """A schema that takes a name of the ledger is refused with that name."""
-    with pytest.raises(DeclarationError, match="'_ACKLEDGER_root', a name of the ledger: rename"):
-        check_schema(struct("_ACKLEDGER_root STRING"))
+def taken() -> list[str]:
+    """Every name of the ledger as it stands in its code, with those that a stage's author writes;
+    each in lower and in upper case, and begun with a capital."""
+    names = sorted({*PUBLIC, *(f"{PREFIX}{name}" for name in own_names())})
+    return [made for name in names for made in (name, name.upper(), f"_{name[1:].capitalize()}")]
+
+
+def test_a_name_of_the_ledger_is_refused_in_any_case(spark):
+    """A source whose schema takes a name of the ledger, one that a stage writes among them, is
+    refused with that name, as a column of whatever type."""
+    assert {"_anchor", "_FAILED", "_Dropped", "_ackledger_root", "_ACKLEDGER_RAW"} <= set(taken())
+    for name in taken():
+        says = f"column '{name}', a name of the ledger: rename"
+        with pytest.raises(DeclarationError, match=says):
+            check_schema(struct(f"id INT, `{name}` STRUCT<a: INT>"))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_a_name_that_a_stage_writes_is_no_column_of_a_source(name, runner, tmp_path):
+    """``_anchor``, ``_failed`` and ``_dropped`` of a source would be read as its author's decision
+    on a record: the step fails by name."""
+    (tmp_path / "in.csv").write_text(f"id,{name}\n1,x\n")
+    made = Pipeline("named", max_replays=1)
+    made.source("source", FileSource("in.csv", schema=f"id INT, {name} STRING"))
+    made.sink("out", ParquetSink("out"), reads="source")
+    run = runner(made)
+    with pytest.raises(DeclarationError, match=f"'{name}', a name of the ledger: rename it"):
+        run.step(run.open(), "source")

@@ -1,6 +1,7 @@
 """What a source reads is all that its files hold, by whatever says how much that is."""
 
 import re
+import resource
 import subprocess
 from pathlib import Path
 from uuid import uuid4
@@ -130,8 +131,17 @@ def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
             (stored.parent / f".{stored.name}.crc").unlink()
 
 
-def test_a_full_disk_is_named(runner, folder, settings):
-    """Where the disk of the storage is full, the step says in which folder, and what is free."""
+def write_many(folder, run):
+    """Have a step write more than there is room for; what its error is told as."""
+    (folder / "a.csv").write_text("s\n" + "".join(f"{uuid4()}\n" for _ in range(20_000)))
+    with pytest.raises(Exception, match=r"No space left|File too large") as caught:
+        run.step(run.open(), "records")
+    return translated(caught.value)
+
+
+def test_a_full_disk_is_named_where_root_mounts_a_small_one(runner, folder, settings):
+    """Where the disk of the storage is full, the step says in which folder, and what is free. As
+    any other user this is skipped: the test below has the same without a disk of its own."""
     root = Path(settings.storage_root())
     root.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=100k", "none", str(root)]
@@ -139,13 +149,25 @@ def test_a_full_disk_is_named(runner, folder, settings):
         pytest.skip("a small disk is mounted by root alone")
     try:
         (root / "others").write_bytes(bytes(90 << 10))
-        path = folder / "a.csv"
-        path.write_text("s\n" + "".join(f"{uuid4()}\n" for _ in range(5000)))
-        run = runner(copying(schema="s STRING"))
-        with pytest.raises(Exception, match="No space left") as caught:
-            run.step(run.open(), "records")
-        told = translated(caught.value)
+        told = write_many(folder, runner(copying(schema="s STRING")))
     finally:
         subprocess.run(["umount", "--lazy", str(root)], check=True)
     assert type(told) is UnavailableError
     assert re.search(rf"disk of {root}/copy/records/batch=1/run=1 \([\d.]+ MB free", str(told))
+
+
+def test_a_file_that_may_not_grow_is_named(runner, folder, settings, spark):
+    """Where the system lets a process write no more to a file, as of a quota, the step says in
+    which folder, and what is free, whoever runs the suite."""
+    run = runner(copying(schema="s STRING"))
+    root = Path(settings.storage_root())
+    java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    before = resource.prlimit(java, resource.RLIMIT_FSIZE)
+    try:
+        resource.prlimit(java, resource.RLIMIT_FSIZE, (100 << 10, before[1]))
+        told = write_many(folder, run)
+    finally:
+        resource.prlimit(java, resource.RLIMIT_FSIZE, before)
+    assert type(told) is UnavailableError
+    where = rf"disk of {root}/copy/records/batch=1/run=1 \([\d.,]+ MB free\)"
+    assert re.search(where, str(told))

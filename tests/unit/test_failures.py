@@ -4,11 +4,14 @@ import errno
 import logging
 import re
 import sys
+import tempfile
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from ledger import cli, run_step
@@ -232,6 +235,85 @@ def test_a_disk_without_space_is_named_with_what_is_free(tmp_path, monkeypatch):
     unmade = f"Caused by: java.io.IOException: Mkdirs failed to create file:{out}/a (exists=false)"
     told = translated(Py4JError(f"{CALL}x\n{unmade}\n"))
     assert re.match(rf"folder {out}/a could not be made{free}: make ", str(told))
+
+
+WRITING = f"{CALL}[TASK_WRITE_FAILED] Task failed while writing rows to file:/out. SQLSTATE: 5\n"
+NO_DISK = [
+    PySparkException(WORKER.replace("could not convert string to float: 'x'", said))
+    for said in ("upload rejected: File too large (12 MB), limit 10", "no space left in the van")
+]
+FULL_DISKS = [
+    PySparkException(f"{WORKER[: WORKER.index('ValueError')]}OSError: {said}: '/out'")
+    for said in ("[Errno 28] No space left on device", "[Errno 27] File too large")
+] + [
+    Py4JError(f"{WRITING}Caused by: {said}\n{JAVA}")
+    for said in (
+        "java.nio.file.FileSystemException: /out/a b: File too large",
+        "java.io.IOException: File too large",
+        "java.io.IOException: No space left on device",
+        "y.Z: Generic LocalFileSystem error: No space left on device (os error 28)",
+        "y.Z: Generic LocalFileSystem error: File too large (os error 27)",
+    )
+]
+
+
+@pytest.mark.parametrize("raised", NO_DISK)
+def test_words_of_a_users_error_are_no_full_disk(raised):
+    """What a stage says of files, space and memory is its own error, with its words and place."""
+    told = translated(raised)
+    assert type(told) is StageError
+    assert str(told).endswith(" (/home/me/orders.py:7, in parse)")
+    assert type(translated(ValueError("a line of a log: MemoryError"))) is LedgerError
+    logged = WORKER.replace("could not convert", "MemoryError in")
+    assert str(translated(PySparkException(logged))).startswith("ValueError: MemoryError in")
+
+
+@pytest.mark.parametrize("raised", FULL_DISKS)
+def test_a_full_disk_is_known_however_it_is_said(raised):
+    """By Java, by Python and by a library in Rust."""
+    assert type(translated(raised)) is UnavailableError
+    assert str(translated(raised)).startswith("no space is left on the disk")
+
+
+@pytest.mark.parametrize("name", ["MemoryError", "pyarrow.lib.ArrowMemoryError"])
+def test_a_worker_without_memory_is_named(name):
+    """Of whichever class the error is that says so, in the last line of its traceback."""
+    raised = PySparkException(WORKER.replace("ValueError: could", f"{name}: could"))
+    assert str(translated(raised)).startswith("a process of Spark ran out of memory")
+
+
+def test_scratch_folders_are_told_each(tmp_path, monkeypatch):
+    """Each folder of Spark's list is told with what is free; a name that is no text is left out."""
+    paths = [tmp_path / name for name in ("a", "b")]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{paths[0]}, {paths[1]},")
+    free = r" \([\d,]+\.\d MB free(, no more files)?\)"
+    raised = OSError(errno.ENOSPC, "No space left on device", b"/tmp/x")
+    says = rf"left on the disk: .* scratch folders {paths[0]}{free}, {paths[1]}{free}, then run"
+    assert re.search(says, str(translated(raised)))
+    assert "disk: free" in str(translated(OSError(errno.ENOSPC, "No space left on device", 3)))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    conf = {"spark.local.dir": f"{paths[1]}"}
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(conf=conf))
+    assert f"scratch folder {paths[1]} (" in str(translated(raised))
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(conf=None))
+    assert f"scratch folder {tempfile.gettempdir()}" in str(translated(raised))
+
+
+def test_an_error_of_a_task_says_itself_which_disk_is_full():
+    """An error of ours that a task raised stays as it is, whatever words of others it repeats."""
+    trace = WORKER[: WORKER.index("  File")] + (
+        '  File "/x/site-packages/pyspark/a.py", line 3, in b\n'
+    )
+    cause = f"{trace}OSError: [Errno 28] No space left on device\n\nThe above exception was\n\n"
+    full = f"{cause}{trace}ledger.errors.UnavailableError: no space is left on the disk of /scratch"
+    told = translated(PySparkException(full))
+    assert (type(told), str(told)) == (
+        UnavailableError,
+        "no space is left on the disk of /scratch",
+    )
+    assert recorded(PySparkException(full)) == f"UnavailableError: {told}"
+    broken = f"{trace}ledger.errors.InputError: source file a.gz cannot be read: not a gzip file"
+    assert str(translated(PySparkException(broken))).startswith("source file a.gz")
 
 
 def test_errors_of_tasks_keep_their_class():

@@ -1,5 +1,6 @@
-"""In which thread stored files are read."""
+"""In which thread stored files are read, and what a file that cannot be read is told as."""
 
+import errno
 import io
 import threading
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.errors import LostFileError
+from ledger.errors import ConfigurationError, LostFileError, UnavailableError
 from ledger.storage import parquet
 
 COLUMNS = [f"c{number}" for number in range(8)]
@@ -66,3 +67,76 @@ def test_a_file_that_was_changed_is_named(tmp_path, place):
     path.unlink()
     with pytest.raises(LostFileError, match=says), parquet.stored_file(str(path)):
         pass
+
+
+class Stored:
+    """A storage with one file, whose bytes are read until it ``raises``."""
+
+    def __init__(self, path):
+        self._path = path
+        self.raises = None
+
+    def open(self, path, mode):
+        return _Failing(self._path, self)
+
+
+class _Failing(io.FileIO):
+    def __init__(self, path, storage):
+        super().__init__(path)
+        self._storage = storage
+
+    def read(self, size=-1):
+        if self._storage.raises:
+            raise self._storage.raises
+        return super().read(size)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """A storage with one file of 1,000 rows."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": range(1000)}), path)
+    return Stored(path)
+
+
+READS = {
+    "read": lambda stored: parquet.read(stored, ["n"]),
+    "read_row_group": lambda stored: parquet.read_row_group(stored, 0),
+    "iter_batches": lambda stored: list(parquet.iter_batches(stored, 10, ["n"])),
+}
+RAISED = {
+    "gone": (FileNotFoundError(errno.ENOENT, "gone"), LostFileError, "rows was changed or lost"),
+    "a folder": (IsADirectoryError(errno.EISDIR, "a folder"), LostFileError, "a folder. Run the"),
+    "no Parquet": (OSError("no magic"), LostFileError, "found: no magic"),
+    "damaged": (pa.ArrowInvalid("two\nlines"), LostFileError, "found: two lines"),
+    "refused": (PermissionError(errno.EACCES, "no"), ConfigurationError, "rows could not be read"),
+    "away": (TimeoutError(errno.ETIMEDOUT, "away"), UnavailableError, "rows could not be read"),
+    "no memory": (pa.ArrowMemoryError("malloc of size 9"), MemoryError, "malloc of size 9"),
+}
+
+
+@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("way", [*READS, "open"])
+def test_what_reading_a_file_raises(storage, way, raised):
+    """Whichever way a stored file is read, one that is lost, that may not be read or whose storage
+    does not answer is told as that; that memory is short is not told of the file."""
+    exc, kind, says = RAISED[raised]
+    with pytest.raises(kind, match=says):  # noqa: PT012 - opening fails, too
+        storage.raises = exc if way == "open" else None
+        with parquet.stored_file("rows", fs=storage) as stored:
+            storage.raises = exc
+            READS[way](stored)
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_what_a_caller_raises_is_not_told_of_the_file(storage, raised):
+    """An error of the work that is done while a stored file is open stays as it is, between two
+    batches of its rows, too."""
+    exc = RAISED[raised][0]
+
+    def work(rows):
+        raise exc
+
+    with pytest.raises(type(exc)) as caught, parquet.stored_file("rows", fs=storage) as stored:
+        list(map(work, parquet.iter_batches(stored, 10, ["n"])))
+    assert caught.value is exc

@@ -5,8 +5,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.core import path_templates
+from ledger.core.columns import columns
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
+from ledger.errors import DeclarationError
 from ledger.settings import Settings
 from ledger.sources import listing
 from ledger.sources.base import Offer, Scope, Sought, Source, SourceReader
@@ -22,6 +24,8 @@ class Files(Source):
     """What the ledger asks of a FileSource."""
 
     def __init__(self, declared: FileSource):
+        if declared.format == "csv":
+            _check_csv(declared)
         self._declared = declared
         self.schema = declared.schema
         self.place = declared.path
@@ -71,6 +75,16 @@ class Files(Source):
         from ledger.sources.files import origin
 
         return origin.lines_of(path, sought, layout)
+
+
+def _check_csv(declared: FileSource) -> None:
+    """Raise DeclarationError for a type of which Spark's reader of CSV makes another value."""
+    for name, kind in (columns(declared.schema) or {}).items():
+        if kind == "variant":
+            raise DeclarationError(
+                f"column {name!r} of {declared.path!r}: expected no VARIANT in csv, of which 007"
+                " would become 7: declare STRING, and parse it in a stage"
+            )
 
 
 def _layout(declared: FileSource) -> dict[str, Any]:

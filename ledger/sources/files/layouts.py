@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE
+from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.typed import check_columns
 
 _log = logging.getLogger(__name__)
@@ -121,9 +122,9 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
     """Columns that are none of the schema's are ignored. One that may not be null must be there,
     and none by a name that differs in case or blanks alone.
     """
-    absent = {_folded(name): name for name in schema.names if name not in names}
+    absent = {folded(name): name for name in schema.names if name not in names}
     for name in names:
-        meant = absent.get(_folded(name))
+        meant = absent.get(folded(name))
         if meant is not None and name not in schema.names:
             raise InputError(
                 f"the header of {path}: expected column {meant!r}, found {name!r}; did you mean "
@@ -141,11 +142,6 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
     ignored = sum(name not in schema.names for name in names)
     if ignored:  # not their names: who has no header has values there
         _log.warning("%s: %d column(s) not in the schema are ignored", path, ignored)
-
-
-def _folded(name: str) -> str:
-    """A name as a person reads it: whatever its case, without blanks."""
-    return "".join(name.split()).casefold()
 
 
 def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:

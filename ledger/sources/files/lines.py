@@ -47,6 +47,9 @@ _ALLOWED: Mapping[str, tuple[str, str]] = {
         "single quotes are not in JSON: use double quotes",
     ),
 }
+# Strings of JSON; the last may be cut off.
+_DOUBLE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|$)'
+_STRINGS = rf"{_DOUBLE}|'[^'\\]*+(?:\\.[^'\\]*+)*+(?:'|$)"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 _MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
 
@@ -246,12 +249,11 @@ def _error(form: Format) -> Column:
 
 
 def _misspelt(form: Format) -> Column:
-    """Of JSON which column a record has by another case or with blanks; null if none."""
+    """Of JSON which column or field a record has by another case or with blanks; null if none."""
     if form.format == "csv":  # whose header is looked at
         return F.lit(None).cast("string")
-    missing = {name: F.col(_quoted(name)).isNull() for name in form.schema.names}
-    any_missing = reduce(lambda one, other: one | other, missing.values())
-    return F.when(any_missing, keys.misspelt(F.col(TEXT), missing, _options(form)))
+    made = {name: F.col(_quoted(name)) for name in form.schema.names}
+    return keys.misspelt(F.col(TEXT), form.schema, made, _options(form))
 
 
 def _misfits(form: Format) -> Column:
@@ -312,8 +314,10 @@ def _not_a_record(form: Format) -> Column:
 
 def _not_json(form: Format, otherwise: str) -> Column:
     """Why a line is no JSON, with the option that allows it if there is one."""
+    allowed = _options(form)["allowSingleQuotes"].lower() == "true"
+    bare = F.regexp_replace(F.col(TEXT), _STRINGS if allowed else _DOUBLE, '""')
     known = [
-        F.when(F.col(TEXT).rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
+        F.when(bare.rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
         for name, (look, advice) in _ALLOWED.items()
         if _options(form)[name].lower() != "true"
     ]

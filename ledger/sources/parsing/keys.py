@@ -1,56 +1,152 @@
-"""Keys of JSON that are a column's name but for case or blanks.
+"""Keys of JSON that are a column's name, or a field's, but for case or blanks.
 
 Spark's reader takes no notice of them, whatever ``spark.sql.caseSensitive`` is: the column is null.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+# The blanks of ``str.split``, for Java.
+_BLANKS = (
+    r"[\s\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
+)
+# Keys that may be a name though they are written otherwise: with escapes, or beyond ASCII.
+_ESCAPED = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)++"\s*+:'
+_FOREIGN = r'[^\x00-\x7f][^"\\]*+"\s*+:'
 
 
-def misspelt(text: Column, missing: Mapping[str, Column], options: Mapping[str, str]) -> Column:
-    """Which column a line lacks, and the key that it has in its place; null if there is none.
+def folded(name: str) -> str:
+    """A name as a person reads it: whatever its case, without blanks."""
+    return "".join(name.split()).upper()
 
-    ``missing``: of each column whether it is null. ``options``: of the reader of JSON.
+
+def misspelt(
+    text: Column, schema: StructType, made: Mapping[str, Column], options: Mapping[str, str]
+) -> Column:
+    """Which column, or field of a STRUCT in one, a line lacks, and the key that it has in its
+    place; null if there is none.
+
+    ``made``: the columns as they were read. ``options``: of the reader of JSON.
     """
-    names = list(missing)
-    read = F.map_keys(F.from_json(text, "MAP<STRING, STRING>", options))
-    # A list of one, so that the line is parsed once for all names.
-    told = F.get(F.transform(F.array(read), lambda keys: _told(keys, names)), F.lit(0))
-    if any("Quote" in name or "Unquoted" in name for name in options if _allows(options, name)):
-        return told
-    # Looked for by its own name, a column that is there costs nothing; a name may be escaped.
-    looks = [is_null & text.rlike(_looks(name)) for name, is_null in missing.items()]
-    return F.when(
-        reduce(lambda one, other: one | other, looks, F.contains(text, F.lit("\\u"))), told
-    )
+    lacking = [one for field in schema.fields for one in _lacking(made[field.name], field.dataType)]
+    missing = [(made[name].isNull(), [name]) for name in schema.names] + lacking
+    told = _told(text, schema, "", options)
+    if not any("Quote" in name or "Unquoted" in name for name in options if _allows(options, name)):
+        # Looked for by its own name, a column that is there costs nothing.
+        looks = [is_null & text.rlike(_looks(names)) for is_null, names in missing]
+        escaped = F.contains(text, F.lit("\\")) & text.rlike(_ESCAPED)
+        told = F.when(_any([*looks, escaped, text.rlike(_FOREIGN)]), told)
+    return F.when(_any([is_null for is_null, _ in missing]), told)
+
+
+def _any(conditions: list[Column]) -> Column:
+    return reduce(lambda one, other: one | other, conditions)
 
 
 def _allows(options: Mapping[str, str], name: str) -> bool:
     return options[name].lower() == "true"
 
 
-def _told(keys: Column, names: Sequence[str]) -> Column:
+def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]]:
+    """For each part of a value that has fields: whether it, or one of its elements, has a field
+    that is null, and the names of all fields."""
+    if isinstance(kind, StructType):
+        parts = [value[name].isNull() for name in kind.names]
+        if parts:
+            yield value.isNotNull() & _any(parts), kind.names
+        for one in kind.fields:
+            yield from _lacking(value[one.name], one.dataType)
+    elif isinstance(kind, ArrayType | MapType) and _has_fields(kind):
+        elements, inner = _elements(value, kind)
+
+        def lacks(element: Column) -> Column:
+            return _any([is_null for is_null, _ in _lacking(element, inner)])
+
+        yield F.coalesce(F.exists(elements, lacks), F.lit(False)), list(_names(inner))
+
+
+def _names(kind: DataType) -> Iterator[str]:
+    """The names of a type's fields, at every depth."""
+    if isinstance(kind, StructType):
+        yield from kind.names
+        for one in kind.fields:
+            yield from _names(one.dataType)
+    elif isinstance(kind, ArrayType | MapType):
+        yield from _names(_inner(kind))
+
+
+def _has_fields(kind: DataType) -> bool:
+    """Whether a type is a STRUCT, or has one as a part."""
+    if isinstance(kind, ArrayType | MapType):
+        return _has_fields(_inner(kind))
+    return isinstance(kind, StructType) and bool(kind.fields)
+
+
+def _inner(kind: ArrayType | MapType) -> DataType:
+    return kind.elementType if isinstance(kind, ArrayType) else kind.valueType
+
+
+def _elements(value: Column, kind: ArrayType | MapType) -> tuple[Column, DataType]:
+    return value if isinstance(kind, ArrayType) else F.map_values(value), _inner(kind)
+
+
+def _told(text: Column, kind: StructType, path: str, options: Mapping[str, str]) -> Column:
+    """Of the text of an object. ``path``: what stands before its fields' names in a reason."""
+
+    def first(read: Column) -> Column:
+        deeper = [
+            _within(F.try_element_at(read, F.lit(one.name)), one.dataType, path + one.name, options)
+            for one in kind.fields
+            if _has_fields(one.dataType)
+        ]
+        return F.coalesce(_instead(F.map_keys(read), kind.names, path), *deeper)
+
+    # A list of one, so that the text is parsed once for all names.
+    read = F.array(F.from_json(text, "MAP<STRING, STRING>", options))
+    return F.get(F.transform(read, first), F.lit(0))
+
+
+def _within(text: Column, kind: DataType, path: str, options: Mapping[str, str]) -> Column:
+    """Of the text of a value with parts."""
+    if not isinstance(kind, ArrayType | MapType):
+        assert isinstance(kind, StructType)
+        return _told(text, kind, f"{path}.", options)
+    as_texts = "ARRAY<STRING>" if isinstance(kind, ArrayType) else "MAP<STRING, STRING>"
+    elements, inner = _elements(F.from_json(text, as_texts, options), kind)
+    told = F.transform(elements, lambda one: _within(one, inner, path, options))
+    return F.get(F.array_compact(told), F.lit(0))
+
+
+def _instead(keys: Column, names: list[str], path: str) -> Column:
     columns = F.array(*map(F.lit, names))
     others = F.array_except(keys, columns)
+    what = F.lit(f"expected field {path}" if path else "expected column ")
 
     def instead(name: Column) -> Column:
         found = F.filter(others, lambda key: _folded(key) == _folded(name))
-        return F.concat(F.lit("expected column "), name, F.lit(", found "), F.get(found, F.lit(0)))
+        return F.concat(what, name, F.lit(", found "), F.get(found, F.lit(0)))
 
     return F.get(F.array_compact(F.transform(F.array_except(columns, keys), instead)), F.lit(0))
 
 
 def _folded(name: Column) -> Column:
-    """A name as a person reads it: whatever its case, without blanks."""
-    return F.lower(F.regexp_replace(name, F.lit(r"\s+"), F.lit("")))
+    """See ``folded``."""
+    return F.upper(F.regexp_replace(name, F.lit(f"{_BLANKS}+"), F.lit("")))
 
 
-def _looks(name: str) -> str:
-    """What a line looks like that has a key of nearly this name."""
-    loose = r"\s*+".join(map(re.escape, "".join(name.split())))
-    letters = "i" if name.isascii() else "iu"
-    return rf'"(?!{re.escape(name)}")(?{letters}:\s*+{loose}\s*+)"\s*+:'
+def _looks(names: list[str]) -> str:
+    """What a line looks like that has a key of nearly one of these names, in ASCII."""
+    loose = {
+        name: r"[\s\x1c-\x1f]*+".join(["", *map(re.escape, folded(name)), ""]) for name in names
+    }
+    nearly = [
+        rf'(?!{re.escape(name)}")(?i:{pattern})'
+        for name, pattern in loose.items()
+        if folded(name).isascii()
+    ]
+    return rf'"(?:{"|".join(nearly)})"\s*+:' if nearly else r"(?!)"

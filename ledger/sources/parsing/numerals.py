@@ -1,16 +1,26 @@
 """Numbers of JSON as they are written, where a text or a decimal is to be made of them.
 
 Spark's reader makes a double of a number with a point or an exponent, and the text of that double
-of it. So such numbers are put in quotes, with a mark that no record has, and read as texts.
+of it. So such numbers are put in quotes, with a mark that no record has, and read as texts. Of a
+VARIANT, which has a double of a number that no decimal holds, these are compared with the double.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from uuid import uuid4
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from ledger.sources.parsing import values
 
@@ -18,10 +28,11 @@ MARK = uuid4().hex
 _END = r"(?=\s*+[,\]}])"
 # Numbers that are the text of their double, and those with so few digits that a double has them.
 _OWN_TEXT = (
-    r"(?:0|-?+[1-9]\d*+|-?+(?:0|[1-9]\d{0,6}+)\.0|-?+[1-9]\d{0,6}+\.\d{0,7}[1-9]"
+    r"(?:0|-?+[1-9]\d{0,37}+|-?+(?:0|[1-9]\d{0,6}+)\.0|-?+[1-9]\d{0,6}+\.\d{0,7}[1-9]"
     rf"|-?+0\.(?!000)\d{{0,7}}[1-9]){_END}"
 )
 _FEW_DIGITS = rf"-?+(?:\d++|(?=[\d.]{{1,16}}+[^\d.])\d++\.\d++){_END}"
+_AS_DECIMAL = r"-?+(?:\d{1,38}+|(?=[\d.]{1,39}+(?![\d.]))\d++\.\d++|0\.\d{1,38}+)"  # in a VARIANT
 
 
 def _number(options: Mapping[str, str]) -> str:
@@ -46,7 +57,11 @@ def doubtful(text: Column, schema: StructType, options: Mapping[str, str]) -> Co
     """Whether a line has a number of which Spark makes another text, or another decimal, and a
     column that might get it; None if the schema has no such column."""
     conditions = []
-    for kept, usual in ((_is_text, _OWN_TEXT), (_is_decimal, _FEW_DIGITS)):
+    for kept, usual in (
+        (_is_text, _OWN_TEXT),
+        (_is_decimal, _FEW_DIGITS),
+        (_is_variant, f"{_AS_DECIMAL}{_END}"),
+    ):
         names = {re.escape(name) for name, kind in _leaves(schema) if kept(kind)}
         if not names:
             continue
@@ -57,9 +72,7 @@ def doubtful(text: Column, schema: StructType, options: Mapping[str, str]) -> Co
             named = rf'"(?:{"|".join(sorted(names))})"\s*+:\s*+(?:[\[{{]|{number})|\\'
             condition = text.rlike(named) & condition
         conditions.append(condition)
-    if not conditions:
-        return None
-    return conditions[0] if len(conditions) == 1 else conditions[0] | conditions[1]
+    return reduce(lambda one, other: one | other, conditions) if conditions else None
 
 
 def marked(text: Column, options: Mapping[str, str]) -> Column:
@@ -81,7 +94,8 @@ def unmarked(text: Column) -> Column:
 
 
 def restored(read: Column, exact: Column, kind: DataType) -> Column:
-    """What was read, with the texts and decimals of ``exact``: the same of the marked line."""
+    """What was read, with the texts and decimals of ``exact``: the same of the marked line. A
+    VARIANT that has another number than the line is null."""
     if not any(_leaves(kind)):
         return read
     if isinstance(kind, ArrayType):
@@ -98,7 +112,23 @@ def restored(read: Column, exact: Column, kind: DataType) -> Column:
             for one in kind.fields
         ]
         return F.when(read.isNotNull(), F.struct(*fields))
+    if _is_variant(kind):
+        return F.when(~F.coalesce(_is_rounded(exact), F.lit(False)), read)
     return unmarked(exact)
+
+
+def _is_rounded(exact: Column) -> Column:
+    """Whether a marked text has a number that is no decimal and has other digits than its double:
+    of one that is too large or too small for a double, too."""
+    pattern = rf"{MARK}(?!{_AS_DECIMAL}(?:\"|$))(-?\d[^\"]*+)"
+    numbers = F.regexp_extract_all(exact, F.lit(pattern))
+    return F.exists(numbers, lambda one: _digits(one) != _digits(one.try_cast("double")))
+
+
+def _digits(number: Column) -> Column:
+    """The digits of a number that count, in order."""
+    mantissa = F.regexp_replace(number.cast("string"), r"[eE].*|[-.]", "")
+    return F.regexp_replace(mantissa, "^0+|0+$", "")
 
 
 def _is_text(kind: DataType) -> bool:
@@ -109,9 +139,13 @@ def _is_decimal(kind: DataType) -> bool:
     return isinstance(kind, DecimalType)
 
 
+def _is_variant(kind: DataType) -> bool:
+    return isinstance(kind, VariantType)
+
+
 def _leaves(kind: DataType, name: str = "") -> Iterator[tuple[str, DataType]]:
-    """The texts and decimals of a type, at every depth, each with the name that stands before it,
-    or before the list or map that it is in."""
+    """The texts, decimals and variants of a type, at every depth, each with the name that stands
+    before it, or before the list or map that it is in."""
     if isinstance(kind, ArrayType):
         yield from _leaves(kind.elementType, name)
     elif isinstance(kind, MapType):
@@ -119,5 +153,5 @@ def _leaves(kind: DataType, name: str = "") -> Iterator[tuple[str, DataType]]:
     elif isinstance(kind, StructType):
         for one in kind.fields:
             yield from _leaves(one.dataType, one.name)
-    elif _is_text(kind) or _is_decimal(kind):
+    elif _is_text(kind) or _is_decimal(kind) or _is_variant(kind):
         yield name, kind

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -27,7 +28,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
     VarcharType,
+    VariantType,
 )
 
 from ledger.core.column_names import TEXT
@@ -44,7 +47,8 @@ _LARGE: Mapping[type[DataType], str] = {
     FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
     DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
 }
-# A number with an exponent that a double has exactly, and that no decimal rounds to zero unseen.
+# A number with an exponent that no other of so few digits has the double of, and that no decimal
+# rounds to zero unseen.
 MOST_DIGITS, MOST_EXPONENT = 15, 2  # digits
 _SHORT = (
     rf"^[+-]?(?=(?:\.?\d){{1,{MOST_DIGITS}}}\.?[eE])(?:\d+\.?\d*|\.\d+)"
@@ -55,7 +59,10 @@ _LONGEST = rf"(?=.{{1,{MOST_CHARACTERS}}}$)"
 _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
-_TEXTUAL = (DateType, TimestampType, TimestampNTZType, CharType, VarcharType)
+_FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
+_CLOCKS = (TimeType, DayTimeIntervalType)
+_TEXTUAL = (DateType, TimestampType, TimestampNTZType, *_CLOCKS, CharType, VarcharType)
+_CONVERTED = (ByteType, DecimalType, DoubleType, FloatType, VariantType, *_TEXTUAL)
 _MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
     DateType: ("dateFormat", _DATE),
     TimestampType: ("timestampFormat", _MOMENT),
@@ -118,6 +125,13 @@ def converted(read: Column, kind: DataType, format: str, options: Mapping[str, s
         return F.when(F.length(read) <= kind.length, read)
     if isinstance(kind, ByteType):
         return read.try_cast(kind)
+    if isinstance(kind, VariantType):  # of which numbers may have been rounded
+        return read
+    if isinstance(kind, TimeType):
+        digits = rf"\.\d{{1,{kind.precision}}}0*" if kind.precision else r"\.0+"
+        return F.when(read.rlike(rf"^\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?$"), read.try_cast(kind))
+    if isinstance(kind, DayTimeIntervalType):
+        return F.when(~read.rlike(_FINER), read.try_cast(kind))
     return _moment(read, kind, options)
 
 
@@ -139,7 +153,7 @@ def _changes(kind: DataType) -> bool:
         return True
     if isinstance(kind, StructType):
         return any(_changes(one.dataType) for one in kind.fields)
-    return isinstance(kind, (ByteType, DecimalType, DoubleType, FloatType, *_TEXTUAL))
+    return isinstance(kind, _CONVERTED)
 
 
 def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:

@@ -1,0 +1,24 @@
+"""Where Spark keeps what it does not hold in memory: shuffles, and what it spills."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ledger.storage.folders import scratch_of
+
+
+def scratch_folders() -> Sequence[str]:
+    """Its folders as it looks for them: of the environment, of the session that runs here, or
+    those of temporary files."""
+    return scratch_of(os.environ.get("SPARK_LOCAL_DIRS") or _local_dir())
+
+
+def _local_dir() -> str | None:
+    sql: Any = sys.modules.get("pyspark.sql")  # else no session runs here
+    try:
+        session = sql and sql.SparkSession.getActiveSession()
+        found = session and session.conf.get("spark.local.dir", None)
+    except Exception:  # Spark has ended, or does not answer: its error is another's to report
+        return None
+    return str(found) if found else None
