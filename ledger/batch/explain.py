@@ -239,6 +239,7 @@ def _case(found: Row[Any]) -> Case:
         not any(step.get("incremental") for step in found.topology),
         found.reason,
         record=found.message_id,
+        joins=any(step.get("joins") for step in found.topology if step["name"] == found.step),
         due_at=found.due_at,
         replay_batch_id=found.replay_batch_id,
     )

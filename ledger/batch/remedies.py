@@ -56,6 +56,7 @@ class Case:
 
     ``reason``: that of all of them. ``rereads``: their source finds a record again by its key.
     ``reprocesses``: the interval can be run again. ``others``: the batch has other cases.
+    ``joins``: the step has several inputs, or references.
     ``record``: the number of the one record. ``due_at``: of their next replay.
     ``replay_batch_id``: the replay that has them.
     """
@@ -74,6 +75,7 @@ class Case:
     reason: str | None = None
     others: bool = False
     record: int | None = None
+    joins: bool = False
     due_at: datetime | None = None
     replay_batch_id: int | None = None
 
@@ -167,9 +169,8 @@ def _ways_in(case: Case) -> Iterator[Step]:
         case Cause.UNIT:
             yield from _replays(case, f"replay {case.those}, whose unit lacks a record since")
         case _:
-            yield from _replays(
-                case, f"fix {case.step}, or what it joins, then replay {case.those}"
-            )
+            joined = ", or what it joins" if case.joins else ""
+            yield from _replays(case, f"fix {case.step}{joined}, then replay {case.those}")
 
 
 def said_status(status: str, accepted_by: str | None) -> str:

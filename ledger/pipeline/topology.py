@@ -12,9 +12,9 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
 
     What does not hold of it is left out. ``merges``: its rows may be anchored to several
     records; ``units``: of a sink, its rows are withheld by unit; ``after``: it runs after the
-    settlement; ``stateful``: in the order of the batches; ``in_place``, ``dedup_window``: of a
-    sink, whether its files are its table's, and with how many earlier batches it compares (-1:
-    all).
+    settlement; ``stateful``: in the order of the batches; ``joins``: of a stage, it has several
+    inputs, or references; ``in_place``, ``dedup_window``: of a sink, whether its files are its
+    table's, and with how many earlier batches it compares (-1: all).
     """
     name = step.name
     flags = {
@@ -35,7 +35,8 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
 def _own(step: Step) -> dict[str, Any]:
     """What only steps of its kind have."""
     if isinstance(step, StageStep):
-        return {"acks": step.acks, **({"unit": list(step.unit)} if step.whole else {})}
+        joins = {"joins": True} if step.references or len(step.inputs) > 1 else {}
+        return {"acks": step.acks, **({"unit": list(step.unit)} if step.whole else {}), **joins}
     if isinstance(step, SourceStep):
         return {**({"notice": True} if step.wants_notice else {}), **step.layout}
     if isinstance(step, CombineStep) and step.partial:

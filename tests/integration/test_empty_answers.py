@@ -143,6 +143,22 @@ def test_forget_names_who_gave_a_record_up(database, cli):
     assert "1 record forgotten: the ledger has no content of it\n" in done
 
 
+def test_advice_speaks_of_what_a_step_joins_if_it_does(database, cli):
+    """A step with one input and no reference is to be fixed by itself; one that joins may lack a
+    row of what it joins. ``explain`` and ``failed`` say the same.
+    """
+    _, roots = settled(database, pipeline(max_replays=1))
+    for command in (("explain", roots[0]), ("failed",)):
+        assert "fix sink, then replay the record" in cli(*command)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE batch_step SET declaration = declaration || '{\"joins\": true}'"
+            " WHERE name = 'sink'"
+        )
+    for command in (("explain", roots[0]), ("failed",)):
+        assert "fix sink, or what it joins, then replay the record" in cli(*command)
+
+
 @pytest.fixture
 def replay(database, cli, monkeypatch):
     """``replay`` of what a batch of the pipeline of flights has, by options; of a run that finds

@@ -34,7 +34,7 @@ def test_order_and_consumers():
     assert [step.name for step in made.steps()] == ["source", "stage", "sink"]
     assert made.consumers("source") == ("stage",)
     assert made.topology()[1] == {
-        "name": "stage", "kind": "stage", "reads": ["source"], "acks": "on_emit",
+        "name": "stage", "kind": "stage", "reads": ["source"], "acks": "on_emit", "joins": True,
     }  # fmt: skip
     assert list(made.references(made.step("stage"))) == ["side"]
 

@@ -27,7 +27,11 @@ def case(cause=Cause.UNPARSED, step="src", **given):
     ("given", "expected"),
     [
         (
-            case(Cause.LOST, "join"),
+            case(Cause.LOST, "pages"),
+            ["fix pages, then replay the records", REPLAY, "quarantine --batch 7 --step pages"],
+        ),
+        (
+            case(Cause.LOST, "join", joins=True),
             ["fix join, or what it joins", REPLAY, "quarantine --batch 7 --step join"],
         ),
         (

@@ -76,6 +76,8 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
                  SELECT FROM failed_message n JOIN failed_root q ON q.root_id = n.root_id
                  WHERE n.original_batch_id = b.batch_id AND q.step <> r.step
                    AND n.status IN ('failed', 'quarantined')) AS others,
+               EXISTS (SELECT FROM batch_step j WHERE j.batch_id = b.batch_id AND j.name = r.step
+                       AND j.declaration ->> 'joins' = 'true') AS joins,
                bool_and(s.rereads AND NOT any_step.merges AND CASE
                  WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
                  ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END) AS rereads,
