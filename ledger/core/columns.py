@@ -50,7 +50,7 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
     if not isinstance(schema, str):
         return {field.name: field.dataType.simpleString() for field in schema.fields}
     found = {}
-    for part in _parts(_uncommented(schema)):
+    for part in _parts(_without_comments(schema)):
         column = _COLUMN.match(part)
         if column is None:
             return None
@@ -63,7 +63,7 @@ def check_types(what: str, schema: "StructType | str") -> None:
     """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
     of none. ``what``: whose it is."""
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):  # JSON is Spark's to read
-        text = _uncommented(schema)
+        text = _without_comments(schema)
         whole = _WITH_PARTS.fullmatch(text.strip())
         _check_columns(what, "column", whole[2] if whole else text)
 
@@ -82,21 +82,21 @@ def _check_columns(what: str, kind: str, text: str) -> None:
                 f"{what}: {kind} {name}: expected a name of letters A to Z, digits and _, or one in"
                 f" backticks: write `{name}`"
             )
-        _check_type(f"{what}: {kind} {name}", _declared(column[3]))
+        _check_type(f"{what}: {kind} {name}", _bare_type(column[3]))
 
 
-def _declared(text: str) -> str:
+def _bare_type(text: str) -> str:
     """Of what follows a column's name its type, and what may not follow that."""
-    bare = _COMMENT.sub("", _unquoted(text).strip(), count=1)
+    bare = _COMMENT.sub("", _without_texts(text).strip(), count=1)
     return _MORE.sub("", bare, count=1).strip()
 
 
 def _type(text: str) -> str:
     """Of what follows a column's name its type alone."""
-    return _REST.sub("", _declared(text)).strip()
+    return _REST.sub("", _bare_type(text)).strip()
 
 
-def _unquoted(text: str) -> str:
+def _without_texts(text: str) -> str:
     """A text with each quoted text in it empty."""
     return _QUOTED.sub(lambda found: found[1] or "''", text)
 
@@ -172,15 +172,15 @@ def _arrow(kind: str) -> "pa.DataType | None":
     return next((one for names, one in known.items() if kind in names), None)
 
 
-def _uncommented(text: str) -> str:
+def _without_comments(text: str) -> str:
     """A schema with a blank for each comment of SQL; one that does not end, or is a hint, stays."""
-    made, place = [], 0
-    while piece := _PIECE.match(text, place):
-        found, place = piece[0], piece.end()
-        end = _end_of_comment(text, place) if found == "/*" else None
+    pieces, place = [], 0
+    while match := _PIECE.match(text, place):
+        piece, place = match[0], match.end()
+        end = _end_of_comment(text, place) if piece == "/*" else None
         place = end or place
-        made.append(" " if end or found.startswith("--") else found)
-    return "".join(made)
+        pieces.append(" " if end or piece.startswith("--") else piece)
+    return "".join(pieces)
 
 
 def _end_of_comment(text: str, place: int) -> int | None:

@@ -18,7 +18,7 @@ def _local_dir() -> str | None:
     sql: Any = sys.modules.get("pyspark.sql")  # else no session runs here
     try:
         session = sql and sql.SparkSession.getActiveSession()
-        found = session and session.conf.get("spark.local.dir", None)
+        folders = session and session.conf.get("spark.local.dir", None)
     except Exception:  # Spark has ended, or does not answer: its error is another's to report
         return None
-    return str(found) if found else None
+    return str(folders) if folders else None

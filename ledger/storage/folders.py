@@ -57,8 +57,8 @@ def require_writable(folder: str, setting: str) -> None:
 def scratch_of(listed: str | None) -> list[str]:
     """The folders of a list with commas, as Spark's scratch folders are set; without one that of
     temporary files."""
-    named = [one.strip() for one in (listed or "").split(",") if one.strip()]
-    return named or [tempfile.gettempdir()]
+    names = [one.strip() for one in (listed or "").split(",")]
+    return [one for one in names if one] or [tempfile.gettempdir()]
 
 
 def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableError:
@@ -67,13 +67,13 @@ def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableErro
     ``folder``: where; None: it is not known, as of what Spark keeps for itself. ``scratch``: the
     folders for that; empty: those of the environment.
     """
-    kept = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
-    spilled = ", ".join(f"{one}{_room(one)}" for one in kept)
-    which = "folder" if len(kept) == 1 else "folders"
+    folders = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
+    rooms = ", ".join(f"{one}{_room(one)}" for one in folders)
+    which = "folder" if len(folders) == 1 else "folders"
     where = f" of {_plain(folder)}{_room(folder)}" if folder else ""
     return UnavailableError(
         f"no space is left on the disk{where}: free some of ACKLEDGER_STORAGE, of the sinks'"
-        f" folders or of Spark's scratch {which} {spilled}, then run this again"
+        f" folders or of Spark's scratch {which} {rooms}, then run this again"
     )
 
 

@@ -57,9 +57,9 @@ class _Refusal:
         if isinstance(exc, MemoryError | pa.ArrowCancelled):
             return  # Arrow's, too: neither is the file's fault
         if isinstance(exc, OSError | pa.ArrowException):
-            raise self._told(exc) from exc
+            raise self._error(exc) from exc
 
-    def _told(self, exc: Exception) -> Exception:
+    def _error(self, exc: Exception) -> Exception:
         if isinstance(exc, PermissionError):
             return ConfigurationError(
                 f"file {self._path} could not be read: {exc}. Let this user read it, then run this"

@@ -252,8 +252,8 @@ def _misspelt(form: Format) -> Column:
     """Of JSON which column or field a record has by another case or with blanks; null if none."""
     if form.format == "csv":  # whose header is looked at
         return F.lit(None).cast("string")
-    made = {name: F.col(_quoted(name)) for name in form.schema.names}
-    return keys.misspelt(F.col(TEXT), form.schema, made, _options(form))
+    columns = {name: F.col(_quoted(name)) for name in form.schema.names}
+    return keys.misspelt(F.col(TEXT), form.schema, columns, _options(form))
 
 
 def _misfits(form: Format) -> Column:
@@ -314,8 +314,8 @@ def _not_a_record(form: Format) -> Column:
 
 def _not_json(form: Format, otherwise: str) -> Column:
     """Why a line is no JSON, with the option that allows it if there is one."""
-    allowed = _options(form)["allowSingleQuotes"].lower() == "true"
-    bare = F.regexp_replace(F.col(TEXT), _STRINGS if allowed else _DOUBLE, '""')
+    single = _options(form)["allowSingleQuotes"].lower() == "true"
+    bare = F.regexp_replace(F.col(TEXT), _STRINGS if single else _DOUBLE, '""')
     known = [
         F.when(bare.rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
         for name, (look, advice) in _ALLOWED.items()

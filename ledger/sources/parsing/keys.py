@@ -26,22 +26,24 @@ def folded(name: str) -> str:
 
 
 def misspelt(
-    text: Column, schema: StructType, made: Mapping[str, Column], options: Mapping[str, str]
+    text: Column, schema: StructType, values: Mapping[str, Column], options: Mapping[str, str]
 ) -> Column:
     """Which column, or field of a STRUCT in one, a line lacks, and the key that it has in its
     place; null if there is none.
 
-    ``made``: the columns as they were read. ``options``: of the reader of JSON.
+    ``values``: the columns as they were read. ``options``: of the reader of JSON.
     """
-    lacking = [one for field in schema.fields for one in _lacking(made[field.name], field.dataType)]
-    missing = [(made[name].isNull(), [name]) for name in schema.names] + lacking
-    told = _told(text, schema, "", options)
+    lacking = [
+        one for field in schema.fields for one in _lacking(values[field.name], field.dataType)
+    ]
+    missing = [(values[name].isNull(), [name]) for name in schema.names] + lacking
+    reason = _reason(text, schema, "", options)
     if not any("Quote" in name or "Unquoted" in name for name in options if _allows(options, name)):
         # Looked for by its own name, a column that is there costs nothing.
         looks = [is_null & text.rlike(_looks(names)) for is_null, names in missing]
         escaped = F.contains(text, F.lit("\\")) & text.rlike(_ESCAPED)
-        told = F.when(_any([*looks, escaped, text.rlike(_FOREIGN)]), told)
-    return F.when(_any([is_null for is_null, _ in missing]), told)
+        reason = F.when(_any([*looks, escaped, text.rlike(_FOREIGN)]), reason)
+    return F.when(_any([is_null for is_null, _ in missing]), reason)
 
 
 def _any(conditions: list[Column]) -> Column:
@@ -95,7 +97,7 @@ def _elements(value: Column, kind: ArrayType | MapType) -> tuple[Column, DataTyp
     return value if isinstance(kind, ArrayType) else F.map_values(value), _inner(kind)
 
 
-def _told(text: Column, kind: StructType, path: str, options: Mapping[str, str]) -> Column:
+def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str]) -> Column:
     """Of the text of an object. ``path``: what stands before its fields' names in a reason."""
 
     def first(read: Column) -> Column:
@@ -115,11 +117,11 @@ def _within(text: Column, kind: DataType, path: str, options: Mapping[str, str])
     """Of the text of a value with parts."""
     if not isinstance(kind, ArrayType | MapType):
         assert isinstance(kind, StructType)
-        return _told(text, kind, f"{path}.", options)
+        return _reason(text, kind, f"{path}.", options)
     as_texts = "ARRAY<STRING>" if isinstance(kind, ArrayType) else "MAP<STRING, STRING>"
     elements, inner = _elements(F.from_json(text, as_texts, options), kind)
-    told = F.transform(elements, lambda one: _within(one, inner, path, options))
-    return F.get(F.array_compact(told), F.lit(0))
+    reasons = F.transform(elements, lambda one: _within(one, inner, path, options))
+    return F.get(F.array_compact(reasons), F.lit(0))
 
 
 def _instead(keys: Column, names: list[str], path: str) -> Column:
@@ -128,8 +130,8 @@ def _instead(keys: Column, names: list[str], path: str) -> Column:
     what = F.lit(f"expected field {path}" if path else "expected column ")
 
     def instead(name: Column) -> Column:
-        found = F.filter(others, lambda key: _folded(key) == _folded(name))
-        return F.concat(what, name, F.lit(", found "), F.get(found, F.lit(0)))
+        near = F.filter(others, lambda key: _folded(key) == _folded(name))
+        return F.concat(what, name, F.lit(", found "), F.get(near, F.lit(0)))
 
     return F.get(F.array_compact(F.transform(F.array_except(columns, keys), instead)), F.lit(0))
 
