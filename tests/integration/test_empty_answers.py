@@ -99,6 +99,8 @@ def test_an_empty_ledger_recommends_nothing(database, cli):
     assert cli("failed") == "no record is failed or quarantined\n"
     shown = cli("failed", "--batch", batch.batch_id)
     assert shown == f"no record of batch {batch.batch_id} is failed or quarantined\n"
+    unknown = cli("explain", 99999, code=1)
+    assert unknown.startswith("no record 99999: expected the number of a record; numbers go from")
 
 
 def test_accept_says_what_there_was_to_accept(database, cli):

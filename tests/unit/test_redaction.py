@@ -3,12 +3,13 @@
 import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.batch.claims import Opening, survey
@@ -36,6 +37,7 @@ from ledger.errors import (
 )
 from ledger.sources.table.queries import _as_stored, _checked
 from ledger.spark.failures import explained
+from ledger.spark.frames import redacted as masking
 from ledger.spark.steps.records import _Telling
 from ledger.store.connection import Database
 from ledger.store.driver_errors import translated
@@ -295,3 +297,14 @@ def test_failures_are_hidden_before_they_are_told(caplog):
         failures.raise_first()
     assert caught.value.__notes__ == ["note"]
     assert "ann" not in caplog.text
+
+
+def test_functions_that_mask_make_pyspark_warn_of_nothing(recwarn):
+    """PySpark asks the type hints of a function whether it is Arrow's, and warns if they do not
+    tell: each run of a pipeline that redacts would print that.
+    """
+    for function in (masking._without, Redaction.of("email").may_be_in):
+        masking._udf(function, StringType())
+    assert [str(one.message) for one in recwarn] == []
+    source = Path(masking.__file__).read_text()
+    assert source.count("F.udf(") == 1  # that of _udf

@@ -1,12 +1,21 @@
 """Reasons of failed rows without the values of redacted columns, before they are stored."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from itertools import chain
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from ledger.core.column_names import ERROR, NAMES, RAW, is_own
 from ledger.core.redaction import NOTHING, Redaction, found_pattern, without
@@ -41,7 +50,7 @@ def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
     hidden = F.regexp_replace(ERROR, found_pattern(names), f"$1{MASK}")
     if not redact.among(names):
         texts = [F.col(name).cast("string") for name in (RAW, NAMES) if name in records.columns]
-        may_be = F.udf(redact.may_be_in, "boolean")
+        may_be = _udf(redact.may_be_in, BooleanType())
         failed = [F.when(F.col(ERROR).isNotNull(), text) for text in texts]
         hidden = F.when(may_be(*failed), hidden).otherwise(F.col(ERROR))
     return records.withColumn(ERROR, hidden)
@@ -55,7 +64,7 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
         values = F.when(reason.isNotNull(), F.array(*plain))
-        reason = F.udf(_without, "string")(reason, values)
+        reason = _udf(_without, StringType())(reason, values)
     if parted:
         there = [F.col(f"`{name}`").isNotNull() for name in parted]
         hides = reason.isNotNull() & reduce(lambda one, other: one | other, there)
@@ -72,6 +81,12 @@ def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
         lacks = len(redact.among(names)) < len(redact.columns)
         said = without_values(said, rows, Redaction.of(names) if lacks else redact)
     return F.regexp_replace(said, r"\s*\R\s*", " ")
+
+
+def _udf(function: Callable[..., Any], kind: DataType) -> Callable[..., Column]:
+    """A function of rows. Said to be no Arrow's, for PySpark otherwise asks its type hints, and
+    warns on each run that it learns nothing from them."""
+    return F.udf(function, kind, useArrow=False)
 
 
 def _without(reason: str | None, values: Sequence[str | None] | None) -> str | None:

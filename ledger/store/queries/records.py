@@ -47,11 +47,23 @@ def emitted_root(connection: Connection, root_id: int) -> Row[Any]:
     statement = text("SELECT * FROM root_state(:id)")
     found = connection.execute(statement, {"id": root_id}).first()
     if found is None:
+        shown = " as 'ackledger failed --records' shows it" if _lists_any(connection) else ""
         raise InputError(
-            f"no record {root_id}: expected the number of a record as 'ackledger failed --records' "
-            f"shows it; numbers go from 1 to {_last_root(connection)} so far, with gaps"
+            f"no record {root_id}: expected the number of a record{shown}; numbers go from 1 to"
+            f" {_last_root(connection)} so far, with gaps"
         )
     return found
+
+
+def _lists_any(connection: Connection) -> bool:
+    """Whether there is a record that ``failed --records`` lists."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM failed_message m
+                       JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
+                       WHERE m.status NOT IN ('recovered', 'superseded'))
+            OR EXISTS (SELECT FROM hold_sample JOIN batch USING (batch_id) WHERE status = 'held')
+    """)
+    return bool(connection.execute(statement).scalar_one())
 
 
 def _last_root(connection: Connection) -> int:
