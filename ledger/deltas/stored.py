@@ -64,14 +64,7 @@ class Part:
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
         """The anchors before a place, with what was seen, and those from there on."""
-        before, after = slice(None, place), slice(place, None)
-        carried = (
-            (None, None) if self.carried is None else (self.carried[before], self.carried[after])
-        )
-        return (
-            Part(self.rows.take(before), self.seen, carried[0]),
-            Part(self.rows.take(after), Seen(), carried[1]),
-        )
+        return self._of(slice(None, place), self.seen), self._of(slice(place, None), Seen())
 
     def scattered(self, buckets: int) -> list["Part"]:
         """The anchors by root: those of one root are in one of so many parts, a power of 2. The
