@@ -51,8 +51,9 @@ def quarantine(
 def required_reason(reason: str | None) -> str:
     """A person's reason as the ledger keeps it. Raises InputError if there is none, or dots alone,
     which stand for it in commands that are printed."""
-    if not (reason or "").strip(" .…\t\r\n"):
-        what = f"is {reason!r}" if (reason or "").strip() else "is empty"
+    text = (reason or "").strip()
+    if not text.strip(".…"):
+        what = f"is {text!r}" if text else "is empty"
         raise InputError(
             f"the reason {what}: say why these records may stay out, for those who look at them"
             " later"

@@ -23,7 +23,7 @@ _PIECE = re.compile(
 )
 _BRACKETS = re.compile(r"/\*|\*/")  # of comments, which lie in each other
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(\d+))?\))?")
-_MOST_DIGITS = 38  # of a decimal
+MOST_DIGITS = 38  # of a decimal
 # Types without parts, as Spark's parser takes them.
 _PLAIN = re.compile(
     r"""(?ix) boolean | tinyint | byte | smallint | short | int | integer | bigint | long | float
@@ -131,9 +131,9 @@ def _check_plain(what: str, text: str) -> None:
             f"{what}: expected a type of Spark, found {text!r}{suggestion(text.upper(), _USUAL)}"
         )
     precision, scale = int(plain["precision"] or 10), int(plain["scale"] or 0)
-    if not scale <= precision <= _MOST_DIGITS:
+    if not scale <= precision <= MOST_DIGITS:
         raise DeclarationError(
-            f"{what}: expected a decimal of at most {_MOST_DIGITS} digits, and no more of them"
+            f"{what}: expected a decimal of at most {MOST_DIGITS} digits, and no more of them"
             f" after the point, found {text!r}"
         )
 

@@ -71,6 +71,29 @@ def month(run, number):
     return batch
 
 
+@pytest.mark.parametrize("dedup", ["exact", Bloom(capacity=1000)], ids=["exact", "Bloom"])
+def test_a_row_that_a_sink_did_not_get_is_not_taken_for_delivered(
+    runner, tmp_path, sink_rows, dedup
+):
+    """Of a record that failed at the sink itself, which got another number of its rows than there
+    are, a replay delivers all rows: none is dropped that the sink may lack.
+    """
+    numbers(tmp_path, range(5))
+    losses(tmp_path)
+    misread = {"out": "n <> 3 OR copy <> 2"}
+    hurt = runner(
+        splitting(dedup), on_read=lambda step, frame: frame.where(misread.get(step, "true"))
+    )
+    assert hurt.settled(hurt.open()).failed == 1
+    assert [tuple(row) for row in rows(hurt.job.database, "SELECT step FROM failed_root")] == [
+        ("out",)
+    ]
+    assert (3, 2) not in sink_rows("out", "n", "copy")
+    run = runner(splitting(dedup))
+    assert run.settled(run.open_replay(1)).failed == 0
+    assert {*sink_rows("out", "n", "copy")} == {(n, copy) for n in range(5) for copy in (1, 2, 3)}
+
+
 @pytest.mark.parametrize("equal", [False, True], ids=["distinct rows", "equal rows"])
 @pytest.mark.parametrize(
     "dedup",

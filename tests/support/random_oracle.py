@@ -48,7 +48,7 @@ class Oracle:
         verdicts = Naming(self.plan, self.order, runs).verdicts()
         failed = set(verdicts)
         for sink in self.plan.sinks:
-            self._publish(sink, runs, failed)
+            self._publish(sink, runs, verdicts)
         if self.plan.combined:
             self._show(self.plan.combined, runs, runs[self.plan.combined].delivered, failed)
         if self.plan.carried:
@@ -139,9 +139,13 @@ class Oracle:
     def _identity(self, sink: Sink, row: Row) -> object:
         return row.key if sink.dedup == "keyed" else (*row.roots, row.key)
 
-    def _publish(self, sink: Sink, runs: Mapping[str, Run], failed: set[Root]) -> None:
-        """Exactly once rows of failed records stay out; at least once those of refused ones."""
-        run = runs[sink.name]
+    def _publish(
+        self, sink: Sink, runs: Mapping[str, Run], verdicts: Mapping[Root, tuple[str, str]]
+    ) -> None:
+        """Exactly once rows of failed records stay out; at least once those of refused ones. Which
+        rows a sink has of a record that failed there counts as not known: they come again."""
+        run, failed = runs[sink.name], set(verdicts)
+        unknown = {root for root, (step, _) in verdicts.items() if sink.name in step.split(", ")}
         if self.plan.exactly_once:
             self._show(sink.name, runs, run.rows, failed)
         else:
@@ -149,7 +153,9 @@ class Oracle:
             rows = [row for row in run.rows if not row.roots & refused]
             self._put(sink.name, runs, rows, set())
         for identity, times in Counter(
-            self._identity(sink, row) for row in self._shown[sink.name].get(self.round, [])
+            self._identity(sink, row)
+            for row in self._shown[sink.name].get(self.round, [])
+            if not row.roots & unknown
         ).items():
             self._delivered[sink.name][identity] += times
 

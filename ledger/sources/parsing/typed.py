@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pyspark.errors import ParseException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
@@ -20,7 +21,7 @@ def struct(schema: StructType | str) -> StructType:
         return schema
     try:
         parsed = StructType.fromDDL(schema)
-    except ParseException as exc:
+    except (PySparkException, Py4JError) as exc:  # of a precision that is too large, Java's own
         raise DeclarationError(
             f"schema {schema!r}: expected a StructType or DDL, for example 'id INT, name STRING':"
             f" {exc}"

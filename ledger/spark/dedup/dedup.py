@@ -24,11 +24,12 @@ from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
-from ledger.spark.frames.acked import published_rows
+from ledger.spark.frames.acked import Withheld, published_rows
 from ledger.spark.frames.inputs import user_columns
-from ledger.spark.frames.stored import local_rows
+from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import dedup as queries
+from ledger.store.queries import runs
 
 # Written out to the last microsecond: JSON's default keeps milliseconds.
 _EXACT = {
@@ -156,15 +157,18 @@ class Deduplicator:
 
     def _delivered(self) -> DataFrame:
         """Identities of all earlier deliveries, from their kept inputs."""
-        frames = [
-            self._identified(
-                published_rows(self._job, row.batch_id, row.input_run_id, self._step.name),
-                row.batch_id,
-                row.kind,
-            )
-            for row in self._earlier
-        ]
+        frames = [self._identified(self._got(row), row.batch_id, row.kind) for row in self._earlier]
         return reduce(DataFrame.unionByName, [frame.select(IDENTITY) for frame in frames])
+
+    def _got(self, earlier: Row[Any]) -> DataFrame:
+        """The rows that a sink has got of its kept input, but for those of records of which it did
+        not get each row once: nobody knows which of these it has.
+        """
+        sink = self._step.name
+        rows = published_rows(self._job, earlier.batch_id, earlier.input_run_id, sink)
+        lost = self._job.database.transact(lambda c: runs.roots_lost_at(c, earlier.batch_id, sink))
+        hidden = Withheld(roots=local_numbers(self._job.spark, ROOT, lost)) if lost else Withheld()
+        return hidden.keep(rows)
 
     def _identified(
         self, rows: DataFrame, batch_id: int | None = None, kind: str | None = None

@@ -297,6 +297,17 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 
 
+def roots_lost_at(connection: Connection, batch_id: int, sink: str) -> list[int]:
+    """Roots of a settled batch that failed at a sink: it refused a row of theirs, or did not get
+    each of them once."""
+    statement = text("""
+        SELECT root_id FROM failed_root
+        WHERE batch_id = :id AND :sink = ANY (string_to_array(step, ', '))
+        ORDER BY 1
+    """)
+    return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
+
+
 def forget_fails(connection: Connection, batch_id: int) -> None:
     """Remove the explicit fails of a decided batch: failed_root has them. At least once those of
     its sinks stay, for they say which rows a sink has left out."""
