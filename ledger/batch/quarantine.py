@@ -53,7 +53,7 @@ def required_reason(reason: str | None) -> str:
     which stand for it in commands that are printed."""
     text = (reason or "").strip()
     if not text.strip(".…"):
-        what = f"is {text!r}" if text else "is empty"
+        what = f"is {reason!r}" if text else "is empty"
         raise InputError(
             f"the reason {what}: say why these records may stay out, for those who look at them"
             " later"

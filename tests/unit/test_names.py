@@ -1,8 +1,12 @@
 """Names of columns and tables that would damage something silently are refused, each in one
 line."""
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import ArithmeticException, ParseException
 from pyspark.sql.types import LongType, StructField, StructType
 
 from ledger import DeltaSink, ParquetSink, PostgresSink
@@ -11,7 +15,7 @@ from ledger.errors import DeclarationError, StageError
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.sinks.postgres.fit import new_columns
 from ledger.sinks.postgres.table import Place
-from ledger.sources.parsing.typed import check_schema
+from ledger.sources.parsing.typed import check_schema, struct
 
 OWN = frozenset({"_anchor", "_failed"})
 
@@ -42,6 +46,26 @@ def test_names_that_spark_or_the_ledger_confuses(names, message):
 def test_names_that_are_fine():
     """The ledger's own names where they are meant, dots, blanks and other letters pass."""
     check_names("x", ["_anchor", "_failed", "a.b", "a b", "_tenant", "größe", "batch"], own=OWN)
+
+
+JAVA = SimpleNamespace(_target_id="o1", getMessage=lambda: "no such precision")
+REFUSED = [
+    ParseException("no such precision"),
+    ArithmeticException("no such precision"),
+    Py4JJavaError("An error occurred while calling x", JAVA),
+]
+
+
+@pytest.mark.parametrize("raised", REFUSED, ids=lambda raised: type(raised).__name__)
+def test_a_schema_that_spark_refuses(monkeypatch, raised):
+    """Whatever Spark raises of a schema, it is refused as a declaration, with Spark's words."""
+
+    def refuse(ddl):
+        raise raised
+
+    monkeypatch.setattr(StructType, "fromDDL", refuse)
+    with pytest.raises(DeclarationError, match=r"schema 'a TIME\(7\)': .*no such precision$"):
+        struct("a TIME(7)")
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, DeltaSink])

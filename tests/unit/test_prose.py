@@ -65,7 +65,6 @@ BARE = {  # of records, and where a batch's own words say it
     ("quarantine.py", "found.status"),
     ("replay_matches.py", "found.status"),
     ("forgetting.py", "emitted.status"),
-    ("notify.py", "batch.status"),
 }
 MODULES = sorted((ROOT / "ledger").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "ledger" / "airflow" / "pages" / "static").glob("*.js"))

@@ -42,7 +42,8 @@ def misspelt(
         # Looked for by its own name, a column that is there costs nothing.
         looks = [is_null & text.rlike(_looks(names)) for is_null, names in missing]
         escaped = F.contains(text, F.lit("\\")) & text.rlike(_ESCAPED)
-        reason = F.when(_any([*looks, escaped, text.rlike(_FOREIGN)]), reason)
+        foreign = (F.octet_length(text) != F.length(text)) & text.rlike(_FOREIGN)
+        reason = F.when(_any([*looks, escaped, foreign]), reason)
     return F.when(_any([is_null for is_null, _ in missing]), reason)
 
 

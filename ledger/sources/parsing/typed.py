@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import ArithmeticException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
@@ -21,10 +21,11 @@ def struct(schema: StructType | str) -> StructType:
         return schema
     try:
         parsed = StructType.fromDDL(schema)
-    except (PySparkException, Py4JError) as exc:  # of a precision that is too large, Java's own
+    except (ParseException, ArithmeticException, Py4JJavaError) as exc:  # what no type can be, too
+        reason = exc.java_exception.getMessage() if isinstance(exc, Py4JJavaError) else exc
         raise DeclarationError(
             f"schema {schema!r}: expected a StructType or DDL, for example 'id INT, name STRING':"
-            f" {exc}"
+            f" {reason}"
         ) from exc
     if not isinstance(parsed, StructType):
         raise DeclarationError(f"schema {schema!r}: expected columns, found one type")

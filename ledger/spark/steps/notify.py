@@ -31,7 +31,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if not batch.status.decided:
         raise NotReadyError(
-            f"batch {batch_id} is {batch.status}: sources are told once it is settled"
+            f"batch {batch_id} is {batch.status.words}: sources are told once it is settled"
         )
     told = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
