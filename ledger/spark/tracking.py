@@ -106,7 +106,9 @@ class Tracked:
         wrote = (outcome.wrote.rows, outcome.wrote.xor)
         require_equal(f"rows and XOR of {name} in run {number}", self.rooting.wrote.seen, wrote)
         edges = self.rooting.edges * len(self.job.pipeline.consumers(name))
-        require_equal(f"edges of {name} in run {number}", edges, outcome.posted.emitted_edges)
+        require_equal(
+            f"rows passed on by {name} in run {number}", edges, outcome.posted.emitted_edges
+        )
         if self.acks.by_reading:
             require_read(self.job, self.run, outcome)
 
@@ -175,7 +177,7 @@ class Emits:
         """
         where = f"{self.run.step} in run {self.run.run_id}"
         require_equal(f"records of {where}", written, outcome.wrote.rows)
-        require_equal(f"roots of {where}", emitted.roots, outcome.posted.rows)
+        require_equal(f"tracked records of {where}", emitted.roots, outcome.posted.rows)
         if not emitted.remainder:
             require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
@@ -212,7 +214,7 @@ def readings(job: Job, run: OpenedRun, carried: Carried = Carried.ALL) -> list[P
 def require_read(job: Job, run: OpenedRun, outcome: Outcome) -> None:
     """Raise IntegrityError unless all edges were acked that a run's inputs have to it."""
     edges = sum(edges_to(job, name, read) for name, read in run.inputs.items())
-    require_equal(f"edges to {run.step} in run {run.run_id}", edges, outcome.posted.acked_edges)
+    require_equal(f"rows read by {run.step} in run {run.run_id}", edges, outcome.posted.acked_edges)
 
 
 def edges_to(job: Job, name: str, read: Run) -> int:

@@ -174,7 +174,7 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     with run.job.database.owner.begin() as connection:
         size = path.stat().st_size
         connection.exec_driver_sql(f"UPDATE step_run_file SET bytes = {size}")
-    with pytest.raises(IntegrityError, match=f"edges to odd in run 2: wrote {COUNT}, found 19"):
+    with pytest.raises(IntegrityError, match=f"rows read by odd in run 2: wrote {COUNT}, found 19"):
         run.step(batch, "odd")
     found = rows(run.job.database, "SELECT state FROM step_run WHERE step = 'odd'")
     assert [row.state for row in found] == ["failed"]
@@ -188,7 +188,7 @@ def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_
     statement = "UPDATE step_run SET emitted_edges = emitted_edges + 1 WHERE step = 'numbers'"
     with run.job.database.owner.begin() as connection:
         connection.exec_driver_sql(statement)
-    with pytest.raises(IntegrityError, match="edges to odd"):
+    with pytest.raises(IntegrityError, match="rows read by odd"):
         run.step(batch, "odd")
     with run.job.database.owner.begin() as connection:
         connection.exec_driver_sql(statement.replace("+ 1", "- 1"))

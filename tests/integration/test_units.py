@@ -294,7 +294,7 @@ def test_a_row_of_two_units_is_refused(spark):
         return orders.groupBy().agg(F.sum("cents").alias("cents"), collect_anchors())
 
     made.sink("sales", ParquetSink("sales"), reads="total")
-    with pytest.raises(StageError, match=r"roots \d+ and \d+, whose units differ \(customer\)"):
+    with pytest.raises(StageError, match=r"records \d+ and \d+, whose units differ \(customer\)"):
         testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
 
 

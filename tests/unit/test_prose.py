@@ -52,14 +52,8 @@ CLUMSY = {
     r"held batch(?:es)?": "on hold",
     r"(?:records?|units?) held|held (?:records?|units?|with)|--held": "kept back",
 }
-# Inner words where no user reads them: places that tests watch, a pattern of what the ledger keeps;
-# and in two modules of ledger/spark, whose messages are yet to lose them.
-INNER_STRINGS = {
-    "ledger/batch/explain.py",
-    "ledger/core/probes.py",
-    "ledger/spark/frames/anchors.py",
-    "ledger/spark/tracking.py",
-}
+# Inner words where no user reads them: places that tests watch, a pattern of what the ledger keeps.
+INNER_STRINGS = {"ledger/batch/explain.py", "ledger/core/probes.py"}
 # Where a message has the status of a record, or a batch's bare one still.
 BARE = {  # of records, and where a batch's own words say it
     ("quarantine.py", "found.status"),

@@ -187,7 +187,7 @@ class Roots:
             )
         if found["strangers"] is not None:
             raise StageError(
-                f"stage {self._stage!r} returned a row of roots {found['strangers']}, whose units"
+                f"stage {self._stage!r} returned a row of records {found['strangers']}, whose units"
                 f" differ ({', '.join(self._unit or ())}): expected the records of a row to agree"
                 " in these columns. See SELECT * FROM root_state(root), or leave out unit=, which"
                 " makes the batch the unit"
