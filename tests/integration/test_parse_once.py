@@ -40,3 +40,27 @@ def test_a_text_is_parsed_once(spark, tmp_path, format):
     again = {"json": 1, "csv": 0}[format]
     assert sorted(of_records) == ["n,IntegerType", *["n,StringType"] * (1 + again)]
     assert sorted(row["more"] for row in used.collect()) == [2, 4]
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_the_jvm_compiles_how_a_text_is_parsed(spark, tmp_path, format):
+    """A method of more than 8,000 bytes stays interpreted, several times as slow."""
+    kinds = ["INT", "STRING", "TIMESTAMP", "DOUBLE", "DECIMAL(10,2)"] * 4
+    names = [f"c{number}" for number in range(len(kinds))]
+    text = {"csv": f"{','.join(names)}\n", "json": '{"c0":1}\n'}[format]
+    (tmp_path / "in.txt").write_text(text)
+    schema = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
+    source = FileSource(str(tmp_path / "in.txt"), schema=schema, format=format)
+    records = source_of("in", source).reader(spark).records(Claimed("in", str(tmp_path / "in.txt")))
+    sizes = method_sizes(spark, records)
+    assert sizes
+    assert max(sizes) <= 8000
+
+
+def method_sizes(spark, frame):
+    """Of each part that Spark compiles to run a frame the bytes of its largest method."""
+    debug = getattr(spark._jvm.org.apache.spark.sql.execution.debug, "package$")
+    plan = frame._jdf.queryExecution().executedPlan()
+    parts = getattr(debug, "MODULE$").codegenStringSeq(plan)
+    return [parts.apply(number)._3().maxMethodCodeSize() for number in range(parts.size())]

@@ -22,8 +22,7 @@ from ledger.sources.parsing import keys, numerals, values
 from ledger.sources.parsing.fitting import kept
 from ledger.sources.parsing.typed import CORRUPT
 
-_MARKED, _EXACT = "_ackledger_marked", "_ackledger_exact"
-_RECORD, _TEXTS = "_ackledger_record", "_ackledger_texts"
+_RECORD, _EXACT, _TEXTS = "_ackledger_record", "_ackledger_exact", "_ackledger_texts"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
 PARTED = (
@@ -91,12 +90,12 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
     """
     given, names = lines.columns, form.schema.names
     others = [name for name in given if name != TEXT]
-    marked = _barrier(lines.select("*", _marked(form).alias(_MARKED)))
     record = _record(form, values.parsed_type, F.col(TEXT)).alias(_RECORD)
-    read = _barrier(marked.select("*", record, _exact(form).alias(_EXACT)))
-    typed = _barrier(read.select("*", *_columns(form)))
-    as_text = _record(form, _as_text, F.coalesce(_MARKED, TEXT))
-    texts = F.when(_misfits(form), as_text).alias(_TEXTS)
+    read = _barrier(lines.select("*", record))
+    exact = _barrier(read.select("*", _exact(form).alias(_EXACT)))
+    typed = _barrier(exact.select("*", *_columns(form)))
+    text = F.when(F.col(_EXACT).isNotNull(), _marked(form)).otherwise(F.col(TEXT))
+    texts = F.when(_misfits(form), _record(form, _as_text, text)).alias(_TEXTS)
     told = _barrier(typed.select("*", texts))
     judged = _barrier(told.select(*given, *_named(names), _error(form)))
     good = F.col(ERROR).isNull()
@@ -128,7 +127,7 @@ def _read(form: Format, field: StructField) -> Column:
     if form.format == "csv":
         return read
     restored = numerals.restored(read, exact[field.name], field.dataType)
-    return F.when(exact.isNotNull(), restored).otherwise(read)
+    return F.when(exact.isNotNull(), _aside(restored)).otherwise(read)
 
 
 def is_unclosed(form: Format) -> Column:
@@ -200,24 +199,21 @@ def _options(form: Format) -> dict[str, str]:
     return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **strict, **own}
 
 
-def _marked(form: Format) -> Column:
-    """A line of JSON with marks at its numbers, if Spark's reader may change one of them."""
-    nothing = F.lit(None).cast("string")
-    if form.format == "csv":
-        return nothing
-    value = F.col(TEXT)
-    doubtful = numerals.doubtful(value, form.schema, form.options)
-    if doubtful is None:
-        return nothing
-    return F.when(doubtful, numerals.marked(value, form.options))
-
-
 def _exact(form: Format) -> Column:
-    """A record of a marked line; null where the line has no marks."""
+    """A record of JSON with marks at its numbers, if Spark's reader may have changed one of them;
+    null where it has changed none.
+    """
     if form.format == "csv":
         return F.lit(None)
-    read = _record(form, lambda kind, _: numerals.texts(kind), F.col(_MARKED))
-    return F.when(F.col(_MARKED).isNotNull(), read)
+    read = _record(form, lambda kind, _: numerals.texts(kind), _marked(form))
+    doubtful = numerals.doubtful(
+        F.col(TEXT), form.schema, form.options, F.col(_RECORD), corrupt=CORRUPT
+    )
+    return F.when(doubtful, read)
+
+
+def _marked(form: Format) -> Column:
+    return numerals.marked(F.col(TEXT), form.options)
 
 
 def _quoted(name: str) -> str:
@@ -286,8 +282,17 @@ def _misfit(form: Format) -> Column:
         shown = F.left(text, F.lit(_MOST_SHOWN))
         found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
     declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
-    other = F.when(F.col(_RECORD)[CORRUPT].isNotNull(), f"expected {declared}")
-    return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found, other)
+    no_record = F.when(texts[CORRUPT].isNotNull(), _not_a_record(form))
+    is_corrupt = F.col(_RECORD)[CORRUPT].isNotNull()
+    reason = F.coalesce(no_record, *found, F.when(is_corrupt, f"expected {declared}"))
+    return F.when(texts.isNotNull() | is_corrupt, _aside(reason))
+
+
+def _aside(rare: Column) -> Column:
+    """A column that is seldom asked for, evaluated apart from the others: in one method with them
+    its code is too much for the JVM to compile.
+    """
+    return F.get(F.transform(F.array(F.lit(0)), lambda _: rare), F.lit(0))
 
 
 def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
@@ -371,7 +376,8 @@ def _json_shape(form: Format) -> list[tuple[Column, Column]]:
     # from_json reads the first value of a line and forgets what follows it. Where the first brace
     # that closes is the last character nothing follows; else the line is parsed again, with an
     # object after it that has to be the second of the two.
-    ends = F.instr(value, "}") == F.length(F.rtrim(value))
+    before = F.substring_index(value, "}", 1)
+    ends = F.octet_length(before) == F.octet_length(value) - 1
     two = F.concat(F.lit("["), value, F.lit(f',{{"{_END}":1}}]'))
     end = StructType([StructField(_END, IntegerType())])
     read = F.from_json(two, ArrayType(end), _options(form))

@@ -194,8 +194,10 @@ class _Text:
         text = self._spark.read.text(literal(paths)).selectExpr(f"value AS {TEXT}", _FILE, _FIRST)
         # Of CSV only an empty line is no record: one of blanks or separators has values.
         line = F.col(TEXT)
-        record = F.trim(line, F.lit(_BLANKS)) if self.form.format == "json" else line
-        return self._without_headers(text).where(record != "")
+        is_record = line != ""
+        if self.form.format == "json":
+            is_record = line.startswith("{") | (F.trim(line, F.lit(_BLANKS)) != "")
+        return self._without_headers(text).where(is_record)
 
     def repeated_headers(self) -> list[tuple[str, None]]:
         """Lines equal to their file's header beyond the first.

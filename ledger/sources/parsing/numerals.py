@@ -32,6 +32,9 @@ _OWN_TEXT = (
     rf"|-?+0\.(?!000)\d{{0,7}}[1-9]){_END}"
 )
 _FEW_DIGITS = rf"-?+(?:\d++|(?=[\d.]{{1,16}}+[^\d.])\d++\.\d++){_END}"
+# A text that may have been made of a number, and how one begins that was made of anything else.
+_TEXT_OF_NUMBER = r"^(?:[-+.\deE]++|[-+][NI]\w++)$"
+_TEXT_OF_OTHER = '[{"NI'
 _AS_DECIMAL = r"-?+(?:\d{1,38}+|(?=[\d.]{1,39}+(?![\d.]))\d++\.\d++|0\.\d{1,38}+)"  # in a VARIANT
 
 
@@ -53,10 +56,15 @@ def texts(kind: DataType) -> DataType:
     return values.rebuilt(kind, lambda _: StringType())
 
 
-def doubtful(text: Column, schema: StructType, options: Mapping[str, str]) -> Column | None:
+def doubtful(
+    text: Column, schema: StructType, options: Mapping[str, str], read: Column, corrupt: str
+) -> Column:
     """Whether a line has a number of which Spark makes another text, or another decimal, and a
-    column that might get it; None if the schema has no such column."""
-    conditions = []
+    column that might have got it.
+
+    ``read``: what Spark has made of the line, with a column ``corrupt`` for what does not fit.
+    """
+    conditions = [F.lit(False)]
     for kept, usual in (
         (_is_text, _OWN_TEXT),
         (_is_decimal, _FEW_DIGITS),
@@ -71,8 +79,26 @@ def doubtful(text: Column, schema: StructType, options: Mapping[str, str]) -> Co
             # A backslash may be a part of a name that is written otherwise.
             named = rf'"(?:{"|".join(sorted(names))})"\s*+:\s*+(?:[\[{{]|{number})|\\'
             condition = text.rlike(named) & condition
+        if kept is _is_text:  # one that was made of a number looks like it: no line is searched
+            got = [_got_number(read[one.name], one.dataType) for one in schema.fields]
+            condition = _any([*got, read[corrupt].isNotNull()]) & condition
         conditions.append(condition)
-    return reduce(lambda one, other: one | other, conditions) if conditions else None
+    return _any(conditions)
+
+
+def _any(conditions: list[Column]) -> Column:
+    return reduce(lambda one, other: one | other, conditions)
+
+
+def _got_number(value: Column, kind: DataType) -> Column:
+    """Whether a value may be the text of a number, or may have one in it."""
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return value.isNotNull()
+    if not _is_text(kind):
+        return F.lit(False)
+    first = F.ascii(value)
+    number = first.between(ord("+"), ord("9")) & value.rlike(_TEXT_OF_NUMBER)
+    return number | first.isin([ord(one) for one in _TEXT_OF_OTHER])
 
 
 def marked(text: Column, options: Mapping[str, str]) -> Column:
