@@ -64,8 +64,8 @@ class Job:
 
     The others are for tests. ``few_rows``: how many deltas are posted with the commit, and not
     before it. ``driver_bytes``: of how many bytes of the ledger's columns the deltas are folded
-    in the driver, and not in the executors. ``on_read``: changes the rows that a step reads.
-    ``on_task``: changes the tasks that post.
+    in the driver, and not in the executors. ``on_read``: changes the rows that a step reads, and
+    ``on_write`` those that a sink hands to its writer. ``on_task``: changes the tasks that post.
     """
 
     spark: SparkSession
@@ -75,6 +75,7 @@ class Job:
     few_rows: int = FEW_ROWS
     driver_bytes: int = DRIVER_BYTES
     on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
+    on_write: Callable[[str, DataFrame], DataFrame] = _unchanged
     on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
     def folder(self, run: OpenedRun) -> str:

@@ -12,6 +12,7 @@ from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
 from ledger.batch.settlement import settle_once
 from ledger.deltas import stored
 from ledger.errors import IntegrityError
+from ledger.execution import settle_and_follow
 from tests.support.ledgers import one, rows
 
 COUNT = 20
@@ -157,6 +158,42 @@ def test_what_a_sink_reads_otherwise_than_it_lies_is_named(runner, ways, change,
     assert [tuple(row) for row in failed] == [(n, "out") for n in sorted(lost)]
     assert settlement.failed == len(lost)
     assert ways("out")[-1].startswith("a frame")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.where("n <> 3"),
+        lambda frame: frame.where("n <> 3").unionByName(frame.where("n = 4")),
+    ],
+    ids=["lost", "lost and doubled"],
+)
+@pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
+def test_a_sink_whose_writer_alone_got_other_rows_fails(runner, sink_rows, change, fields):
+    """What the sink reads once more may be all right: nothing is acked that its writer did not
+    get, and the next try delivers all.
+    """
+    run = runner(chain(thrice), **fields, on_write=hurt("out", change))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "thrice")
+    with pytest.raises(IntegrityError, match=r"rows read by out in run 3: wrote .* edges, XOR"):
+        run.step(batch, "out")
+    runner(chain(thrice), **fields).step(batch, "out")
+    settle_and_follow(run.job, batch.batch_id)
+    assert len(sink_rows("out", "n")) == COUNT * 3
+
+
+def test_a_sink_whose_writer_alone_lost_an_untracked_row_fails(runner):
+    """Such a row has no edge: it is missed among the rows."""
+    made = Pipeline("chain")
+    made.source("numbers", FileSource("in.csv", schema="n INT"), track="n <> 3")
+    made.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(made, on_write=hurt("out", lambda frame: frame.where("n <> 3")))
+    batch = run.open()
+    run.step(batch, "numbers")
+    with pytest.raises(IntegrityError, match="rows read by out in run 2: wrote 19 with 19 edges"):
+        run.step(batch, "out")
 
 
 @pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
