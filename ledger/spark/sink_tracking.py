@@ -142,7 +142,8 @@ class AcksRows:
         """How many edges all rows have."""
         if ROOTS not in frame.columns:
             return F.count(ROOT)
-        return F.coalesce(F.sum(F.size(ROOTS)), F.lit(0))
+        # Of null ``size`` is -1 without ANSI, ``array_size`` is null.
+        return F.coalesce(F.sum(F.array_size(ROOTS)), F.lit(0))
 
 
 _EDGES = "edges"
