@@ -66,11 +66,13 @@ class Folded:
     wrote: Seen = _NOTHING
     read_carried: int = 0
 
-    def __add__(self, other: "Folded") -> "Folded":
-        return Folded(
-            united([self.deltas, other.deltas]),
-            self.wrote + other.wrote,
-            self.read_carried + other.read_carried,
+    @classmethod
+    def joined(cls, parts: Sequence["Folded"]) -> "Folded":
+        """What all parts add, at least one: a delta for each root."""
+        return cls(
+            united([part.deltas for part in parts]),
+            sum((part.wrote for part in parts), _NOTHING),
+            sum(part.read_carried for part in parts),
         )
 
 

@@ -5,7 +5,6 @@ several inputs, marks.
 import struct
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,10 @@ from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
 from ledger.core.redaction import Redaction
+from ledger.deltas import kernel
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
-from ledger.deltas.kernel import fold_read
+from ledger.deltas.kernel import fold_read, order_of
 from ledger.deltas.portions import (
     Carried,
     Folded,
@@ -32,7 +32,7 @@ from ledger.deltas.portions import (
     fold_rows_read,
 )
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Written
+from ledger.deltas.stored import Seen, Written
 from ledger.deltas.windows import UnorderedError
 from ledger.storage.manifest import DataFile
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
@@ -180,7 +180,7 @@ def windows_of(rows):
 def united(parts):
     """What all parts add."""
     nothing = Rows(*(np.array([], np.int64) for _ in range(3)))
-    return reduce(Folded.__add__, parts, Folded(fold_read(nothing, edges_of(1))))
+    return Folded.joined([Folded(fold_read(nothing, edges_of(1))), *parts])
 
 
 def require(folded, rows, oracle, inputs, lists):
@@ -291,6 +291,23 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
         with windows_of(window), suppress(UnorderedError):
             parts, whole = reading.in_order(file), reading.gathered([file])
             assert as_dict(united(parts).deltas) == as_dict(united(whole).deltas)
+
+
+def test_parts_are_joined_at_once(monkeypatch):
+    """Each delta of a thousand parts is sorted once, and not with each part that follows."""
+    rows = [Rows(*(np.array([n % 7, n]) for _ in range(3))) for n in range(1000)]
+    parts = [Folded(fold_read(one, edges_of(1)), Seen(2, n), n) for n, one in enumerate(rows)]
+    sizes = []
+
+    def noted(keys):
+        sizes.append(len(keys[0]))
+        return order_of(keys)
+
+    monkeypatch.setattr(kernel, "order_of", noted)
+    joined = Folded.joined(parts)
+    assert sizes == [sum(len(part.deltas.root) for part in parts)]
+    assert as_dict(joined.deltas) == as_dict(fold_read(Rows.joined(rows), edges_of(1)))
+    assert (joined.wrote.rows, joined.read_carried) == (2000, sum(range(1000)))
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])

@@ -91,7 +91,7 @@ def _folded_here(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> list[Folde
                 parts, line.way = driver.fold_files(plan.portion, plan.footers)
                 folded += parts
     deltas = sum(len(part.deltas.root) for part in folded)
-    return [reduce(Folded.__add__, folded)] if folded and deltas <= job.few_rows else folded
+    return [Folded.joined(folded)] if folded and deltas <= job.few_rows else folded
 
 
 def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> Outcome:
