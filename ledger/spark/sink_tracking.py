@@ -156,7 +156,7 @@ def _own(frame: DataFrame) -> Column:
 def _tally(witness: Witness) -> Tally:
     """Of the rows that have passed by and are the run's own; waits for the action."""
     counted = witness.counted
-    return Tally(counted[OWN], counted[_EDGES], witness.seen[1])
+    return Tally(counted[OWN], counted[_EDGES], witness.seen.xor)
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:

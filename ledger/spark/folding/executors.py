@@ -184,7 +184,7 @@ def _exchanged(
     parted = flat.repartition(buckets, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
     fold_table = replace(portion, files=()).fold_table
     outcomes = _by_rows(job, run, parted, fold_table, first, None)
-    return [*outcomes, Outcome(run, wrote=Seen(*seen.seen))]
+    return [*outcomes, Outcome(run, wrote=seen.seen)]
 
 
 def _by_rows(
