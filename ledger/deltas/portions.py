@@ -134,6 +134,9 @@ class Portion(Protocol):
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """What files add together, in whatever order their rows lie."""
+    def as_they_lie(self, file: DataFile) -> Iterator[Folded]:
+        """What a file adds, in whatever order its rows lie; not ``by_input``."""
+
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ class Records:
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """The same of several files, which have no record in common."""
+    as_they_lie = in_order
+
         return iter(each(self._fold, files))
 
     def _fold(self, file: DataFile) -> Folded:

@@ -3,7 +3,7 @@ several inputs, marks.
 """
 
 import struct
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
 from ledger.core.redaction import Redaction
-from ledger.deltas import kernel
+from ledger.deltas import kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_read, order_of
@@ -32,8 +32,9 @@ from ledger.deltas.portions import (
     fold_rows_read,
 )
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Seen, Written
+from ledger.deltas.stored import Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
+from ledger.spark.folding import executors
 from ledger.storage.manifest import DataFile
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
 
@@ -305,9 +306,18 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
     assert as_dict(found.deltas) == oracle.deltas()
     assert (found.read_carried, found.deltas.with_rows) == (taken_over, 0)
     for file in files:
-        with windows_of(window), suppress(UnorderedError):
-            parts, whole = reading.in_order(file), reading.gathered([file])
-            assert as_dict(united(parts).deltas) == as_dict(united(whole).deltas)
+        with windows_of(window):
+            parts, whole = list(reading.as_they_lie(file)), united(reading.gathered([file]))
+            assert as_dict(united(parts).deltas) == as_dict(whole.deltas)
+            roots = [part.rows.root.tolist() for part in reading.parts(file)]
+            flat = [root for of_part in roots for root in of_part]
+            if flat != sorted(flat):
+                with pytest.raises(UnorderedError, match=file.path):
+                    list(reading.in_order(file))
+                continue
+            found = united(reading.in_order(file))
+            assert as_dict(found.deltas) == as_dict(whole.deltas)
+            assert found.read_carried == whole.read_carried
 
 
 def test_parts_are_joined_at_once(monkeypatch):
@@ -401,3 +411,31 @@ def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, kept):
         (folded,) = records.gathered(files)
         (fails,) = folded.deltas.fails
         assert fails.details == details
+
+
+def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):
+    """An executor posts a window before it reads the next, in whatever order its rows lie, and
+    however large the file is.
+    """
+    rows = [(n, [(11 - n, 0, n)], None, None, None) for n in range(12)]
+    (file,) = written([rows], 1, lists=False)
+    oracle, windows = Oracle(edges_of(1)), []
+    for n in range(12):
+        oracle.ack(11 - n, 0, n)
+
+    def noted(*given):
+        windows.clear()
+        for window in read_windows(*given):
+            windows.append(window)
+            yield window
+
+    class Posting:
+        def post(self, bucket, parts):
+            return [(len(windows), part.deltas) for part in parts]
+
+    monkeypatch.setattr(portions, "read_windows", noted)
+    reading = Reading([file], edges_of(1), len(rows))
+    with windows_of(2):
+        posted = executors._fold_file(reading, [file], 0, Posting(), 0, 1)
+    assert [read for read, _ in posted] == [1, 2, 3, 4, 5, 6]
+    assert as_dict(kernel.united([deltas for _, deltas in posted])) == oracle.deltas()

@@ -162,7 +162,9 @@ def _fold_file(
     try:
         return to.post(bucket, portion.in_order(file))
     except UnorderedError:  # nothing of the bucket was committed
-        if portion.by_input and file.rows > most:
+        if not portion.by_input:
+            return to.post(bucket, portion.as_they_lie(file))
+        if file.rows > most:
             return _report(unordered=number)
     return to.post(bucket, portion.gathered([file]))
 
