@@ -91,7 +91,9 @@ class Part:
             return [self]
         shift = np.uint64(64 - (buckets.bit_length() - 1))
         bucket = (self.rows.root.view(np.uint64) * _SPREAD) >> shift
-        order = np.argsort(bucket.astype(np.uint16), kind="stable")  # a radix sort
+        order = np.argsort(
+            bucket.astype(np.min_scalar_type(buckets - 1)), kind="stable"
+        )  # by radix, up to 65,536
         ends = np.cumsum(np.bincount(bucket.astype(np.intp), minlength=buckets))
         first, *others = np.split(order, ends[:-1])
         return [self._of(first, self.seen), *(self._of(places, Seen()) for places in others)]

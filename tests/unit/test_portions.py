@@ -32,7 +32,7 @@ from ledger.deltas.portions import (
     fold_rows_read,
 )
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Seen, Written, read_windows
+from ledger.deltas.stored import Part, Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
 from ledger.spark.folding import executors
 from ledger.storage.manifest import DataFile
@@ -439,3 +439,21 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
         posted = executors._fold_file(reading, [file], 0, Posting(), 0, 1)
     assert [read for read, _ in posted] == [1, 2, 3, 4, 5, 6]
     assert as_dict(kernel.united([deltas for _, deltas in posted])) == oracle.deltas()
+
+
+@pytest.mark.parametrize("buckets", [2, 1 << 17])
+def test_rows_are_scattered_by_root(buckets):
+    """All rows of a root are in one part, in their order, however many parts there are."""
+    root = np.random.default_rng(3).integers(-5, 5, 40)
+    place = np.arange(len(root))
+    parts = Part(Rows(root, place, place), Seen(40)).scattered(buckets)
+    full = [part for part in parts if len(part.rows)]
+    assert len(parts) == buckets
+    assert sum(part.seen.rows for part in parts) == 40
+    expected = {n: np.flatnonzero(root == n).tolist() for n in set(root.tolist())}
+    found = {}
+    for part in full:
+        for n in set(part.rows.root.tolist()):
+            assert n not in found
+            found[n] = part.rows.position[part.rows.root == n].tolist()
+    assert found == expected
