@@ -43,8 +43,8 @@ STORED = {
 
 
 FEW_ROWS = 100_000  # deltas that are posted with the commit: no connection but its own
-# Of the ledger's columns in memory: as much is folded in the driver. 16 million rows of a stage
-# have 256 MiB, and lie in 10 MB of files.
+# Of the ledger's columns and deltas in memory: as much is folded in the driver. 16 million rows of
+# a stage, eight to a root, have 320 MiB, and lie in 10 MB of files.
 DRIVER_BYTES = 1 << 29
 
 # What a task runs in an executor: it folds and posts deltas, and tells what it has posted.
@@ -64,9 +64,10 @@ class Job:
     """The surroundings of a step: session, ledger, settings and pipeline.
 
     The others are for tests. ``few_rows``: how many deltas are posted with the commit, and not
-    before it. ``driver_bytes``: of how many bytes of the ledger's columns the deltas are folded
-    in the driver, and not in the executors. ``on_read``: changes the rows that a step reads, and
-    ``on_write`` those that a sink hands to its writer. ``on_task``: changes the tasks that post.
+    before it. ``driver_bytes``: up to how many bytes of the ledger's columns and deltas these are
+    folded in the driver, and not in the executors. ``on_read``: changes the rows that a step
+    reads, and ``on_write`` those that a sink hands to its writer. ``on_task``: changes the tasks
+    that post.
     """
 
     spark: SparkSession

@@ -36,6 +36,7 @@ from ledger.deltas.stored import Part, Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
 from ledger.spark.folding import executors
 from ledger.storage.manifest import DataFile
+from ledger.storage.parquet import read_row_group
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
 
 BIGINT, TEXT, FLAG = pa.int64(), pa.string(), pa.bool_()
@@ -411,6 +412,28 @@ def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, kept):
         (folded,) = records.gathered(files)
         (fails,) = folded.deltas.fails
         assert fails.details == details
+
+
+def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
+    """Of groups in which records failed, one at a time, and of those records alone."""
+    path, read = tmp_path / "malformed.parquet", []
+    errors = [n in (1, 6, 7, 11) for n in range(12)]
+    given = {
+        "_ackledger_error": pa.array(["bad" if bad else None for bad in errors], TEXT),
+        "_ackledger_raw": [f"raw {n}" for n in range(12)],
+    }
+    pq.write_table(pa.table(given), path, row_group_size=3)
+
+    def noted(stored, group, names):
+        read.append(group)
+        return read_row_group(stored, group, names)
+
+    monkeypatch.setattr(portions, "read_row_group", noted)
+    records = Records([DataFile(str(path), 1, 12, 0)], 100, 10, edges_of(0))
+    (folded,) = records.gathered(records.files)
+    (fails,) = folded.deltas.fails
+    assert (fails.root.tolist(), fails.details) == ([101, 106, 107], ["raw 1", "raw 6", "raw 7"])
+    assert read == [0, 2]
 
 
 def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):
