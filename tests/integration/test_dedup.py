@@ -166,7 +166,7 @@ def test_rows_written_and_rows_dropped_are_those_that_were_read(
         return
     hurt.step(replay, "out")
     assert [one.fold_way for one in caplog.records if hasattr(one, "fold_way")] == [
-        "1 files gathered, in the driver"
+        "1 file gathered, in the driver"
     ]
     assert settle_once(run.job.database, replay.batch_id).failed == 0
 
