@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import psycopg2
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -10,8 +11,8 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
 from ledger.batch.settlement import settle_once
-from ledger.deltas import stored
-from ledger.errors import IntegrityError
+from ledger.deltas import posting, stored
+from ledger.errors import IntegrityError, UnavailableError
 from ledger.execution import settle_and_follow
 from ledger.spark.session import session_conf
 from tests.support.ledgers import one, rows
@@ -233,6 +234,47 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
         run.step(batch, "odd")
     found = rows(run.job.database, "SELECT state FROM step_run WHERE step = 'odd'")
     assert [row.state for row in found] == ["failed"]
+
+
+@pytest.mark.parametrize("fields", [{}, DRIVER], ids=["commit", "threads"])
+def test_a_run_whose_check_fails_in_the_driver_has_posted_nothing(runner, fields):
+    """The deltas are checked before the first of them is posted."""
+    run = runner(chain(odd, acks="on_read"), **fields)
+    batch = run.open()
+    run.step(batch, "numbers")
+    with run.job.database.owner.begin() as connection:
+        connection.exec_driver_sql("UPDATE step_run SET emitted_edges = emitted_edges + 1")
+    with pytest.raises(IntegrityError, match="rows read by odd in run 2"):
+        run.step(batch, "odd")
+    for table in ("step_run_bucket", "ledger_delta"):
+        posted = rows(run.job.database, f"SELECT DISTINCT step_run_id FROM {table}")
+        assert [tuple(row) for row in posted] == [(1,)]
+
+
+def test_one_bucket_that_is_not_posted_fails_the_run(runner, monkeypatch):
+    """What the others posted counts for nothing: the next try posts all of it."""
+    run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
+    batch = run.open()
+    run.step(batch, "numbers")
+    post_bucket, posted = posting.post_bucket, []
+
+    def post_but_one(dsn, batch_id, run_id, bucket, parts):
+        if bucket == 1:
+            raise psycopg2.OperationalError("connection refused")
+        posted.append(post_bucket(dsn, batch_id, run_id, bucket, parts).rows)
+
+    monkeypatch.setattr(posting, "post_bucket", post_but_one)
+    with pytest.raises(UnavailableError, match="deltas of run 2: connection refused"):
+        run.step(batch, "scattered")
+    monkeypatch.undo()
+    assert len(posted) == 2
+    assert min(posted) > 0
+    found = one(run.job.database, "SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
+    assert found[0] == sum(posted)
+    run.step(batch, "scattered")
+    run.step(batch, "out")
+    settlement = settle_once(run.job.database, batch.batch_id)
+    assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
 def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_path):
