@@ -36,7 +36,7 @@ class Tally:
         return Tally(self.rows + other.rows, self.edges + other.edges, self.xor ^ other.xor)
 
     def __str__(self) -> str:
-        return f"{self.rows} with {self.edges} edges, XOR {self.xor}"
+        return f"{self.rows} ({self.edges} tracked, XOR {self.xor})"
 
 
 class SinkTracking(Protocol):
