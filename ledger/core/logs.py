@@ -57,10 +57,12 @@ def about_failure(exc: BaseException) -> Iterator[None]:
     """Lines that are logged within have the keys of the place where ``exc``, or what caused it,
     was raised.
     """
-    seen: BaseException | None = exc
-    while seen is not None and not hasattr(seen, _NOTED):
-        seen = seen.__cause__ or seen.__context__
-    with about(**getattr(seen, _NOTED, {})):
+    cause: BaseException | None = exc
+    seen: set[int] = set()  # nothing keeps an exception from being a cause of itself
+    while cause is not None and not hasattr(cause, _NOTED) and id(cause) not in seen:
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    with about(**getattr(cause, _NOTED, {})):
         yield
 
 

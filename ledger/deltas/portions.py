@@ -6,11 +6,12 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ledger.core.column_names import (
     ANCHORS,
@@ -48,10 +49,11 @@ from ledger.deltas.stored import (
 )
 from ledger.deltas.windows import Apply, Windowed
 from ledger.storage.manifest import DataFile
-from ledger.storage.parquet import read, stored_file
+from ledger.storage.parquet import read_row_group, stored_file
 
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns that say whose a row is, and if it goes on
+FEW = 1_000  # records whose text is cut at a time
 _NOTHING = Seen()
 Places = npt.NDArray[np.intp]
 
@@ -66,11 +68,13 @@ class Folded:
     wrote: Seen = _NOTHING
     read_carried: int = 0
 
-    def __add__(self, other: "Folded") -> "Folded":
-        return Folded(
-            united([self.deltas, other.deltas]),
-            self.wrote + other.wrote,
-            self.read_carried + other.read_carried,
+    @classmethod
+    def joined(cls, parts: Sequence["Folded"]) -> "Folded":
+        """What all parts add, at least one: a delta for each root."""
+        return cls(
+            united([part.deltas for part in parts]),
+            sum((part.wrote for part in parts), _NOTHING),
+            sum(part.read_carried for part in parts),
         )
 
 
@@ -129,6 +133,9 @@ class Portion(Protocol):
         """What a file adds that shares no input with another, in the order of its roots. Raises
         UnorderedError where its rows lie in another.
         """
+
+    def as_they_lie(self, file: DataFile) -> Iterator[Folded]:
+        """What a file adds, in whatever order its rows lie; not ``by_input``."""
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """What files add together, in whatever order their rows lie."""
@@ -262,6 +269,8 @@ class Records:
         """One delta a record; one that did not parse fails, with its raw text."""
         yield self._fold(file)
 
+    as_they_lie = in_order
+
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """The same of several files, which have no record in common."""
         return iter(each(self._fold, files))
@@ -290,12 +299,29 @@ class Records:
             columns = stored.schema_arrow.names
             if self.redact.among(columns):
                 return [None] * int(failing.sum())
-            table = read(stored, [name for name in (RAW, NAMES) if name in columns])
-        rows = table.slice(0, len(failing)).filter(pa.array(failing)).to_pylist()
-        return [
-            None if self.redact.may_be_in(row.get(NAMES), row[RAW]) else _text(row[RAW])
-            for row in rows
-        ]
+            details: list[str | None] = []
+            first = 0
+            for group in range(stored.metadata.num_row_groups):
+                rows = stored.metadata.row_group(group).num_rows
+                of_group = failing[first : first + rows]
+                if of_group.any():
+                    details += self._texts(stored, group, of_group)
+                first += rows
+        return details
+
+    def _texts(self, stored: pq.ParquetFile, group: int, failing: Flags) -> Iterator[str | None]:
+        """The same of the first records of a row group; only one group is in memory."""
+        names = [name for name in (RAW, NAMES) if name in stored.schema_arrow.names]
+        table = read_row_group(stored, group, names).slice(0, len(failing))
+        for row in _each(table.filter(pa.array(failing))):
+            hidden = self.redact.may_be_in(row.get(NAMES), row[RAW])
+            yield None if hidden else _text(row[RAW])
+
+
+def _each(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a table, a few of them at a time as objects of Python."""
+    for batch in table.to_batches(FEW):
+        yield from batch.to_pylist()
 
 
 def _text(raw: bytes | str | None) -> str | None:

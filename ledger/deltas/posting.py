@@ -21,6 +21,7 @@ from ledger.deltas.kernel import Deltas, Fails
 NO_REASON = "no reason given"
 CHUNK_BYTES = 1 << 16  # handed to the connection at once; its default, 8 KiB, costs a tenth more
 CHUNK_ROWS = 1 << 16
+FAIL_ROWS = 1_000  # with their texts
 
 _DELTA = "batch_id, step_run_id, root_id, delta, acked, emitted_edges, acked_edges"
 _FAIL = "batch_id, step_run_id, root_id, reason, detail, shared"
@@ -133,19 +134,28 @@ def _put_bucket(cursor: Any, run_id: int, bucket: int, posted: Posted) -> None:
 
 def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Sequence[Fails]) -> None:
     """COPY the roots that fail, with their reasons."""
-    lines = StringIO()
-    writer = csv.writer(lines)
+    if any(len(some.root) for some in fails):
+        lines = Stream(_fail_lines(batch_id, run_id, fails))
+        cursor.copy_expert(f"COPY root_fail ({_FAIL}) FROM STDIN (FORMAT csv)", lines)
+
+
+def _fail_lines(batch_id: int, run_id: int, fails: Sequence[Fails]) -> Iterator[bytes]:
+    """Lines of CSV, a few at a time: the texts are in memory once already."""
     for some in fails:
         # COPY takes "" for NULL.
         reasons = [cut(storable(word)) or NO_REASON for word in some.words]
-        details = some.details or [None] * len(some.root)
-        columns = (some.root.tolist(), some.reason.tolist(), details, some.shared.tolist())
-        for root, reason, detail, shared in zip(*columns, strict=True):
-            kept = None if detail is None else storable(detail)
-            writer.writerow([batch_id, run_id, root, reasons[reason], kept, shared])
-    if lines.tell():
-        lines.seek(0)
-        cursor.copy_expert(f"COPY root_fail ({_FAIL}) FROM STDIN (FORMAT csv)", lines)
+        for start in range(0, len(some.root), FAIL_ROWS):
+            rows = slice(start, start + FAIL_ROWS)
+            root, reason, shared = (
+                column[rows].tolist() for column in (some.root, some.reason, some.shared)
+            )
+            details = some.details[rows] if some.details else [None] * len(root)
+            lines = StringIO()
+            writer = csv.writer(lines)
+            for number, code, detail, flag in zip(root, reason, details, shared, strict=True):
+                kept = None if detail is None else storable(detail)
+                writer.writerow([batch_id, run_id, number, reasons[code], kept, flag])
+            yield lines.getvalue().encode()
 
 
 def partition(batch_id: int) -> str:

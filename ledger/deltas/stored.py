@@ -23,25 +23,42 @@ from ledger.core.column_names import (
 )
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of
-from ledger.deltas.rows import NONE, Codes, Flags, Longs, Places, Rows, Texts
+from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Texts
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, read, stored_file
 
 UNIT = "unit"  # a field of an anchor
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
+LOW_BITS = 0x7FFFFFFF  # of a hash that is summed: the sum of four billion fits a long
 WINDOW_ROWS = 1 << 20  # of a file that are read and folded at a time
 _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Rows, and the XOR of the hashes of what tells where each comes from."""
+    """Rows, and XOR and sum of the hashes of what tells where each comes from: ``LOW_BITS`` of
+    each are summed. Equal rows cancel in the XOR, and not in the sum.
+    """
 
     rows: int = 0
     xor: int = 0
+    sum: int = 0
+
+    @classmethod
+    def of(cls, hashes: Hashes, counts: Counts | None = None) -> "Seen":
+        """Rows with these hashes; ``counts``: how many have each; None: one."""
+        low = (hashes & np.uint64(LOW_BITS)).view(np.int64)
+        if counts is None:
+            rows, summed, odd = len(hashes), low.sum(), hashes
+        else:
+            rows, summed, odd = counts.sum(), low @ counts, hashes[counts % 2 == 1]
+        return cls(int(rows), int(np.bitwise_xor.reduce(odd).view(np.int64)), int(summed))
 
     def __add__(self, other: "Seen") -> "Seen":
-        return Seen(self.rows + other.rows, self.xor ^ other.xor)
+        return Seen(self.rows + other.rows, self.xor ^ other.xor, self.sum + other.sum)
+
+    def __str__(self) -> str:
+        return f"{self.rows}, XOR {self.xor}, sum {self.sum}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +91,9 @@ class Part:
             return [self]
         shift = np.uint64(64 - (buckets.bit_length() - 1))
         bucket = (self.rows.root.view(np.uint64) * _SPREAD) >> shift
-        order = np.argsort(bucket.astype(np.uint16), kind="stable")  # a radix sort
+        order = np.argsort(
+            bucket.astype(np.min_scalar_type(buckets - 1)), kind="stable"
+        )  # by radix, up to 65,536
         ends = np.cumsum(np.bincount(bucket.astype(np.intp), minlength=buckets))
         first, *others = np.split(order, ends[:-1])
         return [self._of(first, self.seen), *(self._of(places, Seen()) for places in others)]
@@ -101,7 +120,7 @@ class Written:
         for table, position in read_windows(file, _OWN):
             rows, places = self.rows(table, position)
             carried = carried_of(table, places)
-            yield Part(rows, Seen(len(table), self._identity(table)), carried)
+            yield Part(rows, _seen(table), carried)
 
     def rows(self, table: pa.Table, position: Longs) -> tuple[Rows, npt.NDArray[np.intp]]:
         """The anchors of a table, and which row each is of."""
@@ -116,30 +135,6 @@ class Written:
         # Who acks rows because they were read does not ask what they come from.
         parent = _longs(anchors[PARENT]) if PARENT in anchors else root
         return Rows(root, parent, position[places], number, first, shared, *marks), places
-
-    def _identity(self, table: pa.Table) -> int:
-        """The XOR of the rows' identities, as Spark's ``xxhash64`` has them."""
-        if ANCHORS not in table.column_names:
-            names = [name for name in (ROOT, PARENT, INPUT) if name in table.column_names]
-            columns = _unpaired([_combined(table[name]) for name in names]) if names else []
-            mixed = np.full(len(columns[0]) if columns else 0, SEED, np.uint64)
-            for column in columns:
-                mixed = _chained(column, mixed)
-        else:
-            mixed = np.full(len(table), SEED, np.uint64)
-            lists = _combined(table[ANCHORS])
-            starts, lengths = _lists(lists)
-            fields = [
-                lists.values.field(place) for place in range(lists.type.value_type.num_fields)
-            ]
-            for place in range(int(lengths.max(initial=0))):
-                mine = np.flatnonzero(lengths > place)
-                chosen = pa.array(starts[mine] + place)
-                hashes = mixed[mine]
-                for field in fields:
-                    hashes = _chained(field.take(chosen), hashes)
-                mixed[mine] = hashes
-        return int(np.bitwise_xor.reduce(mixed).view(np.int64)) if len(mixed) else 0
 
 
 def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
@@ -250,8 +245,39 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
     return numbers
 
 
-def _unpaired(columns: list[pa.Array]) -> list[pa.Array]:
-    """One row of each odd number of equal ones that follow each other: the XOR is the same."""
+def _seen(table: pa.Table) -> Seen:
+    """The rows of a table, by what tells where each comes from: the hashes are those that
+    Spark's ``xxhash64`` has of these columns.
+    """
+    if ANCHORS in table.column_names:
+        return Seen.of(_hashes_of_lists(_combined(table[ANCHORS])))
+    columns = [_combined(table[n]) for n in (ROOT, PARENT, INPUT) if n in table.column_names]
+    if not columns:
+        return Seen(len(table))
+    columns, counts = _stretches(columns)
+    hashes = np.full(len(columns[0]), SEED, np.uint64)
+    for column in columns:
+        hashes = _chained(column, hashes)
+    return Seen.of(hashes, counts)
+
+
+def _hashes_of_lists(lists: pa.ListArray) -> Hashes:
+    """The hash of each list of structs."""
+    hashes = np.full(len(lists), SEED, np.uint64)
+    starts, lengths = _lists(lists)
+    fields = [lists.values.field(place) for place in range(lists.type.value_type.num_fields)]
+    for place in range(int(lengths.max(initial=0))):
+        longer = np.flatnonzero(lengths > place)
+        elements = pa.array(starts[longer] + place)
+        mixed = hashes[longer]
+        for field in fields:
+            mixed = _chained(field.take(elements), mixed)
+        hashes[longer] = mixed
+    return hashes
+
+
+def _stretches(columns: list[pa.Array]) -> tuple[list[pa.Array], Counts | None]:
+    """Of equal rows that follow each other one, and how many they are; None: each is by itself."""
     keys: list[npt.NDArray[Any]] = []
     for column in columns:
         is_text = pa.types.is_dictionary(column.type) or pa.types.is_string(column.type)
@@ -260,9 +286,9 @@ def _unpaired(columns: list[pa.Array]) -> list[pa.Array]:
             keys.append(_valid(column))
     starts = changes(*keys)
     if len(starts) == len(columns[0]):
-        return columns
-    odd = pa.array(starts[lengths_of(starts, len(columns[0])) % 2 == 1])
-    return [column.take(odd) for column in columns]
+        return columns, None
+    distinct = [column.take(pa.array(starts)) for column in columns]
+    return distinct, lengths_of(starts, len(columns[0]))
 
 
 def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:

@@ -61,6 +61,12 @@ class Windowed(ABC):
         if waiting:
             yield self.fold(joined(waiting))
 
+    def as_they_lie(self, file: DataFile) -> Iterator[Any]:
+        """What a file adds, window by window, where each row is folded by itself: a root may come
+        again.
+        """
+        return map(self.fold, self.parts(file))
+
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Any]:
         """What files add together: their rows are scattered by root into parts of about a window,
         each of which is folded by itself. ``each``: how the files, and then the parts, are gone

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import DROPPED, FAILED, PARENT, ROOT
+from ledger.deltas.stored import LOW_BITS, Seen
 from ledger.errors import IntegrityError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
@@ -42,8 +43,8 @@ STORED = {
 
 
 FEW_ROWS = 100_000  # deltas that are posted with the commit: no connection but its own
-# Of the ledger's columns in memory: as much is folded in the driver. 16 million rows of a stage
-# have 256 MiB, and lie in 10 MB of files.
+# Of the ledger's columns and deltas in memory: as much is folded in the driver. 16 million rows of
+# a stage, eight to a root, have 320 MiB, and lie in 10 MB of files.
 DRIVER_BYTES = 1 << 29
 
 # What a task runs in an executor: it folds and posts deltas, and tells what it has posted.
@@ -63,9 +64,10 @@ class Job:
     """The surroundings of a step: session, ledger, settings and pipeline.
 
     The others are for tests. ``few_rows``: how many deltas are posted with the commit, and not
-    before it. ``driver_bytes``: of how many bytes of the ledger's columns the deltas are folded
-    in the driver, and not in the executors. ``on_read``: changes the rows that a step reads.
-    ``on_task``: changes the tasks that post.
+    before it. ``driver_bytes``: up to how many bytes of the ledger's columns and deltas these are
+    folded in the driver, and not in the executors. ``on_read``: changes the rows that a step
+    reads, and ``on_write`` those that a sink hands to its writer. ``on_task``: changes the tasks
+    that post.
     """
 
     spark: SparkSession
@@ -75,6 +77,7 @@ class Job:
     few_rows: int = FEW_ROWS
     driver_bytes: int = DRIVER_BYTES
     on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
+    on_write: Callable[[str, DataFrame], DataFrame] = _unchanged
     on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
     def folder(self, run: OpenedRun) -> str:
@@ -138,11 +141,11 @@ def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any
         return nothing
 
 
-_COUNTS = ("rows", "xor", "failed", "dropped")
+_COUNTS = ("rows", "xor", "sum", "failed", "dropped")
 
 
 class Witness:
-    """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
+    """Counts rows, and XORs and sums hashes of chosen columns, where a frame passes by.
 
     ``failed``: the column that holds the reason of a row that fails, if the frame has it.
     ``mixing``: what of a frame's rows is XORed in place of the hash of columns. ``counting``: what
@@ -168,13 +171,17 @@ class Witness:
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, observed when it is next executed."""
-        mixed = F.bit_xor(F.xxhash64(*self._columns)) if self._columns else F.lit(0)
+        mixed, summed = F.lit(0), F.lit(0)
+        if self._columns:
+            hashed = F.xxhash64(*self._columns)
+            mixed, summed = F.bit_xor(hashed), F.sum(hashed.bitwiseAND(F.lit(LOW_BITS)))
         if self._mixing is not None:
             mixed = self._mixing(frame)
         return frame.observe(
             self._observation,
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(mixed, F.lit(0)).alias("xor"),
+            F.coalesce(summed, F.lit(0)).alias("sum"),
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
             *(count(frame).alias(name) for name, count in self._counting.items()),
@@ -189,7 +196,7 @@ class Witness:
     @property
     def rows(self) -> int:
         """Rows seen; waits for the action."""
-        return self.seen[0]
+        return self.seen.rows
 
     @property
     def failed(self) -> int:
@@ -210,10 +217,10 @@ class Witness:
         return {name: metrics[name] for name in self._counting}
 
     @property
-    def seen(self) -> tuple[int, int]:
-        """Rows and XOR seen; waits for the action."""
+    def seen(self) -> Seen:
+        """Rows, XOR and sum seen; waits for the action."""
         metrics = self._metrics()
-        return metrics["rows"], metrics["xor"]
+        return Seen(metrics["rows"], metrics["xor"], metrics["sum"])
 
     def _metrics(self) -> dict[str, int]:
         seen = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))

@@ -2,6 +2,7 @@
 delivered before.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -21,6 +22,23 @@ from ledger.spark.tracking import edges_of, edges_to, readings
 OWN = "own"  # rows that a sink has read, and not taken over from an earlier batch
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Rows of its input that a sink has read, and number and XOR of their edges to it: one for
+    each root of a row.
+    """
+
+    rows: int = 0
+    edges: int = 0
+    xor: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.rows + other.rows, self.edges + other.edges, self.xor ^ other.xor)
+
+    def __str__(self) -> str:
+        return f"{self.rows} ({self.edges} tracked, XOR {self.xor})"
+
+
 class SinkTracking(Protocol):
     """What of a sink's run is folded and checked. ``wrote``: witness of the rows that its writer
     gets, which counts those of the run's ``OWN``.
@@ -28,9 +46,12 @@ class SinkTracking(Protocol):
 
     wrote: Witness
 
-    def fold(self, rows: DataFrame, held: int) -> Outcome:
-        """Fold what the sink acks. ``rows``: what it reads. ``held``: how many it has in its files
-        or has dropped. Raises IntegrityError unless it has read just these.
+    def tally(self, dropped: DataFrame | None) -> Tally:
+        """Of the input's rows that are dropped, for other batches delivered them; None: none."""
+
+    def fold(self, rows: DataFrame, dropped: Tally) -> Outcome:
+        """Fold what the sink acks. ``rows``: what it reads. Raises IntegrityError unless these are
+        the rows that it has written and those that it has dropped.
         """
 
 
@@ -41,47 +62,62 @@ class UntrackedSink:
         self.wrote = Witness(counting={OWN: _own})
         self._run = run
 
-    def fold(self, rows: DataFrame, held: int) -> Outcome:
+    def tally(self, dropped: DataFrame | None) -> Tally:
+        """How many they are; they have no edges."""
+        return Tally() if dropped is None else Tally(dropped.count())
+
+    def fold(self, rows: DataFrame, dropped: Tally) -> Outcome:
         """Nothing."""
         return Outcome(self._run)
 
 
 class AcksRows:
-    """Of a tracked sink. Where the writer got each row of the input once, the input's own files
-    say what is acked: the XOR and the number of the edges that passed by on their way to the
-    writer are those of the files. Otherwise, as with rows that other batches delivered, the rows
-    are read once more as the sink reads them.
+    """Of a tracked sink. Where it took each row of the input once, to write or to drop it, the
+    input's own files say what is acked: number and XOR of the edges of these rows are those of the
+    files. Otherwise the rows are read once more as the sink reads them. These have to be the rows
+    that it took: a reading by itself does not say what the writer got.
     """
 
     def __init__(self, job: Job, run: OpenedRun) -> None:
         self._job, self._run = job, run
-        self.wrote = Witness(mixing=self._mixed, counting={OWN: _own, "edges": self._counted})
+        self.wrote = self._witness()
 
-    def fold(self, rows: DataFrame, held: int) -> Outcome:
+    def tally(self, dropped: DataFrame | None) -> Tally:
         """See ``SinkTracking``."""
-        outcome = None
-        if self.wrote.counted["edges"] == self._edges:
-            outcome = fold_here(
-                self._job, self._run, readings(self._job, self._run), self._is_proved
-            )
-        return self._as_read(rows, held) if outcome is None else outcome
+        if dropped is None:
+            return Tally()
+        counts = (_own(dropped), self._counted(dropped), F.coalesce(self._mixed(dropped), F.lit(0)))
+        (row,) = dropped.agg(*counts).collect()
+        return Tally(*row)
 
-    def _as_read(self, rows: DataFrame, held: int) -> Outcome:
-        read = Witness()
+    def fold(self, rows: DataFrame, dropped: Tally) -> Outcome:
+        """See ``SinkTracking``."""
+        taken = _tally(self.wrote) + dropped
+
+        def is_proved(outcome: Outcome) -> bool:
+            posted = outcome.posted
+            return (taken.edges, taken.xor) == (posted.acked_edges, posted.acked_xor)
+
+        outcome = None
+        # A row without a root has no edge: it shows in the number of rows alone.
+        if (taken.rows, taken.edges) == (self._run.input_run.output_rows, self._edges):
+            outcome = fold_here(self._job, self._run, readings(self._job, self._run), is_proved)
+        return self._as_read(rows, taken) if outcome is None else outcome
+
+    def _as_read(self, rows: DataFrame, taken: Tally) -> Outcome:
+        read = self._witness()
         anchors = ROOTS if ROOTS in rows.columns else ROOT
         watched = root_rows(read.watch(rows.select(anchors, POSITION)))
 
         def check(outcome: Outcome) -> None:
-            require_equal(f"rows read by {self._run.step}", read.rows, held)
+            what = f"rows read by {self._run.step} in run {self._run.run_id}"
+            require_equal(what, taken, _tally(read))
 
         frame = Frame(watched, edges_of(self._job, self._run), self._edges)
         return fold(self._job, self._run, [frame], check)
 
-    def _is_proved(self, outcome: Outcome) -> bool:
-        """Whether the edges of the input's files are those of the rows that were written."""
-        posted = outcome.posted
-        wrote = self.wrote.counted["edges"], self.wrote.seen[1]
-        return wrote == (posted.acked_edges, posted.acked_xor)
+    def _witness(self) -> Witness:
+        return Witness(mixing=self._mixed, counting={OWN: _own, _EDGES: self._counted})
 
     @cached_property
     def _edges(self) -> int:
@@ -106,11 +142,21 @@ class AcksRows:
         """How many edges all rows have."""
         if ROOTS not in frame.columns:
             return F.count(ROOT)
-        return F.coalesce(F.sum(F.size(ROOTS)), F.lit(0))
+        # Of null ``size`` is -1 without ANSI, ``array_size`` is null.
+        return F.coalesce(F.sum(F.array_size(ROOTS)), F.lit(0))
+
+
+_EDGES = "edges"
 
 
 def _own(frame: DataFrame) -> Column:
     return F.count(POSITION)
+
+
+def _tally(witness: Witness) -> Tally:
+    """Of the rows that have passed by and are the run's own; waits for the action."""
+    counted = witness.counted
+    return Tally(counted[OWN], counted[_EDGES], witness.seen.xor)
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:

@@ -1,5 +1,6 @@
 """What a sink delivers once: replays of partly delivered records, and keys over batches."""
 
+import logging
 from collections import Counter
 from contextlib import closing
 
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.settlement import settle_once
-from ledger.errors import ConfigurationError, StageError
+from ledger.errors import ConfigurationError, IntegrityError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
@@ -129,6 +130,45 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
         # Of 7 two rows came before. Of 9 the first replay brings one again and one anew, the second
         # all three again; where its rows are equal they count by number: two of two, two of three.
         assert dropped == ([0, 4, 2] if equal else [0, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (lambda frame: frame, False),
+        (lambda frame: frame.where("n <> 7"), True),
+        (lambda frame: frame.where("n <> 7").unionByName(frame.where("n = 8").limit(1)), True),
+    ],
+    ids=["all", "lost", "lost and doubled"],
+)
+def test_rows_written_and_rows_dropped_are_those_that_were_read(
+    runner, tmp_path, sink_rows, caplog, change, refused
+):
+    """Of a sink that drops what was delivered both together are its input's rows, each once: its
+    files say so, without another reading. A row that its writer did not get is missed.
+    """
+    caplog.set_level(logging.INFO, "ledger.spark.folding.fold")
+    numbers(tmp_path, range(10))
+    losses(tmp_path, (7, 2), (8, 1))
+    run = runner(splitting("exact"))
+    assert run.settled(run.open()).failed == 2
+    losses(tmp_path)
+    replay = run.open_replay(1)
+    hurt = runner(
+        splitting("exact"), on_write=lambda step, rows: change(rows) if step == "out" else rows
+    )
+    for step in ("numbers", "thrice", "lossy"):
+        hurt.step(replay, step)
+    caplog.clear()
+    if refused:
+        with pytest.raises(IntegrityError, match=r"rows read by out in run .*: wrote"):
+            hurt.step(replay, "out")
+        return
+    hurt.step(replay, "out")
+    assert [one.fold_way for one in caplog.records if hasattr(one, "fold_way")] == [
+        "1 file gathered, in the driver"
+    ]
+    assert settle_once(run.job.database, replay.batch_id).failed == 0
 
 
 def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):

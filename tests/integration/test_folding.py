@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import psycopg2
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -10,8 +11,10 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
 from ledger.batch.settlement import settle_once
-from ledger.deltas import stored
-from ledger.errors import IntegrityError
+from ledger.deltas import posting, stored
+from ledger.errors import IntegrityError, UnavailableError
+from ledger.execution import settle_and_follow
+from ledger.spark.session import session_conf
 from tests.support.ledgers import one, rows
 
 COUNT = 20
@@ -159,6 +162,59 @@ def test_what_a_sink_reads_otherwise_than_it_lies_is_named(runner, ways, change,
     assert ways("out")[-1].startswith("a frame")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.where("n <> 3"),
+        lambda frame: frame.where("n <> 3").unionByName(frame.where("n = 4")),
+    ],
+    ids=["lost", "lost and doubled"],
+)
+@pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
+def test_a_sink_whose_writer_alone_got_other_rows_fails(runner, sink_rows, change, fields):
+    """What the sink reads once more may be all right: nothing is acked that its writer did not
+    get, and the next try delivers all.
+    """
+    run = runner(chain(thrice), **fields, on_write=hurt("out", change))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "thrice")
+    with pytest.raises(IntegrityError, match=r"rows read by out in run 3: wrote .* tracked, XOR"):
+        run.step(batch, "out")
+    runner(chain(thrice), **fields).step(batch, "out")
+    settle_and_follow(run.job, batch.batch_id)
+    assert len(sink_rows("out", "n")) == COUNT * 3
+
+
+def test_a_sink_whose_writer_alone_lost_an_untracked_row_fails(runner):
+    """Such a row has no edge: it is missed among the rows."""
+    made = Pipeline("chain")
+    made.source("numbers", FileSource("in.csv", schema="n INT"), track="n <> 3")
+    made.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(made, on_write=hurt("out", lambda frame: frame.where("n <> 3")))
+    batch = run.open()
+    run.step(batch, "numbers")
+    with pytest.raises(IntegrityError, match=r"rows read by out in run 2: wrote 19 .19 tracked"):
+        run.step(batch, "out")
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_rows_of_other_batches_are_not_counted_as_edges(runner, ways, spark, ansi):
+    """Rows that a replay takes over have no roots, whatever Spark takes for the size of null."""
+
+    def with_another(frame):
+        return frame.unionByName(frame.select("pair").limit(1), allowMissingColumns=True)
+
+    made = Pipeline("chain")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.stage(reads="numbers", whole=True)(whole)
+    made.sink("out", ParquetSink("out"), reads="whole")
+    run = runner(made, **DRIVER, on_write=hurt("out", with_another))
+    with session_conf(spark, {"spark.sql.ansi.enabled": ansi}):
+        assert run.settled(run.open()).failed == 0
+    assert [way.endswith("in the driver") for way in ways("out")] == [True]
+
+
 @pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
 def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     """A row that is gone from the files of its input, unnoticed by their sizes, fails the stage."""
@@ -178,6 +234,47 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
         run.step(batch, "odd")
     found = rows(run.job.database, "SELECT state FROM step_run WHERE step = 'odd'")
     assert [row.state for row in found] == ["failed"]
+
+
+@pytest.mark.parametrize("fields", [{}, DRIVER], ids=["commit", "threads"])
+def test_a_run_whose_check_fails_in_the_driver_has_posted_nothing(runner, fields):
+    """The deltas are checked before the first of them is posted."""
+    run = runner(chain(odd, acks="on_read"), **fields)
+    batch = run.open()
+    run.step(batch, "numbers")
+    with run.job.database.owner.begin() as connection:
+        connection.exec_driver_sql("UPDATE step_run SET emitted_edges = emitted_edges + 1")
+    with pytest.raises(IntegrityError, match="rows read by odd in run 2"):
+        run.step(batch, "odd")
+    for table in ("step_run_bucket", "ledger_delta"):
+        posted = rows(run.job.database, f"SELECT DISTINCT step_run_id FROM {table}")
+        assert [tuple(row) for row in posted] == [(1,)]
+
+
+def test_one_bucket_that_is_not_posted_fails_the_run(runner, monkeypatch):
+    """What the others posted counts for nothing: the next try posts all of it."""
+    run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
+    batch = run.open()
+    run.step(batch, "numbers")
+    post_bucket, posted = posting.post_bucket, []
+
+    def post_but_one(dsn, batch_id, run_id, bucket, parts):
+        if bucket == 1:
+            raise psycopg2.OperationalError("connection refused")
+        posted.append(post_bucket(dsn, batch_id, run_id, bucket, parts).rows)
+
+    monkeypatch.setattr(posting, "post_bucket", post_but_one)
+    with pytest.raises(UnavailableError, match="deltas of run 2: connection refused"):
+        run.step(batch, "scattered")
+    monkeypatch.undo()
+    assert len(posted) == 2
+    assert min(posted) > 0
+    found = one(run.job.database, "SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
+    assert found[0] == sum(posted)
+    run.step(batch, "scattered")
+    run.step(batch, "out")
+    settlement = settle_once(run.job.database, batch.batch_id)
+    assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
 def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_path):

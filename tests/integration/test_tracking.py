@@ -29,10 +29,11 @@ from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.execution import publish_settled
 from ledger.spark.folding.fold import fold
-from ledger.spark.steps import sink
+from ledger.spark.steps import sink, stage
 from ledger.spark.steps import source as emit
 from ledger.spark.tasks import watching
 from ledger.spark.tracking import edges_of
+from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import one, rows
@@ -341,6 +342,31 @@ def test_records_changed_after_their_manifest(
     monkeypatch.setattr(emit, "take_manifest", take)
     run.steps(batch)
     assert settle_once(run.job.database, batch.batch_id).failed == 1
+
+
+def test_half_of_the_rows_stored_twice(runner, tmp_path, monkeypatch, folded_by):
+    """Rows that are lost after they were written are missed, also where as many others come twice,
+    and where each input has two rows, which cancel in the XOR of what is written.
+    """
+    numbers(tmp_path)
+
+    def twice(frame):
+        return frame.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
+
+    run = runner(chain(twice))
+    batch = run.open()
+    run.step(batch, "numbers")
+
+    def take_and_damage(folder):
+        manifest = take_manifest(folder)
+        (file,) = manifest.files
+        half = pq.read_table(file.path).slice(0, COUNT)
+        pq.write_table(pa.concat_tables([half, half]), file.path)
+        return manifest
+
+    monkeypatch.setattr(stage, "take_manifest", take_and_damage)
+    with pytest.raises(IntegrityError, match=r"rows of twice in run 2: wrote 40, XOR 0, sum "):
+        run.step(batch, "twice")
 
 
 @pytest.mark.parametrize("damage", ["lose", "change"])

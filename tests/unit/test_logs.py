@@ -119,6 +119,14 @@ def test_structlog_has_the_keys():
     assert "batch_id" not in structlog.contextvars.get_contextvars()
 
 
+def test_a_failure_that_causes_itself():
+    """It is looked through once, and has no keys."""
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    with about_failure(first):
+        assert logs.current() == {}
+
+
 @pytest.mark.parametrize("chosen", LogFormat)
 def test_a_drivers_last_error_is_found_in_either_format(chosen):
     """A task of Airflow repeats it as the reason of its failure; other loggers and levels are none

@@ -3,9 +3,8 @@ several inputs, marks.
 """
 
 import struct
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,10 @@ from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
 from ledger.core.redaction import Redaction
+from ledger.deltas import kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
-from ledger.deltas.kernel import fold_read
+from ledger.deltas.kernel import fold_read, order_of
 from ledger.deltas.portions import (
     Carried,
     Folded,
@@ -32,9 +32,11 @@ from ledger.deltas.portions import (
     fold_rows_read,
 )
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Written
+from ledger.deltas.stored import Part, Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
+from ledger.spark.folding import executors
 from ledger.storage.manifest import DataFile
+from ledger.storage.parquet import read_row_group
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
 
 BIGINT, TEXT, FLAG = pa.int64(), pa.string(), pa.bool_()
@@ -154,17 +156,18 @@ def expected(rows, edges, acks):
     return oracle
 
 
-def identity(rows, inputs, lists):
-    """The XOR of Spark's ``xxhash64`` of what the rows come from, by another library."""
-    found = 0
+def witnessed(rows, inputs):
+    """Rows, and XOR and sum of Spark's ``xxhash64`` of what they come from, by another library."""
+    mixed, summed = 0, 0
     for row in rows:
         seed = 42
         for one in sorted(named(one, inputs) for one in row[1]):
             for value in one[:1] if row[4] is not None else one:
                 data = value.encode() if isinstance(value, str) else struct.pack("<q", value)
                 seed = xxhash.xxh64_intdigest(data, seed=seed)
-        found ^= seed
-    return found - (1 << 64) if found >> 63 else found
+        mixed ^= seed
+        summed += seed & 0x7FFFFFFF
+    return Seen(len(rows), mixed - (1 << 64) if mixed >> 63 else mixed, summed)
 
 
 @contextmanager
@@ -180,16 +183,16 @@ def windows_of(rows):
 def united(parts):
     """What all parts add."""
     nothing = Rows(*(np.array([], np.int64) for _ in range(3)))
-    return reduce(Folded.__add__, parts, Folded(fold_read(nothing, edges_of(1))))
+    return Folded.joined([Folded(fold_read(nothing, edges_of(1))), *parts])
 
 
-def require(folded, rows, oracle, inputs, lists):
+def require(folded, rows, oracle, inputs):
     """What was folded is what plain Python makes of the rows."""
     assert as_dict(folded.deltas) == oracle.deltas()
     assert folded.deltas.drops == oracle.drops()
     assert folded.deltas.with_rows == len(oracle.by_input)
     assert fails_of(folded.deltas) == oracle.fails
-    assert (folded.wrote.rows, folded.wrote.xor) == (len(rows), identity(rows, inputs, lists))
+    assert folded.wrote == witnessed(rows, inputs)
 
 
 @pytest.mark.parametrize("acks", [OnEmit(), OnRead()], ids=["on emit", "on read"])
@@ -206,10 +209,10 @@ def test_files_of_an_output(acks, drawn, cut, window):
     output = Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
     oracle = expected(rows, edges, acks)
     with windows_of(window):
-        require(united(output.gathered(files)), rows, oracle, inputs, lists)
+        require(united(output.gathered(files)), rows, oracle, inputs)
     on_their_way = output.fold_table(exploded(rows, inputs, lists))
     require(replace(on_their_way, wrote=united(output.gathered(files)).wrote), rows, oracle,
-            inputs, lists)  # fmt: skip
+            inputs)  # fmt: skip
 
 
 @pytest.mark.parametrize("acks", [OnEmit(), OnEmit(one=True), OnRead()], ids=repr)
@@ -242,6 +245,22 @@ def test_a_file_window_by_window(acks, drawn, window, ordered):
     assert found.deltas.drops == whole.deltas.drops
     assert found.deltas.with_rows == whole.deltas.with_rows
     assert found.wrote == whole.wrote
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_siblings_do_not_cancel_in_what_was_seen(lists):
+    """A file that was stored twice in place of another is seen, also where each input has two rows,
+    whose hashes are equal.
+    """
+    pairs = [
+        [(2 * n + place, [(root, 0, root)], None, None, None) for n in (0, 1) for place in (0, 1)]
+        for root in (1, 2)
+    ]
+    first, second = (written([rows], 1, lists)[0] for rows in pairs)
+    assert witnessed(pairs[0], 1).xor == witnessed(pairs[1], 1).xor == 0
+    output = Output([first, second], Written(("a",)), OnEmit(), edges_of(1), 8)
+    for files in ([first, first], [second, second]):
+        assert united(output.gathered(files)).wrote != witnessed([*pairs[0], *pairs[1]], 1)
 
 
 @settings(max_examples=100, deadline=None)
@@ -288,9 +307,35 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
     assert as_dict(found.deltas) == oracle.deltas()
     assert (found.read_carried, found.deltas.with_rows) == (taken_over, 0)
     for file in files:
-        with windows_of(window), suppress(UnorderedError):
-            parts, whole = reading.in_order(file), reading.gathered([file])
-            assert as_dict(united(parts).deltas) == as_dict(united(whole).deltas)
+        with windows_of(window):
+            parts, whole = list(reading.as_they_lie(file)), united(reading.gathered([file]))
+            assert as_dict(united(parts).deltas) == as_dict(whole.deltas)
+            roots = [part.rows.root.tolist() for part in reading.parts(file)]
+            flat = [root for of_part in roots for root in of_part]
+            if flat != sorted(flat):
+                with pytest.raises(UnorderedError, match=file.path):
+                    list(reading.in_order(file))
+                continue
+            found = united(reading.in_order(file))
+            assert as_dict(found.deltas) == as_dict(whole.deltas)
+            assert found.read_carried == whole.read_carried
+
+
+def test_parts_are_joined_at_once(monkeypatch):
+    """Each delta of a thousand parts is sorted once, and not with each part that follows."""
+    rows = [Rows(*(np.array([n % 7, n]) for _ in range(3))) for n in range(1000)]
+    parts = [Folded(fold_read(one, edges_of(1)), Seen(2, n), n) for n, one in enumerate(rows)]
+    sizes = []
+
+    def noted(keys):
+        sizes.append(len(keys[0]))
+        return order_of(keys)
+
+    monkeypatch.setattr(kernel, "order_of", noted)
+    joined = Folded.joined(parts)
+    assert sizes == [sum(len(part.deltas.root) for part in parts)]
+    assert as_dict(joined.deltas) == as_dict(fold_read(Rows.joined(rows), edges_of(1)))
+    assert (joined.wrote.rows, joined.read_carried) == (2000, sum(range(1000)))
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
@@ -367,3 +412,71 @@ def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, kept):
         (folded,) = records.gathered(files)
         (fails,) = folded.deltas.fails
         assert fails.details == details
+
+
+def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
+    """Of groups in which records failed, one at a time, and of those records alone."""
+    path, read = tmp_path / "malformed.parquet", []
+    errors = [n in (1, 6, 7, 11) for n in range(12)]
+    given = {
+        "_ackledger_error": pa.array(["bad" if bad else None for bad in errors], TEXT),
+        "_ackledger_raw": [f"raw {n}" for n in range(12)],
+    }
+    pq.write_table(pa.table(given), path, row_group_size=3)
+
+    def noted(stored, group, names):
+        read.append(group)
+        return read_row_group(stored, group, names)
+
+    monkeypatch.setattr(portions, "read_row_group", noted)
+    records = Records([DataFile(str(path), 1, 12, 0)], 100, 10, edges_of(0))
+    (folded,) = records.gathered(records.files)
+    (fails,) = folded.deltas.fails
+    assert (fails.root.tolist(), fails.details) == ([101, 106, 107], ["raw 1", "raw 6", "raw 7"])
+    assert read == [0, 2]
+
+
+def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):
+    """An executor posts a window before it reads the next, in whatever order its rows lie, and
+    however large the file is.
+    """
+    rows = [(n, [(11 - n, 0, n)], None, None, None) for n in range(12)]
+    (file,) = written([rows], 1, lists=False)
+    oracle, windows = Oracle(edges_of(1)), []
+    for n in range(12):
+        oracle.ack(11 - n, 0, n)
+
+    def noted(*given):
+        windows.clear()
+        for window in read_windows(*given):
+            windows.append(window)
+            yield window
+
+    class Posting:
+        def post(self, bucket, parts):
+            return [(len(windows), part.deltas) for part in parts]
+
+    monkeypatch.setattr(portions, "read_windows", noted)
+    reading = Reading([file], edges_of(1), len(rows))
+    with windows_of(2):
+        posted = executors._fold_file(reading, [file], 0, Posting(), 0, 1)
+    assert [read for read, _ in posted] == [1, 2, 3, 4, 5, 6]
+    assert as_dict(kernel.united([deltas for _, deltas in posted])) == oracle.deltas()
+
+
+@pytest.mark.parametrize("buckets", [2, 1 << 17])
+def test_rows_are_scattered_by_root(buckets):
+    """All rows of a root are in one part, in their order, however many parts there are."""
+    root = np.random.default_rng(3).integers(-5, 5, 40)
+    place = np.arange(len(root))
+    parts = Part(Rows(root, place, place), Seen(40)).scattered(buckets)
+    full = [part for part in parts if len(part.rows)]
+    assert len(parts) == buckets
+    assert sum(part.seen.rows for part in parts) == 40
+    expected = {n: np.flatnonzero(root == n).tolist() for n in set(root.tolist())}
+    found = {}
+    for part in full:
+        for n in set(part.rows.root.tolist()):
+            assert n not in found
+            found[n] = part.rows.position[part.rows.root == n].tolist()
+    assert found == expected

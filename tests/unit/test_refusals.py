@@ -4,11 +4,12 @@ import os
 import subprocess
 from types import SimpleNamespace
 
+import psycopg2
 import pytest
 
 from ledger.cli.running import finish
-from ledger.errors import ConfigurationError
-from ledger.spark.folding.refusals import unavailable
+from ledger.errors import ConfigurationError, UnavailableError
+from ledger.spark.folding.refusals import refusing, unavailable
 from ledger.store.connection import require_server
 from tests.support.places import ROOT
 
@@ -74,6 +75,26 @@ def test_what_a_posting_task_says_of_the_database(line, said):
     psycopg2 gave it.
     """
     assert unavailable(f"Traceback\n  File x\n{line}\n\tat java") == said
+
+
+RUN = SimpleNamespace(run_id=3, batch=SimpleNamespace(batch_id=7))
+
+
+def test_an_error_of_the_ledger_is_told_as_what_it_means():
+    """With the driver's own as its cause."""
+    away = psycopg2.OperationalError("connection refused")
+    told = pytest.raises(UnavailableError, match="run 3: connection refused")
+    with told as caught, refusing(RUN, psycopg2.Error):
+        raise away
+    assert caught.value.__cause__ is away
+
+
+def test_another_error_of_the_ledger_is_no_cause_of_itself():
+    """It goes on as it came."""
+    wrong = psycopg2.errors.NotNullViolation("null value in column")
+    with pytest.raises(psycopg2.Error) as caught, refusing(RUN, psycopg2.Error):
+        raise wrong
+    assert (caught.value, wrong.__cause__) == (wrong, None)
 
 
 def test_the_worst_exit_code_of_several_batches(capsys):

@@ -70,11 +70,13 @@ class Deduplicator:
             self._filter = bloom.build(present, IDENTITY, self._dedup)
         return kept.drop(IDENTITY, DELIVERED)
 
-    def dropped(self, rows: DataFrame) -> int:
-        """How many of the input rows are duplicates: counted by itself, not as a difference."""
+    def dropped(self, rows: DataFrame) -> DataFrame | None:
+        """The input rows that are duplicates, found by themselves and not as what ``keep`` leaves
+        out; None if there are none.
+        """
         if self._dedup == "none" or self._duplicates(rows) is None:
-            return 0
-        return self._identified(rows).join(self._known(rows), IDENTITY, "left_semi").count()
+            return None
+        return self._identified(rows).join(self._known(rows), IDENTITY, "left_semi")
 
     def release(self) -> None:
         """Free what was cached."""

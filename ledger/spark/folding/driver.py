@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 
 from ledger.batch.step_runs import OpenedRun
+from ledger.core.text import quantity
 from ledger.deltas import posting
 from ledger.deltas.footers import Footer, sharing
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.portions import Folded, Portion
 from ledger.deltas.windows import UnorderedError
 from ledger.spark.folding.outcome import ways_in_words
-from ledger.spark.folding.refusals import refused
+from ledger.spark.folding.refusals import refusing
 from ledger.spark.job import Job
 from ledger.storage.manifest import DataFile
 
@@ -29,7 +30,8 @@ def fold_files(portion: Portion, footers: Sequence[Footer] | None) -> tuple[list
     files = list(portion.files)
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
         if footers is None:
-            return list(portion.gathered(files)), f"{len(files)} files gathered, in the driver"
+            way = f"{quantity(len(files), 'file')} gathered, in the driver"
+            return list(portion.gathered(files)), way
         alone, groups = sharing(footers) if portion.by_input else (files, [])
         tried = list(pool.map(lambda file: _in_order(portion, file), alone))
         unordered = [file for file, folded in zip(alone, tried, strict=True) if folded is None]
@@ -58,11 +60,8 @@ def post_buckets(job: Job, run: OpenedRun, deltas: Sequence[Deltas]) -> None:
         to = (job.database.dsn, run.batch.batch_id, run.run_id)
         posting.post_bucket(*to, number, buckets[number])
 
-    try:
-        with ThreadPoolExecutor(len(buckets)) as pool:
-            list(pool.map(post, range(len(buckets))))
-    except psycopg2.Error as exc:
-        raise refused(run, exc) or exc from exc
+    with refusing(run, psycopg2.Error), ThreadPoolExecutor(len(buckets)) as pool:
+        list(pool.map(post, range(len(buckets))))
 
 
 def _in_order(portion: Portion, file: DataFile) -> list[Folded] | None:

@@ -37,7 +37,7 @@ from ledger.deltas.posting import Posted
 from ledger.deltas.stored import FIRST, SHARED, Seen
 from ledger.deltas.windows import UnorderedError
 from ledger.spark.folding.outcome import Frame, Outcome, ways_in_words
-from ledger.spark.folding.refusals import refused
+from ledger.spark.folding.refusals import refusing
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import with_position
 from ledger.spark.job import Job, PostingTask, Witness
@@ -162,7 +162,9 @@ def _fold_file(
     try:
         return to.post(bucket, portion.in_order(file))
     except UnorderedError:  # nothing of the bucket was committed
-        if portion.by_input and file.rows > most:
+        if not portion.by_input:
+            return to.post(bucket, portion.as_they_lie(file))
+        if file.rows > most:
             return _report(unordered=number)
     return to.post(bucket, portion.gathered([file]))
 
@@ -184,7 +186,7 @@ def _exchanged(
     parted = flat.repartition(buckets, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
     fold_table = replace(portion, files=()).fold_table
     outcomes = _by_rows(job, run, parted, fold_table, first, None)
-    return [*outcomes, Outcome(run, wrote=Seen(*seen.seen))]
+    return [*outcomes, Outcome(run, wrote=seen.seen)]
 
 
 def _by_rows(
@@ -240,13 +242,8 @@ def _collected(
     """The reports of the tasks. The job is started once; Spark may run each task as often as it
     likes. The address of the ledger travels in the task's closure, never in an argument.
     """
-    try:
+    with refusing(run, *SPARK_ERRORS):
         rows = frame.mapInArrow(job.on_task(task), _REPORT).collect()
-    except SPARK_ERRORS as exc:
-        refusal = refused(run, exc)
-        if refusal is None:
-            raise
-        raise refusal from exc
     return [json.loads(row["report"]) for row in rows]
 
 

@@ -9,7 +9,7 @@ from functools import reduce
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.probes import reached
-from ledger.deltas.footers import Footer, read_footers
+from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
 from ledger.spark.folding import driver, executors
 from ledger.spark.folding.outcome import Frame, Outcome
@@ -17,17 +17,21 @@ from ledger.spark.job import Job
 
 _log = logging.getLogger(__name__)
 Check = Callable[[Outcome], None]
+# A few rows in files of so many bytes need no look at footers: texts that take 500 times as much in
+# memory would be one character over and over.
+FEW_BYTES = 1 << 20
 
 
 def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Frame], check: Check) -> Outcome:
-    """Fold the portions of a run. ``check``: what has to hold of the outcome; in the driver it is
-    asked before anything is posted.
+    """Fold the portions of a run. ``check``: what has to hold of the outcome. It is asked before
+    anything is posted in the driver, and after all is posted in executors, where what a run posted
+    counts only once it commits.
 
     Raises what ``check`` raises, UnavailableError when the ledger does not answer, FencedError
     when the batch was decided and its partition is gone.
     """
     plans = [_plan(job, portion) for portion in portions]
-    if all(plan.here for plan in plans):
+    if _fit_here(job, plans):
         folded = _folded_here(job, run, plans)
         check(Outcome.of(run, folded))
         return _posted_here(job, run, folded)
@@ -47,7 +51,7 @@ def fold_here(
     is not, and nothing was posted.
     """
     plans = [_plan(job, portion) for portion in portions]
-    if not all(plan.here for plan in plans):
+    if not _fit_here(job, plans):
         return None
     folded = _folded_here(job, run, plans)
     return _posted_here(job, run, folded) if is_proved(Outcome.of(run, folded)) else None
@@ -55,24 +59,36 @@ def fold_here(
 
 @dataclass(frozen=True)
 class _Plan:
-    """A portion, and whether it is folded in this process. ``footers``: None where it is so small
-    that a look at its files is worth nothing.
+    """A portion. ``near``: whether the driver may read it, whatever its size. ``footers``: None
+    where it is so small that a look at its files is worth nothing.
     """
 
     portion: Portion | Frame
-    here: bool
+    near: bool
     footers: Sequence[Footer] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """What the fold has in memory, as far as the footers say."""
+        if self.footers is None or isinstance(self.portion, Frame):
+            return 0
+        return memory_of(self.footers, by_input=self.portion.by_input)
 
 
 def _plan(job: Job, portion: Portion | Frame) -> _Plan:
-    if portion.size <= job.few_rows:
-        return _Plan(portion, here=True)
+    few = portion.size <= job.few_rows
     if isinstance(portion, Frame):
-        return _Plan(portion, here=False)
-    footers = read_footers(portion.files)
-    size = sum(footer.bytes for footer in footers)
-    here = size <= job.driver_bytes and all(_is_local(file.path) for file in portion.files)
-    return _Plan(portion, here, footers)
+        return _Plan(portion, near=few)
+    if few and sum(file.bytes for file in portion.files) <= FEW_BYTES:
+        return _Plan(portion, near=True)
+    near = few or all(_is_local(file.path) for file in portion.files)
+    return _Plan(portion, near, read_footers(portion.files))
+
+
+def _fit_here(job: Job, plans: Sequence[_Plan]) -> bool:
+    """Whether all portions together are folded in the driver."""
+    sizes = [plan.bytes for plan in plans if plan.footers]
+    return all(plan.near for plan in plans) and (not sizes or sum(sizes) <= job.driver_bytes)
 
 
 def _is_local(path: str) -> bool:
@@ -91,7 +107,7 @@ def _folded_here(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> list[Folde
                 parts, line.way = driver.fold_files(plan.portion, plan.footers)
                 folded += parts
     deltas = sum(len(part.deltas.root) for part in folded)
-    return [reduce(Folded.__add__, folded)] if folded and deltas <= job.few_rows else folded
+    return [Folded.joined(folded)] if folded and deltas <= job.few_rows else folded
 
 
 def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> Outcome:
@@ -120,6 +136,8 @@ def _folded_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Iterator[
 
 @dataclass
 class _Line:
+    """What the log says of a fold. ``way``: in which way, set while it is timed."""
+
     way: str = ""
 
 

@@ -1,12 +1,28 @@
 """Why the ledger did not take a run's deltas."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg2
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.deltas import posting
 from ledger.errors import FencedError, LedgerError, UnavailableError
+
+
+@contextmanager
+def refusing(run: OpenedRun, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise what an error of these kinds in the block means for a run; itself if that is nothing
+    known.
+    """
+    try:
+        yield
+    except kinds as exc:
+        refusal = refused(run, exc)
+        if refusal is None:
+            raise
+        raise refusal from exc
 
 
 def refused(run: OpenedRun, exc: Exception) -> LedgerError | None:

@@ -40,6 +40,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     others = replacement.carried()
     if others is not None:
         delivered = delivered.unionByName(others, allowMissingColumns=True)
+    delivered = job.on_write(step.name, delivered)
     columns = user_columns(delivered)
     columns += tracking_columns(kept) if publisher.keeps_tracking else []
     manifest = stage_rows(delivered, step, folder, tracking.wrote, columns)
@@ -51,14 +52,14 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         )
     )
     refused = find_refused(job, run, step, publisher, delivery, delivered.select(*columns).schema)
-    duplicates = dedup.dropped(rows)
-    outcome = tracking.fold(rows, own + duplicates)
+    duplicates = tracking.tally(dedup.dropped(rows))
+    outcome = tracking.fold(rows, duplicates)
     if refused is not None:
         outcome = replace(outcome, fails=[refused.fails()])
     record = Record(
         input_rows=run.input_run.output_rows or 0,
         output_rows=own,
-        duplicate_rows=duplicates,
+        duplicate_rows=duplicates.rows,
         failed_rows=refused.rows if refused else 0,
     )
     record = posted(record, outcome)
