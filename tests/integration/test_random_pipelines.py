@@ -23,7 +23,7 @@ from tests.support.random_stages import CONSTRAINT, World
 
 FOLDS = ("driver", "threads", "executors", "exchange")
 # Plans that together have everything that there is to one; and how many are tried instead.
-NUMBERS = (228, 266, 76, 139, 270)
+NUMBERS = (228, 266, 76, 139, 270, 95, 2)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
 CASES = list(zip(cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS))
 

@@ -121,15 +121,17 @@ def read(runs: Mapping[str, Run], reads: Sequence[str], misread: Misread) -> Rea
     ]
 
 
-def run_stage(stage: Stage, reading: Reading, faulty: bool) -> Run:
-    """A stage's run over what it read."""
+def run_stage(stage: Stage, reading: Reading, delivered: Reading, faulty: bool) -> Run:
+    """A stage's run over what it read. ``delivered``: what it should have read. One that acks on
+    read acks that, each row once, for it acks from the files of its inputs.
+    """
     fates = stage.fates(faulty)
     rows = _FORMS[stage.form](stage, reading, fates)
     by_input: dict[tuple[Root, str, Row | None], list[Row]] = defaultdict(list)
     for row in rows:
         for anchor in row.anchors:
             by_input[anchor].append(row)
-    run = Run(rows, acked_rows(stage.name, reading))
+    run = Run(rows, acked_rows(stage.name, delivered))
     if stage.acks != "on_read":
         run.acked = Counter((parent, stage.name, root) for root, _, parent in by_input if parent)
     for row in rows:
