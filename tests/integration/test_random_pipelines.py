@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import cycle
 
 import pytest
@@ -23,7 +24,7 @@ from tests.support.random_stages import CONSTRAINT, World
 
 FOLDS = ("driver", "threads", "executors", "exchange")
 # Plans that together have everything that there is to one; and how many are tried instead.
-NUMBERS = (228, 266, 76, 139, 270, 95, 2)
+NUMBERS = (25, 158, 249, 21, 17)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
 CASES = list(zip(cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS))
 
@@ -52,6 +53,14 @@ def drops(run, batch):
     return Counter({(row.step, row.reason): row.records for row in records})
 
 
+def death_of(plan, folded_by):
+    """The death that is planned. A driver that posts deltas with the commit dies in the commit."""
+    death = plan.death
+    if death is not None and death.place == "deltas posted" and not folded_by:
+        return replace(death, place="committing run")
+    return death
+
+
 def driven(run, batch, death, again):
     """Run a batch to its end, by a second driver if the first one dies."""
     dying = dies_at(death.place, nth=death.nth, silent=death.silent) if death else nullcontext()
@@ -62,6 +71,7 @@ def driven(run, batch, death, again):
                 run.step(batch, again)
                 run_open_steps(run.job, batch)
             settle_and_follow(run.job, batch.batch_id)
+            assert death is None, f"no driver died: {death}"
             return
     except Died:
         pass
@@ -91,7 +101,8 @@ def test_a_random_pipeline_agrees_with_its_oracle(runner, tmp_path, warehouse, f
         batch = run.open() if original is None else run.open_replay(original, f"r{round_}")
         first = original is None
         original = original or batch.batch_id
-        driven(run, batch, plan.death if first else None, plan.again if first else None)
+        death, again = (death_of(plan, folded_by), plan.again) if first else (None, None)
+        driven(run, batch, death, again)
         verdict = oracle.batch()
         assert failures(run, batch) == verdict.failed
         if first or plan.unit is None:  # what a replay by unit carries over is not dropped again

@@ -22,20 +22,20 @@ KINDS = (
     (None, "exactly_once"),
 )
 WHOLE = ("total", "gather", "latest", "join")
-# Places of ledger.core.probes where a driver may die before its batch is settled, or just after.
-PLACES = (
-    "run opened",
-    "files written",
-    "deltas posted",
-    "committing run",
-    "run committed",
-    "before settlement",
-    "settling",
-    "settled",
-    "withholding",
-    "publishing",
-    "published",
-)
+# Places of ledger.core.probes where a driver may die, by what it does there.
+PLACES = {
+    "run opened": "run",
+    "files written": "run",
+    "deltas posted": "run",
+    "committing run": "run",
+    "run committed": "run",
+    "before settlement": "settlement",
+    "settling": "settlement",
+    "settled": "settlement",
+    "withholding": "publication",
+    "publishing": "publication",
+    "published": "publication",
+}
 
 
 @dataclass(frozen=True)
@@ -331,11 +331,24 @@ class _Drawing:
         if self.plan_.unit is None and self._maybe(0.35):
             self._set(lasting=frozenset(name for name in names if self._maybe(0.4)))
         if self._maybe(0.6):
-            place, nth = self.random.choice(PLACES), self.random.randint(1, 4)
-            once = place in ("before settlement", "settling", "settled")
-            self._set(death=Death(place, 1 if once else nth, self._maybe(0.5)))
+            place = self.random.choice([place for place in PLACES if self._times(place)])
+            nth = self.random.randint(1, min(4, self._times(place)))
+            self._set(death=Death(place, nth, self._maybe(0.5)))
         if self._maybe(0.3):
             self._set(again=self.random.choice(names))
+
+    def _times(self, place: str) -> int:
+        """How often a driver is sure to reach a place in the batch itself."""
+        plan = self.plan_
+        if PLACES[place] == "settlement":
+            return 1
+        if place == "deltas posted":
+            inputs = [self.runs[sink.reads].delivered for sink in plan.sinks]
+            outputs = [run.rows for run in self.runs.values()]
+            return sum(map(bool, [*inputs, *outputs]))
+        if place == "withholding" and not (plan.exactly_once and plan.unit is not None):
+            return sum(bool(sink.refuses) for sink in plan.sinks)
+        return len(plan.sinks if PLACES[place] == "publication" else plan.reads)
 
     def _fails(self) -> bool:
         """Whether some record fails: its edges are not what was acked, or a step failed it."""
@@ -395,7 +408,7 @@ def features(plan: Plan) -> Iterator[str]:
     if plan.lasting:
         yield "two replays"
     if plan.death is not None:
-        yield "death"
+        yield f"death in a {PLACES[plan.death.place]}"
     yield from (f"unit={plan.unit}", plan.guarantee, f"{len(plan.sources)} sources")
 
 
