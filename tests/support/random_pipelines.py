@@ -73,8 +73,8 @@ class Death:
 class Plan:
     """A pipeline, and what goes wrong in it.
 
-    ``misreads``: by step, rows that it does not get, or twice. ``lasting``: steps whose faults are
-    still there in the first replay. ``combined``, ``carried``: the steps that a combine and a
+    ``misreads``: by step, rows that it does not get, or gets again. ``lasting``: steps whose faults
+    are still there in the first replay. ``combined``, ``carried``: the steps that a combine and a
     state read. ``again``: a step that runs a second time.
     """
 
@@ -120,7 +120,7 @@ class Plan:
         return round_ == 0 or (round_ == 1 and step in self.lasting)
 
     def misread(self, step: str, round_: int) -> Misread:
-        """What a step does not get, or twice."""
+        """What a step does not get, or gets again."""
         return self.misreads.get(step, NOTHING) if self.is_faulty(step, round_) else NOTHING
 
     def stage_run(self, stage: Stage, runs: Mapping[str, Run], round_: int) -> Run:
@@ -253,7 +253,7 @@ class _Drawing:
         return self.random.choice(WHOLE[:3])
 
     def _misread(self, step: str, reads: Sequence[str], double: bool) -> None:
-        """Rows that the step does not get, or twice: at times one of either."""
+        """Rows that the step does not get, or gets again: at times one of either."""
         keys = [row.key for name in reads for row in self.runs[name].delivered]
         both = self._maybe(0.2 * self.faults)
         lost = self._some(keys, 1) if keys and (both or self._maybe(0.15 * self.faults)) else []
@@ -261,9 +261,10 @@ class _Drawing:
         # Of a pair, one that is of the same record if there is one.
         kin = [key for key in others if lost and key.split(".")[0] == lost[0].split(".")[0]]
         double &= bool(others) and (both or self._maybe(0.15 * self.faults))
-        twice = self._some(kin or others, 1) if double else []
-        if lost or twice:
-            misread = Misread(frozenset(lost), frozenset(twice))
+        again = self._some(kin or others, 1) if double else []
+        times = self.random.choice((2, 2, 3))
+        if lost or again:
+            misread = Misread(frozenset(lost), frozenset(again), times)
             self._set(misreads={**self.plan_.misreads, step: misread})
 
     def _with_fates(self, stage: Stage) -> Stage:
@@ -380,7 +381,8 @@ def features(plan: Plan) -> Iterator[str]:
     for stage in plan.stages:
         yield from (stage.form, f"acks={stage.acks}", f"emits={stage.emits}")
         yield from (f"lawful {fate}" for fate in stage.lawful.values())
-        yield from (f"fault {fate}" for fate in stage.faults.values())
+        kind = "whole" if stage.whole else f"{stage.form}, {stage.acks}, {stage.emits}"
+        yield from (f"fault {fate}: {kind}" for fate in stage.faults.values())
         if stage.acks == "on_read" and stage.name in plan.misreads:
             yield "on_read misreads"
         if stage.files:
@@ -400,16 +402,19 @@ def features(plan: Plan) -> Iterator[str]:
         if sink.refuses:
             yield f"refused by {sink.kind}"
     for misread in plan.misreads.values():
-        yield from ["row lost"] * bool(misread.lost) + ["row twice"] * bool(misread.twice)
-        if misread.lost and misread.twice:
-            yield "one lost and another twice"
+        if misread.lost:
+            yield "row lost"
+        if misread.again:
+            yield f"row {misread.times} times"
+        if misread.lost and misread.again:
+            yield "one lost and another again"
     followers = {"combine": plan.combined, "state": plan.carried, "again": plan.again}
     yield from (name for name, value in followers.items() if value)
     if plan.lasting:
         yield "two replays"
     if plan.death is not None:
         yield f"death in a {PLACES[plan.death.place]}"
-    yield from (f"unit={plan.unit}", plan.guarantee, f"{len(plan.sources)} sources")
+    yield from (f"{plan.guarantee}, unit={plan.unit}", f"{len(plan.sources)} sources")
 
 
 def _origins(plan: Plan, name: str) -> set[str]:
