@@ -18,6 +18,7 @@ from tests.support.crashing import run_open_steps
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import rows
 from tests.support.random_flow import REFUSED
+from tests.support.random_folds import folds_compared
 from tests.support.random_oracle import NEITHER, OWN, SHARED, Oracle, outcomes
 from tests.support.random_pipelines import features, plan_of
 from tests.support.random_stages import CONSTRAINT, World
@@ -110,7 +111,8 @@ def test_a_random_pipeline_agrees_with_its_oracle(runner, tmp_path, warehouse, f
         first = original is None
         original = original or batch.batch_id
         death, again = (death_of(plan, folded_by), plan.again) if first else (None, None)
-        driven(run, batch, death, again)
+        with folds_compared():
+            driven(run, batch, death, again)
         verdict = oracle.batch()
         assert failures(run, batch) == verdict.failed
         if first or plan.unit is None:  # what a replay by unit carries over is not dropped again
