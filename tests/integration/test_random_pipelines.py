@@ -25,7 +25,7 @@ from tests.support.random_stages import CONSTRAINT, World
 
 FOLDS = ("driver", "threads", "executors", "exchange")
 # Plans that together have everything that there is to one; and how many are tried instead.
-NUMBERS = (97, 258, 23, 227, 89, 228, 13, 14, 16, 34)
+NUMBERS = (97, 258, 23, 227, 89, 228, 13, 118, 16, 34, 83)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
 CASES = list(zip(cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS))
 

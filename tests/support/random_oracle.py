@@ -5,6 +5,7 @@ batch: dictionaries and counters of single edges.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from tests.support.random_flow import (
     REFUSED,
@@ -47,13 +48,14 @@ class Oracle:
         self._shown: dict[str, dict[object, list[Row]]] = defaultdict(dict)
         self._delivered: dict[str, Counter[object]] = defaultdict(Counter)
         self._state: Counter[str] = Counter()
-        self.deduplicated: set[Sink] = set()
+        self.notes: set[str] = set()  # what there was to it, in words
 
     def batch(self) -> Verdict:
         """The batch itself, or the next replay of what failed."""
         runs = self._runs()
         verdicts = Naming(self.plan, self.order, runs).verdicts()
         failed = set(verdicts)
+        self.notes.update(_rivals(runs))
         for sink in self.plan.sinks:
             self._publish(sink, runs, verdicts)
         if self.plan.combined:
@@ -122,7 +124,7 @@ class Oracle:
         reading = read(runs, (sink.reads,), self.plan.misread(sink.name, self.round))
         rows = self._new(sink, [row for _, row in reading])
         if len(rows) < len(reading):
-            self.deduplicated.add(sink)
+            self.notes.add(f"delivered before, dedup={sink.dedup}")
         run = Run(rows, acked_rows(sink.name, reading))
         if self.plan.is_faulty(sink.name, self.round):
             refused = [row for row in rows if row.key in sink.refuses]
@@ -154,12 +156,17 @@ class Oracle:
         """Exactly once rows of failed records stay out; at least once those of refused ones. Which
         rows a sink has of a record that failed there counts as not known: they come again."""
         run, failed = runs[sink.name], set(verdicts)
+        acked = {root for _, _, root in run.acked}
         unknown = {root for root, (step, *_) in verdicts.items() if sink.name in step.split(", ")}
         if self.plan.exactly_once:
             self._show(sink.name, runs, run.rows, failed)
+            if self._visible(run.rows, failed) != run.rows and not acked & failed:
+                self.notes.add("withheld from a sink that read nothing of what failed")
         else:
             refused = {root for root, _, _ in run.fails}
             rows = [row for row in run.rows if not row.roots & refused]
+            if any(row.roots & refused and min(row.roots) not in refused for row in run.rows):
+                self.notes.add("withheld for another than the first record of a row")
             self._put(sink.name, runs, rows, set())
         for identity, times in Counter(
             self._identity(sink, row)
@@ -193,6 +200,20 @@ class Oracle:
         return [row for row in rows if self._unit(row.unit) not in hidden]
 
 
+def _rivals(runs: Mapping[str, Run]) -> Iterator[str]:
+    """Of which fails of one record one alone counts."""
+    fails = [
+        (root, place, reason == REPEATED, shared, reason)
+        for place, run in enumerate(runs.values())
+        for root, reason, shared in run.fails
+    ]
+    for one, other in permutations(fails, 2):
+        if one[0] == other[0] and one[1:] < other[1:]:
+            differs = [a != b for a, b in zip(one, other, strict=True)]
+            kinds = ("", "at two steps", "and repeated", "alone and with others", "for two reasons")
+            yield f"failed {kinds[differs.index(True)]}"
+
+
 def outcomes(plan: Plan) -> Iterator[str]:
     """What becomes of a plan's records, in words."""
     oracle = Oracle(plan, [*plan.reads])
@@ -201,7 +222,7 @@ def outcomes(plan: Plan) -> Iterator[str]:
             yield f"{whose}: {reason.split(' by ')[0]}"
             if ", " in step:
                 yield "several readers named"
-    yield from (f"delivered before, dedup={sink.dedup}" for sink in oracle.deduplicated)
+    yield from oracle.notes
 
 
 @dataclass(frozen=True, order=True)
