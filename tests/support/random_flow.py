@@ -43,10 +43,17 @@ Reading = list[tuple[str, Row]]  # input and row
 
 @dataclass(frozen=True)
 class Misread:
-    """Rows that a step does not get from the storage, or gets twice, by key."""
+    """Rows that a step does not get from the storage, or gets again, by key. ``times``: how often
+    it gets the latter; the XOR of what three readings ack is that of one.
+    """
 
     lost: frozenset[str] = frozenset()
-    twice: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
+    times: int = 2
+
+    def times_of(self, key: str) -> int:
+        """How often a row is read."""
+        return 0 if key in self.lost else self.times if key in self.again else 1
 
 
 @dataclass(frozen=True)
@@ -117,19 +124,21 @@ def read(runs: Mapping[str, Run], reads: Sequence[str], misread: Misread) -> Rea
         (name, row)
         for name in reads
         for row in runs[name].delivered
-        for _ in range(0 if row.key in misread.lost else 2 if row.key in misread.twice else 1)
+        for _ in range(misread.times_of(row.key))
     ]
 
 
-def run_stage(stage: Stage, reading: Reading, faulty: bool) -> Run:
-    """A stage's run over what it read."""
+def run_stage(stage: Stage, reading: Reading, delivered: Reading, faulty: bool) -> Run:
+    """A stage's run over what it read. ``delivered``: what it should have read. One that acks on
+    read acks that, each row once, for it acks from the files of its inputs.
+    """
     fates = stage.fates(faulty)
     rows = _FORMS[stage.form](stage, reading, fates)
     by_input: dict[tuple[Root, str, Row | None], list[Row]] = defaultdict(list)
     for row in rows:
         for anchor in row.anchors:
             by_input[anchor].append(row)
-    run = Run(rows, acked_rows(stage.name, reading))
+    run = Run(rows, acked_rows(stage.name, delivered))
     if stage.acks != "on_read":
         run.acked = Counter((parent, stage.name, root) for root, _, parent in by_input if parent)
     for row in rows:

@@ -3,8 +3,9 @@ batch: dictionaries and counters of single edges.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from tests.support.random_flow import (
     REFUSED,
@@ -22,11 +23,17 @@ from tests.support.random_pipelines import Plan, Sink
 Shown = Counter[tuple[object, ...]]
 
 
+# Whose failure it is: the record's own, one of all that share a row, or one that may be for want of
+# another record, of a record that lacks something by itself, too.
+OWN, SHARED, NEITHER = "own", "shared", "neither"
+Failure = tuple[str, str, str]  # step, reason, whose
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """Of a batch each failed record with step and reason, and what stages dropped by reason."""
+    """Of a batch each failed record, and what stages dropped by reason."""
 
-    failed: dict[Root, tuple[str, str]]
+    failed: dict[Root, Failure]
     drops: Counter[tuple[str, str]]
 
 
@@ -41,12 +48,14 @@ class Oracle:
         self._shown: dict[str, dict[object, list[Row]]] = defaultdict(dict)
         self._delivered: dict[str, Counter[object]] = defaultdict(Counter)
         self._state: Counter[str] = Counter()
+        self.notes: set[str] = set()  # what there was to it, in words
 
     def batch(self) -> Verdict:
         """The batch itself, or the next replay of what failed."""
         runs = self._runs()
         verdicts = Naming(self.plan, self.order, runs).verdicts()
         failed = set(verdicts)
+        self.notes.update(_rivals(runs))
         for sink in self.plan.sinks:
             self._publish(sink, runs, verdicts)
         if self.plan.combined:
@@ -114,6 +123,8 @@ class Oracle:
         """What it stages, less what it delivered before; what it read is acked all the same."""
         reading = read(runs, (sink.reads,), self.plan.misread(sink.name, self.round))
         rows = self._new(sink, [row for _, row in reading])
+        if len(rows) < len(reading):
+            self.notes.add(f"delivered before, dedup={sink.dedup}")
         run = Run(rows, acked_rows(sink.name, reading))
         if self.plan.is_faulty(sink.name, self.round):
             refused = [row for row in rows if row.key in sink.refuses]
@@ -140,17 +151,22 @@ class Oracle:
         return row.key if sink.dedup == "keyed" else (*row.roots, row.key)
 
     def _publish(
-        self, sink: Sink, runs: Mapping[str, Run], verdicts: Mapping[Root, tuple[str, str]]
+        self, sink: Sink, runs: Mapping[str, Run], verdicts: Mapping[Root, Failure]
     ) -> None:
         """Exactly once rows of failed records stay out; at least once those of refused ones. Which
         rows a sink has of a record that failed there counts as not known: they come again."""
         run, failed = runs[sink.name], set(verdicts)
-        unknown = {root for root, (step, _) in verdicts.items() if sink.name in step.split(", ")}
+        acked = {root for _, _, root in run.acked}
+        unknown = {root for root, (step, *_) in verdicts.items() if sink.name in step.split(", ")}
         if self.plan.exactly_once:
             self._show(sink.name, runs, run.rows, failed)
+            if self._visible(run.rows, failed) != run.rows and not acked & failed:
+                self.notes.add("withheld from a sink that read nothing of what failed")
         else:
             refused = {root for root, _, _ in run.fails}
             rows = [row for row in run.rows if not row.roots & refused]
+            if any(row.roots & refused and min(row.roots) not in refused for row in run.rows):
+                self.notes.add("withheld for another than the first record of a row")
             self._put(sink.name, runs, rows, set())
         for identity, times in Counter(
             self._identity(sink, row)
@@ -184,6 +200,31 @@ class Oracle:
         return [row for row in rows if self._unit(row.unit) not in hidden]
 
 
+def _rivals(runs: Mapping[str, Run]) -> Iterator[str]:
+    """Of which fails of one record one alone counts."""
+    fails = [
+        (root, place, reason == REPEATED, shared, reason)
+        for place, run in enumerate(runs.values())
+        for root, reason, shared in run.fails
+    ]
+    for one, other in permutations(fails, 2):
+        if one[0] == other[0] and one[1:] < other[1:]:
+            differs = [a != b for a, b in zip(one, other, strict=True)]
+            kinds = ("", "at two steps", "and repeated", "alone and with others", "for two reasons")
+            yield f"failed {kinds[differs.index(True)]}"
+
+
+def outcomes(plan: Plan) -> Iterator[str]:
+    """What becomes of a plan's records, in words."""
+    oracle = Oracle(plan, [*plan.reads])
+    while oracle.round == 0 or oracle.failed:
+        for step, reason, whose in oracle.batch().failed.values():
+            yield f"{whose}: {reason.split(' by ')[0]}"
+            if ", " in step:
+                yield "several readers named"
+    yield from oracle.notes
+
+
 @dataclass(frozen=True, order=True)
 class Break:
     """Hops that share a step, where the edges of a record do not agree. ``merging``: at or after a
@@ -212,18 +253,20 @@ class Naming:
         self._components = self._united()
         self._emitted, self._acked = self._edges()
 
-    def verdicts(self) -> dict[Root, tuple[str, str]]:
-        """Of each failed record its step and reason."""
+    def verdicts(self) -> dict[Root, Failure]:
+        """Of each failed record where it failed, why, and whose failure it is."""
         own, shared = self._fails(shared=False), self._fails(shared=True)
         verdicts = {}
         for root in {*self._emitted, *self._acked, *own, *shared}:
             breaks = sorted(self._breaks(root))
             if root in own:
-                verdicts[root] = own[root]
+                verdicts[root] = *own[root], OWN
             elif root in shared and not any(one.alone for one in breaks):
-                verdicts[root] = shared[root]
+                verdicts[root] = *shared[root], SHARED
             elif breaks:
-                verdicts[root] = breaks[0].step, breaks[0].reason
+                alone = any(one.alone for one in breaks)
+                whose = OWN if not breaks[0].merging else NEITHER if alone else SHARED
+                verdicts[root] = breaks[0].step, breaks[0].reason, whose
         return verdicts
 
     def _fails(self, *, shared: bool) -> dict[Root, tuple[str, str]]:

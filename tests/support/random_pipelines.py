@@ -22,20 +22,20 @@ KINDS = (
     (None, "exactly_once"),
 )
 WHOLE = ("total", "gather", "latest", "join")
-# Places of ledger.core.probes where a driver may die before its batch is settled, or just after.
-PLACES = (
-    "run opened",
-    "files written",
-    "deltas posted",
-    "committing run",
-    "run committed",
-    "before settlement",
-    "settling",
-    "settled",
-    "withholding",
-    "publishing",
-    "published",
-)
+# Places of ledger.core.probes where a driver may die, by what it does there.
+PLACES = {
+    "run opened": "run",
+    "files written": "run",
+    "deltas posted": "run",
+    "committing run": "run",
+    "run committed": "run",
+    "before settlement": "settlement",
+    "settling": "settlement",
+    "settled": "settlement",
+    "withholding": "publication",
+    "publishing": "publication",
+    "published": "publication",
+}
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Death:
 class Plan:
     """A pipeline, and what goes wrong in it.
 
-    ``misreads``: by step, rows that it does not get, or twice. ``lasting``: steps whose faults are
-    still there in the first replay. ``combined``, ``carried``: the steps that a combine and a
+    ``misreads``: by step, rows that it does not get, or gets again. ``lasting``: steps whose faults
+    are still there in the first replay. ``combined``, ``carried``: the steps that a combine and a
     state read. ``again``: a step that runs a second time.
     """
 
@@ -120,13 +120,14 @@ class Plan:
         return round_ == 0 or (round_ == 1 and step in self.lasting)
 
     def misread(self, step: str, round_: int) -> Misread:
-        """What a step does not get, or twice."""
+        """What a step does not get, or gets again."""
         return self.misreads.get(step, NOTHING) if self.is_faulty(step, round_) else NOTHING
 
     def stage_run(self, stage: Stage, runs: Mapping[str, Run], round_: int) -> Run:
         """A stage's run on the runs of its inputs."""
         reading = read(runs, stage.reads, self.misread(stage.name, round_))
-        return run_stage(stage, reading, self.is_faulty(stage.name, round_))
+        delivered = read(runs, stage.reads, NOTHING)
+        return run_stage(stage, reading, delivered, self.is_faulty(stage.name, round_))
 
 
 def plan_of(number: int) -> Plan:
@@ -234,7 +235,9 @@ class _Drawing:
             letter=letter if form in ("frame", "record") and self._maybe(0.5) else "",
             files=self.random.choice((0, 0, 2, 3)) if form != "record" else 0,
         )
-        self._misread(stage.name, stage.reads, double=one or stage.acks == "on_read")
+        # A replay by unit carries over what this stage lost without a failure: nothing repairs it.
+        if stage.acks != "on_read" or self.plan_.unit is None:
+            self._misread(stage.name, stage.reads, double=one or stage.acks == "on_read")
         stage = self._with_fates(stage)
         self._set(stages=(*self.plan_.stages, stage))
         self.runs[stage.name] = self.plan_.stage_run(stage, self.runs, 0)
@@ -250,7 +253,7 @@ class _Drawing:
         return self.random.choice(WHOLE[:3])
 
     def _misread(self, step: str, reads: Sequence[str], double: bool) -> None:
-        """Rows that the step does not get, or twice: at times one of either."""
+        """Rows that the step does not get, or gets again: at times one of either."""
         keys = [row.key for name in reads for row in self.runs[name].delivered]
         both = self._maybe(0.2 * self.faults)
         lost = self._some(keys, 1) if keys and (both or self._maybe(0.15 * self.faults)) else []
@@ -258,9 +261,10 @@ class _Drawing:
         # Of a pair, one that is of the same record if there is one.
         kin = [key for key in others if lost and key.split(".")[0] == lost[0].split(".")[0]]
         double &= bool(others) and (both or self._maybe(0.15 * self.faults))
-        twice = self._some(kin or others, 1) if double else []
-        if lost or twice:
-            misread = Misread(frozenset(lost), frozenset(twice))
+        again = self._some(kin or others, 1) if double else []
+        times = self.random.choice((2, 2, 3))
+        if lost or again:
+            misread = Misread(frozenset(lost), frozenset(again), times)
             self._set(misreads={**self.plan_.misreads, step: misread})
 
     def _with_fates(self, stage: Stage) -> Stage:
@@ -269,7 +273,7 @@ class _Drawing:
         keys = [row.key for _, row in reading]
         lawful, faults = _fates_of(stage)
         if stage.whole:
-            outputs = run_stage(stage, reading, faulty=False).delivered
+            outputs = run_stage(stage, reading, reading, faulty=False).delivered
             drawn = (
                 dict.fromkeys(self._some(keys, 1), "lost")
                 if keys and self._maybe(0.5 * self.faults)
@@ -328,17 +332,32 @@ class _Drawing:
         if self.plan_.unit is None and self._maybe(0.35):
             self._set(lasting=frozenset(name for name in names if self._maybe(0.4)))
         if self._maybe(0.6):
-            place, nth = self.random.choice(PLACES), self.random.randint(1, 4)
-            once = place in ("before settlement", "settling", "settled")
-            self._set(death=Death(place, 1 if once else nth, self._maybe(0.5)))
+            place = self.random.choice([place for place in PLACES if self._times(place)])
+            nth = self.random.randint(1, min(4, self._times(place)))
+            self._set(death=Death(place, nth, self._maybe(0.5)))
         if self._maybe(0.3):
             self._set(again=self.random.choice(names))
+
+    def _times(self, place: str) -> int:
+        """How often a driver is sure to reach a place in the batch itself."""
+        plan = self.plan_
+        if PLACES[place] == "settlement":
+            return 1
+        if place == "deltas posted":
+            inputs = [self.runs[sink.reads].delivered for sink in plan.sinks]
+            outputs = [run.rows for run in self.runs.values()]
+            return sum(map(bool, [*inputs, *outputs]))
+        if place == "withholding" and not (plan.exactly_once and plan.unit is not None):
+            return sum(bool(sink.refuses) for sink in plan.sinks)
+        return len(plan.sinks if PLACES[place] == "publication" else plan.reads)
 
     def _fails(self) -> bool:
         """Whether some record fails: its edges are not what was acked, or a step failed it."""
         plan = self.plan_
+        on_read = {stage.name for stage in plan.stages if stage.acks == "on_read"}
         refused = any(sink.refuses for sink in plan.sinks)
-        return refused or bool(plan.misreads) or any(run.fails for run in self.runs.values())
+        noticed = bool(plan.misreads.keys() - on_read)
+        return refused or noticed or any(run.fails for run in self.runs.values())
 
 
 def _fates_of(stage: Stage) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -362,7 +381,10 @@ def features(plan: Plan) -> Iterator[str]:
     for stage in plan.stages:
         yield from (stage.form, f"acks={stage.acks}", f"emits={stage.emits}")
         yield from (f"lawful {fate}" for fate in stage.lawful.values())
-        yield from (f"fault {fate}" for fate in stage.faults.values())
+        kind = "whole" if stage.whole else f"{stage.form}, {stage.acks}, {stage.emits}"
+        yield from (f"fault {fate}: {kind}" for fate in stage.faults.values())
+        if stage.acks == "on_read" and stage.name in plan.misreads:
+            yield "on_read misreads"
         if stage.files:
             yield "shuffled"
         if stage.copies > 1:
@@ -380,16 +402,19 @@ def features(plan: Plan) -> Iterator[str]:
         if sink.refuses:
             yield f"refused by {sink.kind}"
     for misread in plan.misreads.values():
-        yield from ["row lost"] * bool(misread.lost) + ["row twice"] * bool(misread.twice)
-        if misread.lost and misread.twice:
-            yield "one lost and another twice"
+        if misread.lost:
+            yield "row lost"
+        if misread.again:
+            yield f"row {misread.times} times"
+        if misread.lost and misread.again:
+            yield "one lost and another again"
     followers = {"combine": plan.combined, "state": plan.carried, "again": plan.again}
     yield from (name for name, value in followers.items() if value)
     if plan.lasting:
         yield "two replays"
     if plan.death is not None:
-        yield "death"
-    yield from (f"unit={plan.unit}", plan.guarantee, f"{len(plan.sources)} sources")
+        yield f"death in a {PLACES[plan.death.place]}"
+    yield from (f"{plan.guarantee}, unit={plan.unit}", f"{len(plan.sources)} sources")
 
 
 def _origins(plan: Plan, name: str) -> set[str]:

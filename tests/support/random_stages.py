@@ -123,12 +123,13 @@ class World:
         return pipeline
 
     def on_read(self, round_: int) -> Callable[[str, DataFrame], DataFrame]:
-        """The hook of a job by which steps do not get some rows, and others twice."""
+        """The hook of a job by which steps do not get some rows, and others again."""
 
         def change(step: str, rows: DataFrame) -> DataFrame:
             misread: Misread = self.plan.misread(step, round_)
             left = rows.where(~_is_in(misread.lost)) if misread.lost else rows
-            return left.unionByName(rows.where(_is_in(misread.twice))) if misread.twice else left
+            again = [rows.where(_is_in(misread.again))] * (misread.times - 1)
+            return reduce(DataFrame.unionByName, again if misread.again else [], left)
 
         return change
 

@@ -1,0 +1,65 @@
+"""What the driver makes of a portion's files, whichever way it folds them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+import pytest
+
+from ledger.core.outcomes import REPEATED
+from ledger.deltas import stored
+from ledger.deltas.footers import read_footers
+from ledger.deltas.kernel import Fails
+from ledger.deltas.portions import Folded, Portion
+from ledger.spark.folding import driver, fold
+from ledger.spark.folding.outcome import Frame
+
+WINDOW_ROWS = 3
+
+
+@contextmanager
+def folds_compared() -> Iterator[None]:
+    """Each portion that is folded in the block has to add the same gathered in memory and file by
+    file, a few rows at a time."""
+    plan = fold._plan
+
+    def compared(job: Any, portion: Portion | Frame) -> Any:
+        if not isinstance(portion, Frame):
+            gathered = _folded(portion)
+            assert gathered == _folded(portion, WINDOW_ROWS), portion
+        return plan(job, portion)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fold, "_plan", compared)
+        yield
+
+
+def _folded(portion: Portion, window_rows: int | None = None) -> tuple[object, ...]:
+    """What a portion adds. ``window_rows``: file by file, so many rows at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        footers = None
+        if window_rows is not None:
+            patch.setattr(stored, "WINDOW_ROWS", window_rows)
+            footers = read_footers(portion.files)
+        parts, _ = driver.fold_files(portion, footers)
+    if not parts:
+        return ()
+    all_ = reduce(Folded.__add__, parts)
+    deltas = all_.deltas
+    columns = (deltas.root, deltas.delta, deltas.acked, deltas.emitted_edges, deltas.acked_edges)
+    by_root = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    drops = {reason: many for reason, many in deltas.drops.items() if many}
+    return by_root, _fails(deltas.fails), drops, deltas.with_rows, all_.wrote, all_.read_carried
+
+
+def _fails(fails: Any) -> dict[int, tuple[bool, bool, str]]:
+    """Of each root the fail that counts: one of its own before a shared one, a repeat last."""
+    least: dict[int, tuple[bool, bool, str]] = {}
+    some: Fails
+    for some in fails:
+        for root, code, shared in zip(some.root.tolist(), some.reason, some.shared, strict=True):
+            reason = some.words[code]
+            rank = (bool(shared), reason == REPEATED, reason)
+            least[root] = min(rank, least.get(root, rank))
+    return least
