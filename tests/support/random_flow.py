@@ -10,6 +10,7 @@ from itertools import groupby
 REPEATED = "more than one row for an input"
 EMPTY = "emitted nothing"
 BROKEN, NO_GOOD, REFUSED = "broken", "no good", "refused"
+MEANT, TOO = "meant", "meant, too"
 
 Root = tuple[str, int]  # source, number of the record
 
@@ -171,16 +172,20 @@ def _frame(stage: Stage, reading: Reading, fates: Mapping[str, str]) -> list[Row
     rows = []
     for name, row in reading:
         fate, anchors = fates.get(row.key), _anchors(name, row)
-        marks = {"dropped": (None, "meant"), "acked": (None, ""), "marked": (NO_GOOD, None)}
+        marks = {"dropped": (None, MEANT), "acked": (None, ""), "marked": (NO_GOOD, None)}
         if fate == "lost":
             continue
         if fate in marks:
             rows.append(Row(row.id, row.unit, row.key, anchors, *marks[fate]))
+            if fate == "dropped":  # for another reason, too: it is one drop for the first by name
+                rows.append(Row(row.id, row.unit, row.key, anchors, None, TOO))
             continue
         for n, key in enumerate(stage.keys(row.key)):
             broken = fate == "failed" or (fate == "half" and n == 0)
             for _ in range(2 if fate in ("twice", "repeated") else 1):
                 rows.append(Row(row.id, row.unit, key, anchors, BROKEN if broken else None))
+        if fate == "twice":  # and dropped, which counts for nothing
+            rows.append(Row(row.id, row.unit, row.key, anchors, None, MEANT))
         if fate == "beside":
             rows.append(Row(row.id, row.unit, row.key, anchors, NO_GOOD))
     return rows
@@ -188,7 +193,7 @@ def _frame(stage: Stage, reading: Reading, fates: Mapping[str, str]) -> list[Row
 
 def _record(stage: Stage, reading: Reading, fates: Mapping[str, str]) -> list[Row]:
     rows = []
-    ends = {"lost": (EMPTY, None), "failed": (BROKEN, None), "dropped": (None, "meant")}
+    ends = {"lost": (EMPTY, None), "failed": (BROKEN, None), "dropped": (None, MEANT)}
     for name, row in reading:
         fate, anchors = fates.get(row.key), _anchors(name, row)
         if fate in ends:

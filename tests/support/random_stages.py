@@ -26,7 +26,7 @@ from ledger import (
     failed,
     merge_anchors,
 )
-from tests.support.random_flow import BROKEN, NO_GOOD, Misread, Stage
+from tests.support.random_flow import BROKEN, MEANT, NO_GOOD, TOO, Misread, Stage
 from tests.support.random_pipelines import Plan, Sink
 from tests.support.warehouse import Warehouse
 
@@ -196,8 +196,9 @@ def by_frame(stage: Stage, fates: Mapping[str, str]):
             "_anchor",
         )
         marks = []
-        if "dropped" in fates.values():
-            marks.append(dropped(rows.where(_keys(fates, "dropped")), "meant"))
+        if {"dropped", "twice"} & set(fates.values()):
+            marks.append(dropped(rows.where(_keys(fates, "dropped", "twice")), MEANT))
+            marks.append(dropped(rows.where(_keys(fates, "dropped")), TOO))
         if "acked" in fates.values():
             marks.append(acked(rows.where(_keys(fates, "acked"))))
         if {"marked", "beside"} & set(fates.values()):
@@ -215,7 +216,7 @@ def by_record(stage: Stage, fates: Mapping[str, str]):
         if fate == "lost":
             return
         if fate == "dropped":
-            yield dropped("meant")
+            yield dropped(MEANT)
             return
         for key in stage.keys(record["key"]):
             for _ in range(2 if fate in ("twice", "repeated") else 1):
