@@ -53,9 +53,10 @@ class Oracle:
     def batch(self) -> Verdict:
         """The batch itself, or the next replay of what failed."""
         runs = self._runs()
-        verdicts = Naming(self.plan, self.order, runs).verdicts()
+        naming = Naming(self.plan, self.order, runs)
+        verdicts = naming.verdicts()
         failed = set(verdicts)
-        self.notes.update(_rivals(runs))
+        self.notes.update(_rivals(runs), naming.notes)
         for sink in self.plan.sinks:
             self._publish(sink, runs, verdicts)
         if self.plan.combined:
@@ -228,13 +229,16 @@ def outcomes(plan: Plan) -> Iterator[str]:
 @dataclass(frozen=True, order=True)
 class Break:
     """Hops that share a step, where the edges of a record do not agree. ``merging``: at or after a
-    whole stage; ``alone``: something is missing of the record before that, too."""
+    whole stage; ``alone``: something is missing of the record before that, too. ``others``: whether
+    other readers are wrong, too; ``late``: whether one of these comes before the one named."""
 
     merging: bool
     place: int
     step: str
     reason: str
     alone: bool
+    others: bool
+    late: bool
 
 
 class Naming:
@@ -252,6 +256,7 @@ class Naming:
         self._explicit = {stage.name for stage in plan.stages if stage.acks == "explicit"}
         self._components = self._united()
         self._emitted, self._acked = self._edges()
+        self.notes: set[str] = set()  # what there was to it, in words
 
     def verdicts(self) -> dict[Root, Failure]:
         """Of each failed record where it failed, why, and whose failure it is."""
@@ -264,9 +269,11 @@ class Naming:
             elif root in shared and not any(one.alone for one in breaks):
                 verdicts[root] = *shared[root], SHARED
             elif breaks:
-                alone = any(one.alone for one in breaks)
-                whose = OWN if not breaks[0].merging else NEITHER if alone else SHARED
-                verdicts[root] = breaks[0].step, breaks[0].reason, whose
+                first, alone = breaks[0], any(one.alone for one in breaks)
+                whose = OWN if not first.merging else NEITHER if alone else SHARED
+                verdicts[root] = first.step, first.reason, whose
+                kinds = {"two readers wrong": first.others, "a later reader named": first.late}
+                self.notes.update(word for word, is_so in kinds.items() if is_so)
         return verdicts
 
     def _fails(self, *, shared: bool) -> dict[Root, tuple[str, str]]:
@@ -342,6 +349,8 @@ class Naming:
             step,
             reason,
             any(not self._merges(*hop) for hop in hops if hop[1] in (wrong or consumers)),
+            len(wrong) > 1,
+            bool(wrong) and culprits != wrong[:1],
         )
 
     def _merges(self, producer: str, consumer: str) -> bool:
