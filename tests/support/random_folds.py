@@ -1,8 +1,7 @@
 """What the driver makes of a portion's files, whichever way it folds them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any
 
 import pytest
@@ -12,40 +11,50 @@ from ledger.deltas import stored
 from ledger.deltas.footers import read_footers
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import Folded, Portion
-from ledger.spark.folding import driver, fold
-from ledger.spark.folding.outcome import Frame
+from ledger.spark.folding import driver, executors
 
 WINDOW_ROWS = 3
+FoldFiles = Callable[..., tuple[list[Folded], str]]  # as the driver's
 
 
 @contextmanager
 def folds_compared() -> Iterator[None]:
     """Each portion that is folded in the block has to add the same gathered in memory and file by
     file, a few rows at a time."""
-    plan = fold._plan
-
-    def compared(job: Any, portion: Portion | Frame) -> Any:
-        if not isinstance(portion, Frame):
-            gathered = _folded(portion)
-            assert gathered == _folded(portion, WINDOW_ROWS), portion
-        return plan(job, portion)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "_plan", compared)
+        in_driver, there = driver.fold_files, executors.fold_files
+
+        def fold_here(portion: Portion, *others: Any) -> Any:
+            compare(portion, in_driver)
+            return in_driver(portion, *others)
+
+        def fold_there(job: Any, run: Any, portion: Portion, *others: Any) -> Any:
+            compare(portion, in_driver)
+            return there(job, run, portion, *others)
+
+        patch.setattr(driver, "fold_files", fold_here)
+        patch.setattr(executors, "fold_files", fold_there)
         yield
 
 
-def _folded(portion: Portion, window_rows: int | None = None) -> tuple[object, ...]:
+def compare(portion: Portion, fold_files: FoldFiles) -> None:
+    """Raise AssertionError unless it adds the same, gathered and a few rows at a time."""
+    assert _folded(portion, fold_files) == _folded(portion, fold_files, WINDOW_ROWS), portion
+
+
+def _folded(
+    portion: Portion, fold_files: FoldFiles, window_rows: int | None = None
+) -> tuple[object, ...]:
     """What a portion adds. ``window_rows``: file by file, so many rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
         footers = None
         if window_rows is not None:
             patch.setattr(stored, "WINDOW_ROWS", window_rows)
             footers = read_footers(portion.files)
-        parts, _ = driver.fold_files(portion, footers)
+        parts, _ = fold_files(portion, footers)
     if not parts:
         return ()
-    all_ = reduce(Folded.__add__, parts)
+    all_ = Folded.joined(parts)
     deltas = all_.deltas
     columns = (deltas.root, deltas.delta, deltas.acked, deltas.emitted_edges, deltas.acked_edges)
     by_root = sorted(zip(*(column.tolist() for column in columns), strict=True))
