@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
 from ledger.core.probes import reached
-from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
+from ledger.core.states import BatchKind, BatchStatus, Guarantee, RunState, Settle
 from ledger.core.text import quantity
 from ledger.core.verdict import Action, Limits, StepFacts, Verdict, decide, hops
 from ledger.errors import IntegrityError, NotReadyError
@@ -226,6 +226,9 @@ def _name_failures(
         explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
         naming.name_hops(connection, hops(batch.topology), verdict.missing, explicit, merging)
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=True)
+    if batch.guarantee is not Guarantee.EXACTLY_ONCE:
+        sinks = [step["name"] for step in batch.topology if step["kind"] == "sink"]
+        naming.note_missed(connection, hops(batch.topology), sinks)
     unnamed = naming.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(

@@ -178,7 +178,10 @@ def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
     expect(accept).to_be_disabled()
     dialog.get_by_label("Why may they stay out?").fill("no such customers")
     accept.click()
-    expect(page.get_by_role("button", name="Accept")).to_have_count(0, timeout=60 * SECONDS)
+    failures = page.get_by_role("table", name="Failures by step and reason")
+    accepted = failures.locator("tbody tr").locator("td").nth(7)
+    expect(accepted).to_have_text("2", timeout=60 * SECONDS)
+    expect(page.get_by_role("button", name="Accept")).to_have_count(0)
     by = one(airflow.ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert tuple(by) == (USER, "no such customers")
 

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 
 import psycopg2
 import pyarrow.dataset as ds
@@ -91,6 +92,63 @@ def test_a_row_that_a_sink_did_not_get_is_not_taken_for_delivered(
     ]
     assert (3, 2) not in sink_rows("out", "n", "copy")
     run = runner(splitting(dedup))
+    assert run.settled(run.open_replay(1)).failed == 0
+    assert {*sink_rows("out", "n", "copy")} == {(n, copy) for n in range(5) for copy in (1, 2, 3)}
+
+
+def failing_too(dedup, where):
+    """Of record 3 one row fails: ``beside`` the sink, in another reader of what it reads, or
+    ``before`` it."""
+    made = Pipeline("failing", guarantee="at_least_once")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def thrice(frame):
+        copies = frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
+        return failing(copies) if where == "before" else copies
+
+    if where == "beside":
+
+        @made.stage(reads="thrice")
+        def checked(frame):
+            return failing(frame)
+
+        made.sink("checks", ParquetSink("checks"), reads="checked")
+    made.sink("out", ParquetSink("out", dedup=dedup), reads="thrice")
+    return made
+
+
+def failing(frame):
+    bad = F.expr("n = 3 AND copy = 3") & F.lit(Path("bad.txt").exists())
+    return frame.withColumn("_failed", F.when(bad, "bad"))
+
+
+@pytest.mark.parametrize("where", ["beside", "before"])
+@pytest.mark.parametrize("got", ["lost", "swapped"])
+def test_a_row_that_a_sink_did_not_get_comes_again_wherever_its_record_failed(
+    runner, tmp_path, sink_rows, monkeypatch, where, got
+):
+    """A sink missed a row, or got another twice for it, of a record that is named at another step:
+    the replay does not take that row for delivered.
+    """
+    monkeypatch.chdir(tmp_path)
+    numbers(tmp_path, range(5))
+    (tmp_path / "bad.txt").touch()
+
+    def misread(step, frame):
+        if step != "out":
+            return frame
+        kept = frame.where("n <> 3 OR copy <> 2")
+        doubled = frame.where("n = 3 AND copy = 1")
+        return kept.unionByName(doubled) if got == "swapped" else kept
+
+    hurt = runner(failing_too("exact", where), on_read=misread)
+    assert hurt.settled(hurt.open()).failed == 1
+    (named,) = rows(hurt.job.database, "SELECT step, reason FROM failed_root")
+    assert tuple(named) == ("checked" if where == "beside" else "thrice", "bad")
+    assert (3, 2) not in sink_rows("out", "n", "copy")
+    (tmp_path / "bad.txt").unlink()
+    run = runner(failing_too("exact", where))
     assert run.settled(run.open_replay(1)).failed == 0
     assert {*sink_rows("out", "n", "copy")} == {(n, copy) for n in range(5) for copy in (1, 2, 3)}
 

@@ -58,7 +58,7 @@ class Oracle:
         failed = set(verdicts)
         self.notes.update(_rivals(runs), naming.notes)
         for sink in self.plan.sinks:
-            self._publish(sink, runs, verdicts)
+            self._publish(sink, runs, failed, naming.missed(sink.name))
         if self.plan.combined:
             self._show(self.plan.combined, runs, runs[self.plan.combined].delivered, failed)
         if self.plan.carried:
@@ -152,13 +152,13 @@ class Oracle:
         return row.key if sink.dedup == "keyed" else (*row.roots, row.key)
 
     def _publish(
-        self, sink: Sink, runs: Mapping[str, Run], verdicts: Mapping[Root, Failure]
+        self, sink: Sink, runs: Mapping[str, Run], failed: set[Root], missed: set[Root]
     ) -> None:
         """Exactly once rows of failed records stay out; at least once those of refused ones. Which
-        rows a sink has of a record that failed there counts as not known: they come again."""
-        run, failed = runs[sink.name], set(verdicts)
+        rows a sink has of a record that it ``missed`` rows of counts as not known: they come
+        again."""
+        run = runs[sink.name]
         acked = {root for _, _, root in run.acked}
-        unknown = {root for root, (step, *_) in verdicts.items() if sink.name in step.split(", ")}
         if self.plan.exactly_once:
             self._show(sink.name, runs, run.rows, failed)
             if self._visible(run.rows, failed) != run.rows and not acked & failed:
@@ -172,7 +172,7 @@ class Oracle:
         for identity, times in Counter(
             self._identity(sink, row)
             for row in self._shown[sink.name].get(self.round, [])
-            if not row.roots & unknown
+            if not row.roots & missed
         ).items():
             self._delivered[sink.name][identity] += times
 
@@ -276,6 +276,18 @@ class Naming:
                 self.notes.update(word for word, is_so in kinds.items() if is_so)
         return verdicts
 
+    def missed(self, step: str) -> set[Root]:
+        """The records of which a step did not ack each row once, as far as counts tell: if those
+        of all readers of its input are right, none of them is known to have the right rows."""
+        (consumers,) = (some for some in self._components if step in some)
+        missed = set()
+        for root in {*self._emitted, *self._acked}:
+            due, got = self._due_and_got(root, consumers)
+            wrong = [name for name in consumers if self._wrong_number(root, name)]
+            if step in wrong or (due != got and not wrong):
+                missed.add(root)
+        return missed
+
     def _fails(self, *, shared: bool) -> dict[Root, tuple[str, str]]:
         """What steps failed: of each record at the first, for the first reason by name, but that a
         step repeated it last."""
@@ -317,20 +329,29 @@ class Naming:
     def _breaks(self, root: Root) -> Iterable[Break]:
         """The components whose edges of a record do not agree."""
         for consumers in self._components:
-            due = Counter({e: n for e, n in self._emitted[root].items() if e[1] in consumers})
-            got = Counter({e: n for e, n in self._acked[root].items() if e[1] in consumers})
+            due, got = self._due_and_got(root, consumers)
             if due != got:
                 yield self._break(root, consumers, due, got)
+
+    def _due_and_got(self, root: Root, consumers: list[str]) -> tuple[Counter[Edge], Counter[Edge]]:
+        """The edges of a record that were emitted to some steps, and those that they acked."""
+        due, got = (
+            Counter({edge: n for edge, n in edges[root].items() if edge[1] in consumers})
+            for edges in (self._emitted, self._acked)
+        )
+        return due, got
+
+    def _wrong_number(self, root: Root, consumer: str) -> bool:
+        """Whether a step acked another number of edges of a record than it was to get."""
+        due, got = self._due_and_got(root, [consumer])
+        return due.total() != got.total()
 
     def _break(
         self, root: Root, consumers: list[str], due: Counter[Edge], got: Counter[Edge]
     ) -> Break:
         """What is wrong in a component, and whose fault it is."""
-        wrong = []
-        for name in consumers if len(consumers) > 1 else ():
-            wanted, acked = (sum(n for e, n in some.items() if e[1] == name) for some in (due, got))
-            if wanted != acked:
-                wrong.append(name)
+        several = consumers if len(consumers) > 1 else []
+        wrong = [name for name in several if self._wrong_number(root, name)]
         # Of several that are wrong the first to which the record came by itself.
         rank = lambda name: (self._comes_united(root, name), self._place[name])  # noqa: E731
         culprits = [min(wrong, key=rank)] if wrong else consumers

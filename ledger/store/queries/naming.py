@@ -161,6 +161,53 @@ def name_hops(
     connection.execute(text(NAME_HOPS), keys)
 
 
+NOTE_MISSED = """
+WITH hop AS (
+  SELECT * FROM unnest(cast(:producers AS text[]), cast(:consumers AS text[]),
+                       cast(:fanouts AS int[]), cast(:components AS int[]))
+    AS h (producer, consumer, fanout, component)
+), role AS (
+  SELECT DISTINCT component, producer AS step, true AS emits FROM hop
+  UNION ALL SELECT DISTINCT component, consumer, false FROM hop
+), tally AS (
+  SELECT s.root_id, r.component,
+         bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue
+  FROM settling_run s JOIN role r USING (step) GROUP BY 1, 2
+), due AS (
+  SELECT p.root_id, h.component, h.consumer, sum(p.emitted_edges / h.fanout) AS edges
+  FROM settling_run p JOIN hop h ON h.producer = p.step GROUP BY 1, 2, 3
+), consumed AS (
+  SELECT d.root_id, d.component, d.consumer, d.edges <> coalesce(c.acked_edges, 0) AS uneven
+  FROM due d LEFT JOIN settling_run c ON c.root_id = d.root_id AND c.step = d.consumer
+), judged AS (
+  -- With each count right and a residue nobody knows which consumer got a row for another.
+  SELECT root_id, consumer,
+         uneven OR t.residue <> 0 AND NOT bool_or(uneven) OVER (PARTITION BY root_id, component)
+           AS missed
+  FROM consumed JOIN tally t USING (root_id, component)
+)
+UPDATE settling s SET missed_by = m.sinks
+FROM (
+  SELECT root_id, array_agg(consumer ORDER BY consumer) AS sinks FROM judged
+  WHERE missed AND consumer = ANY (cast(:sinks AS text[])) GROUP BY root_id
+) m WHERE m.root_id = s.root_id
+"""
+
+
+def note_missed(connection: Connection, hops: Sequence[Hop], sinks: Sequence[str]) -> None:
+    """Note, of each failed root, the ``sinks`` that did not get each of its rows once, wherever
+    it is named: what a sink that publishes at its commit has of such a root is not known.
+    """
+    keys = {
+        "producers": [hop.producer for hop in hops],
+        "consumers": [hop.consumer for hop in hops],
+        "fanouts": [hop.fanout for hop in hops],
+        "components": [hop.component for hop in hops],
+        "sinks": list(sinks),
+    }
+    connection.execute(text(NOTE_MISSED), keys)
+
+
 def unnamed_roots(connection: Connection) -> int:
     """Roots in ``settling`` for which no broken hop was found: deltas that fit no producer."""
     return int(

@@ -298,12 +298,10 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
 
 
 def roots_lost_at(connection: Connection, batch_id: int, sink: str) -> list[int]:
-    """Roots of a settled batch that failed at a sink: it refused a row of theirs, or did not get
-    each of them once."""
+    """Roots of a settled batch that ran at least once of which a sink did not get each row once,
+    wherever they failed."""
     statement = text("""
-        SELECT root_id FROM failed_root
-        WHERE batch_id = :id AND :sink = ANY (string_to_array(step, ', '))
-        ORDER BY 1
+        SELECT root_id FROM failed_root WHERE batch_id = :id AND :sink = ANY (missed_by) ORDER BY 1
     """)
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 

@@ -83,7 +83,8 @@ def total_roots(connection: Connection, batch_id: int) -> int:
 COLLECT = """
 CREATE TEMP TABLE settling ON COMMIT DROP AS
 SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS step, NULL::text AS reason,
-       NULL::text AS detail, false AS own_failure, false AS shared, false AS incomplete
+       NULL::text AS detail, false AS own_failure, false AS shared, false AS incomplete,
+       NULL::text[] AS missed_by
 FROM ledger_delta d
 WHERE d.batch_id = :id
   AND d.step_run_id IN (SELECT step_run_id FROM step_run
@@ -108,7 +109,7 @@ def collect_rebuilds(
         CREATE TEMP TABLE settling ON COMMIT DROP AS
         SELECT root_id, 0::bigint AS residue, cast(:step AS text) AS step,
                cast(:reason AS text) AS reason, NULL::text AS detail, false AS own_failure,
-               true AS shared
+               true AS shared, NULL::text[] AS missed_by
         FROM unnest(cast(:roots AS bigint[])) AS w (root_id)
         WHERE root_id NOT IN (SELECT root_id FROM failed_root WHERE batch_id = :id)
     """)
@@ -247,11 +248,11 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
     statement = text("""
         INSERT INTO failed_root
           (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure,
-           shared)
+           shared, missed_by)
         SELECT s.root_id, m.message_id, :id, m.attempts, s.step,
                CASE WHEN f.message_id IS NULL THEN s.reason ELSE :mask END,
                CASE WHEN f.message_id IS NULL THEN s.detail END,
-               s.residue, s.own_failure, s.shared
+               s.residue, s.own_failure, s.shared, s.missed_by
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
         LEFT JOIN failed_payload f ON f.message_id = m.message_id AND f.forgotten_at IS NOT NULL
           AND f.batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)

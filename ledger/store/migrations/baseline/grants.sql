@@ -74,7 +74,8 @@ GRANT SELECT ON
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
 GRANT SELECT (
-  root_id, message_id, batch_id, attempt, step, reason, residue, own_failure, failed_at, shared
+  root_id, message_id, batch_id, attempt, step, reason, residue, own_failure, failed_at, shared,
+  missed_by
 ) ON failed_root TO ledger_reader;
 GRANT SELECT (root_id, message_id, batch_id, number) ON hold_sample TO ledger_reader;
 GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;

@@ -519,7 +519,8 @@ CREATE TABLE failed_root (
   residue bigint NOT NULL,
   own_failure boolean NOT NULL,
   failed_at timestamptz NOT NULL DEFAULT now(),
-  shared boolean NOT NULL DEFAULT false
+  shared boolean NOT NULL DEFAULT false,
+  missed_by text[]
 );
 CREATE INDEX failed_root_batch_id_root_id_idx ON failed_root (batch_id, root_id);
 CREATE INDEX failed_root_message_id_idx ON failed_root (message_id);
@@ -538,6 +539,9 @@ COMMENT ON COLUMN failed_root.own_failure IS
 COMMENT ON COLUMN failed_root.failed_at IS 'When it was settled.';
 COMMENT ON COLUMN failed_root.shared IS
   'Whether the row that failed comes from several records: a failure of their unit.';
+COMMENT ON COLUMN failed_root.missed_by IS
+  'Sinks that did not get each of its rows once, wherever it broke; null: none did, or the batch '
+  'ran exactly once.';
 
 CREATE TABLE failed_payload (
   message_id bigint PRIMARY KEY,
