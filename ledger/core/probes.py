@@ -18,7 +18,8 @@ PLACES = {
     "run opened": "The run is open; nothing is read.",
     "position taken": "The run of a stateful source knows where to read on; nothing is read.",
     "files written": "All files are in the folder; none is counted.",
-    "deltas posted": "The executors have posted the run's deltas; the run is not committed.",
+    "posting bucket": "The driver posts one of the buckets of the run's deltas next.",
+    "deltas posted": "All of the run's deltas are posted; the run is not committed.",
     "committing run": "The run is recorded as committed.",
     "run committed": "The run counts.",
     # The batch is settled.

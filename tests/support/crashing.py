@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +21,7 @@ from ledger.batch.step_runs import Attempt, begin
 from ledger.core.probes import PLACES, Listener, listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import RunState
+from ledger.deltas import stored
 from ledger.execution import advance_states, run_step, run_steps, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
@@ -35,6 +37,8 @@ KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
 STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
 # Two places that only executors reach: they kill the driver.
 HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
+HALF_POSTED_HERE = "half of the deltas posted by the driver"
+POSTED = (HALF_POSTED_HERE, "deltas posted")
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,8 @@ def _run(spark: Any, order: Order) -> None:
         variant = orders.Variant(**values)
     job = _job(spark, order, orders.pipeline(order.folder, order.warehouse, variant))
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
+    if order.place == HALF_POSTED_HERE:
+        stored.WINDOW_ROWS = 50  # several parts, so several buckets
     if order.place == HALF_POSTED:
         # In two buckets: the join's rows are exchanged, and lie in two files.
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
@@ -158,22 +164,27 @@ def _run(spark: Any, order: Order) -> None:
 
 
 def _job(spark: Any, order: Order, pipeline: Pipeline) -> Job:
-    """The surroundings; where the deltas matter the executors post them, before the commit."""
+    """The surroundings; where the deltas matter they are posted before the commit."""
     settings = settings_of(order.home, order.folder)
     job = Job(spark, Database(order.database), settings, pipeline)
     if order.place == HALF_POSTED:
         killer = partial(partial, _post_one, os.getpid(), order.marker, job.database.dsn)
         return replace(job, few_rows=-1, driver_bytes=-1, on_task=killer)
-    return replace(job, few_rows=-1) if order.place == "deltas posted" else job
+    return replace(job, few_rows=-1) if order.place in POSTED else job
 
 
 def _deadly(order: Order) -> Listener:
     """Kills this process where the order says."""
-    assert order.place in {*PLACES, HALF_POSTED, IN_A_RECORD}, order.place
-    times = 0
+    assert order.place in {*PLACES, HALF_POSTED, HALF_POSTED_HERE, IN_A_RECORD}, order.place
+    times, buckets = 0, Counter[str]()
 
     def listen(place: str, of: str) -> None:
         nonlocal times
+        if place == "posting bucket" and order.place == HALF_POSTED_HERE:
+            buckets[of] += 1
+            if buckets[of] == 2:
+                dsn = Database(order.database).dsn
+                _die_once_one_is_posted(os.getpid(), order.marker, dsn)
         if place == order.place and order.of in ("", of):
             times += 1
             if times == order.nth:
@@ -186,7 +197,6 @@ def _post_one(
     driver: int, marker: str, dsn: str, task: PostingTask, rows: Iterator[Any]
 ) -> Iterator[Any]:
     """In an executor: post the first bucket; kill the driver from the second once that is there."""
-    import psycopg2
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -195,6 +205,13 @@ def _post_one(
         return
     for _ in rows:
         pass
+    _die_once_one_is_posted(driver, marker, dsn)
+
+
+def _die_once_one_is_posted(driver: int, marker: str, dsn: str) -> None:
+    """Kill the driver once the ledger has a bucket of its newest run."""
+    import psycopg2
+
     newest = (
         "SELECT 1 FROM step_run_bucket WHERE step_run_id = (SELECT max(step_run_id) FROM step_run)"
     )

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 
 from ledger.batch.step_runs import OpenedRun
+from ledger.core.probes import reached
 from ledger.core.text import quantity
 from ledger.deltas import posting
 from ledger.deltas.footers import Footer, sharing
@@ -57,6 +58,7 @@ def post_buckets(job: Job, run: OpenedRun, deltas: Sequence[Deltas]) -> None:
         min(buckets, key=lambda bucket: sum(len(one.root) for one in bucket)).append(some)
 
     def post(number: int) -> None:
+        reached("posting bucket", run.step)
         to = (job.database.dsn, run.batch.batch_id, run.run_id)
         posting.post_bucket(*to, number, buckets[number])
 
