@@ -21,6 +21,7 @@ PAGES = tuple(ROOT / name for name in ("README.md", "docs/cost.md", "docs/sizing
 PICTURE = ROOT / "docs" / "images" / "cost.svg"
 
 Results = dict[str, Any]
+Line = tuple[str, str, str]  # of a table
 VARIANTS = ("plain", "plain_clustered", "structured_streaming", "untracked", "tracked")
 LARGE = {
     "flights": ("flights", "1,010,328 records, 5 steps, 15.6 % lost"),
@@ -46,6 +47,37 @@ SHUFFLED = {"shuffled": "word count, shuffled by word"}
 # Whose fold of the split is which of the aims.
 FOLDED = (("in order", "wordcount", "40"), ("shuffled", "shuffled", "8"))
 NOT_MEASURED = "-"
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Figures as the pages have them."""
+
+    results: Results
+
+    def number(self, key: str, digits: str = ".2f", scale: float = 1) -> str:
+        return format(self.results[key] * scale, digits)
+
+    def inverse(self, key: str, digits: str = ".1f") -> str:
+        """Of a ratio of throughputs: how many times as long it takes."""
+        return format(1 / self.results[key], digits)
+
+    def times(self, name: str, other: str) -> str:
+        """How many times as long tracked takes as another variant."""
+        key = f"{name}.tracked_over_{other}_throughput"
+        return self.inverse(key) if key in self.results else NOT_MEASURED
+
+    def seconds(self, name: str, variant: str) -> str:
+        """The median of a variant's rounds."""
+        rounds = self.results[f"{name}.seconds"].get(variant)
+        return f"{statistics.median(rounds):.1f}" if rounds else NOT_MEASURED
+
+    def measured(self, name: str) -> str:
+        """Commit, whether other changes than those of it were there, and rounds."""
+        of = self.results["measured"][name]
+        commit, _, dirty = of["commit"].partition("-")
+        commit = f"{commit[:7]}-{dirty}" if dirty else commit[:7]
+        return f"{commit}, {of['rounds']} round{'s' if of['rounds'] > 1 else ''}"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -86,12 +118,15 @@ def measured_works(results: Results) -> dict[str, tuple[str, str]]:
 def small(results: Results) -> str:
     """Small batches, and parts of what tracking does."""
     show = _Shown(results)
-    exactly = "exactly_once_over_at_least_once"
+    rows = [*_small_batch(show), *_guarantees(show), *_fold(show)]
+    return table(("", "", "measured at"), ((*row, show.measured(of)) for *row, of in rows))
+
+
+def _small_batch(show: _Shown) -> list[Line]:
     batch = (
         "Small batch in Airflow (1,000 records, five steps), compared with one bare spark-submit"
     )
-    publish = "Publishing a batch without failures, of 1 and of 10 million rows"
-    rows = [
+    return [
         (
             f'{batch}: one driver for all steps (`submit="batch"`)',
             _long(show.number("small_batch.over_bare_spark_submit", ".1f")),
@@ -115,6 +150,13 @@ def small(results: Results) -> str:
             )
             for stage, key in (("an exploding stage", "split"), ("one row a record", "one_row"))
         ),
+    ]
+
+
+def _guarantees(show: _Shown) -> list[Line]:
+    exactly = "exactly_once_over_at_least_once"
+    publish = "Publishing a batch without failures, of 1 and of 10 million rows"
+    return [
         (
             "Exactly once, compared with at least once",
             _long(show.inverse(f"{exactly}_throughput", ".2f")),
@@ -137,6 +179,11 @@ def small(results: Results) -> str:
             )
             for kind in ("parquet", "delta")
         ),
+    ]
+
+
+def _fold(show: _Shown) -> list[Line]:
+    return [
         *(
             (
                 f"Rows that the kernel of tracking computes from written files: {words}",
@@ -155,15 +202,19 @@ def small(results: Results) -> str:
             "posting",
         ),
     ]
-    return table(("", "", "measured at"), ((*row, show.measured(of)) for *row, of in rows))
 
 
 def aims(results: Results) -> str:
     """Each aim, and what is reached of it."""
     show = _Shown(results)
+    rows = [*_batch_aims(show), *_settlement_aims(show), *_fold_aims(show), *_history_aims(show)]
+    return table(("times as long, if no unit is named", "aim", "reached"), rows)
+
+
+def _batch_aims(show: _Shown) -> list[Line]:
     small_batch = show.number("small_batch.over_bare_spark_submit")
     rows = [("small batch, one driver, compared with a bare spark-submit", "1.5", small_batch)]
-    works = measured_works(results)
+    works = measured_works(show.results)
     for name, (title, _) in works.items():
         rows += [
             (
@@ -173,11 +224,16 @@ def aims(results: Results) -> str:
             )
             for other, values in AIMS.items()
         ]
+    return rows
+
+
+def _settlement_aims(show: _Shown) -> list[Line]:
+    works = measured_works(show.results)
     settle = {
         "flights": ("157,818 failures", "1.5"),
         "wordcount": ("2 M records without failures", "1.0"),
     }
-    rows += [
+    rows = [
         (f"settlement of {what}, seconds", aim, show.number(f"{name}.settle_seconds", ".1f"))
         for name, (what, aim) in settle.items()
     ]
@@ -193,9 +249,13 @@ def aims(results: Results) -> str:
             (f"{title}, {what}", aim, show.number(f"{name}.{key}"))
             for name, (title, _) in works.items()
         ]
+    return rows
+
+
+def _fold_aims(show: _Shown) -> list[Line]:
     kernel = "fold_kernel_rows_per_second"
     record_stage = show.inverse("record_stage.over_map_in_arrow_throughput")
-    rows += [
+    rows = [
         (
             f"the fold's kernel alone, million rows a second: {words}",
             aim,
@@ -209,12 +269,15 @@ def aims(results: Results) -> str:
     rows += [
         (f"the fold in a batch, million rows a second: {words}, {way}", aim, f"{rate / 1e6:.1f}")
         for words, name, aim in FOLDED
-        for way, rate in results.get(f"{name}.fold_rows_per_second", {}).get("split", {}).items()
+        for way, rate in show.results.get(f"{name}.fold_rows_per_second", {})
+        .get("split", {})
+        .items()
     ]
-    rows += [
-        ("`record_stage`, compared with `mapInArrow`", f"{1 / 0.75:.1f}", record_stage),
-    ]
-    rows += [
+    return [*rows, ("`record_stage`, compared with `mapInArrow`", f"{1 / 0.75:.1f}", record_stage)]
+
+
+def _history_aims(show: _Shown) -> list[Line]:
+    rows = [
         (f"{what} in a ledger with years of history, compared with an empty one", "1.2", ratio)
         for what, ratio in (
             ("a sweep", show.number("history.sweep_over_empty")),
@@ -222,7 +285,7 @@ def aims(results: Results) -> str:
         )
     ]
     status, first = (
-        results["history.seconds"][name]["history"]
+        show.results["history.seconds"][name]["history"]
         for name in ("status", "the first view of the pages")
     )
     rows += [
@@ -239,7 +302,7 @@ def aims(results: Results) -> str:
             show.number("history.dead_rows", ".2f", 100),
         ),
     ]
-    return table(("times as long, if no unit is named", "aim", "reached"), rows)
+    return rows
 
 
 def large_batch(results: Results) -> str:
@@ -355,35 +418,6 @@ def sizes(results: Results) -> str:
     ]
     head = f"per million records (at {_Shown(results).measured('sizes')})"
     return table((head, "rows", "bytes"), rows)
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """Figures as the pages have them."""
-
-    results: Results
-
-    def number(self, key: str, digits: str = ".2f", scale: float = 1) -> str:
-        return format(self.results[key] * scale, digits)
-
-    def inverse(self, key: str, digits: str = ".1f") -> str:
-        """Of a ratio of throughputs: how many times as long it takes."""
-        return format(1 / self.results[key], digits)
-
-    def times(self, name: str, other: str) -> str:
-        """How many times as long tracked takes as another variant."""
-        key = f"{name}.tracked_over_{other}_throughput"
-        return self.inverse(key) if key in self.results else NOT_MEASURED
-
-    def seconds(self, name: str, variant: str) -> str:
-        """The median of a variant's rounds."""
-        rounds = self.results[f"{name}.seconds"].get(variant)
-        return f"{statistics.median(rounds):.1f}" if rounds else NOT_MEASURED
-
-    def measured(self, name: str) -> str:
-        """Commit and rounds."""
-        of = self.results["measured"][name]
-        return f"{of['commit'][:7]}, {of['rounds']} round{'s' if of['rounds'] > 1 else ''}"
 
 
 def _long(ratio: str) -> str:
