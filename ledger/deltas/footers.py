@@ -24,7 +24,7 @@ READERS = 8  # footers that are read at a time: of a store each is a request
 @dataclass(frozen=True)
 class Footer:
     """``first``, ``last``: the least and the greatest input of a file's rows; both None where no
-    row has one. ``known``: whether its writer noted these. ``bytes``: of the ledger's own
+    row has one. ``has_range``: whether its writer noted these. ``bytes``: of the ledger's own
     columns in memory. ``deltas``: how many there are of it at most. ``roots``: the least and the
     greatest root; None: not known, or there is none.
     """
@@ -33,7 +33,7 @@ class Footer:
     bytes: int
     first: Input | None = None
     last: Input | None = None
-    known: bool = True
+    has_range: bool = True
     deltas: int = 0
     roots: tuple[int, int] | None = None
 
@@ -65,7 +65,7 @@ def memory_of(footers: Sequence[Footer], *, by_input: bool) -> int:
 
 def _groups(footers: Sequence[Footer]) -> list[list[Footer]]:
     """The files by what they may share inputs with; one that shares none is by itself."""
-    if any(not footer.known for footer in footers):
+    if any(not footer.has_range for footer in footers):
         return [list(footers)]
     groups = [[footer] for footer in footers if footer.first is None]
     last: Input | None = None
@@ -84,10 +84,10 @@ def _most_deltas(group: Sequence[Footer]) -> int:
     """How many roots files have together at most: roots are dense."""
     deltas = sum(footer.deltas for footer in group)
     ranges = [footer.roots for footer in group if footer.deltas]
-    known = [roots for roots in ranges if roots is not None]
-    if not known or len(known) < len(ranges):
+    bounds = [roots for roots in ranges if roots is not None]
+    if not bounds or len(bounds) < len(ranges):
         return deltas
-    return min(deltas, max(last for _, last in known) - min(first for first, _ in known) + 1)
+    return min(deltas, max(last for _, last in bounds) - min(first for first, _ in bounds) + 1)
 
 
 def _read(file: DataFile) -> Footer:
@@ -111,7 +111,7 @@ def footer_of(file: DataFile, metadata: Any) -> Footer:
     for group in groups:
         ends = group.inputs()
         if ends is None:
-            return replace(footer, known=False)
+            return replace(footer, has_range=False)
         inputs += ends
     return replace(footer, first=min(inputs), last=max(inputs)) if inputs else footer
 

@@ -153,8 +153,8 @@ def _fail_lines(batch_id: int, run_id: int, fails: Sequence[Fails]) -> Iterator[
             lines = StringIO()
             writer = csv.writer(lines)
             for number, code, detail, flag in zip(root, reason, details, shared, strict=True):
-                kept = None if detail is None else storable(detail)
-                writer.writerow([batch_id, run_id, number, reasons[code], kept, flag])
+                stored = None if detail is None else storable(detail)
+                writer.writerow([batch_id, run_id, number, reasons[code], stored, flag])
             yield lines.getvalue().encode()
 
 

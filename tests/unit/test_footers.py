@@ -58,7 +58,7 @@ def test_inputs_of_a_file(tmp_path, options, first, last, known):
     where its writer noted nothing.
     """
     (footer,) = read_footers([file_of(tmp_path / "a.parquet", **options)])
-    assert (footer.first, footer.last, footer.known) == (first, last, known)
+    assert (footer.first, footer.last, footer.has_range) == (first, last, known)
 
 
 def test_a_column_of_longs_takes_eight_bytes_a_row(tmp_path):
@@ -141,12 +141,12 @@ def test_a_row_group_without_statistics_beside_one_that_has_them(tmp_path):
     groups = pq.read_metadata(path)
     assert groups.num_row_groups == 2
     (footer,) = read_footers([file])
-    assert (footer.first, footer.last, footer.known) == (("", 5), ("", 5), True)
+    assert (footer.first, footer.last, footer.has_range) == (("", 5), ("", 5), True)
     silent = tmp_path / "b.parquet"
     pq.write_table(table, silent, write_statistics=False)
     other = pq.read_metadata(silent).row_group(0)
     metadata = SimpleNamespace(num_row_groups=2, row_group=[groups.row_group(0), other].__getitem__)
-    assert not footer_of(file, metadata).known
+    assert not footer_of(file, metadata).has_range
 
 
 ranges = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted)
@@ -177,6 +177,6 @@ def test_files_that_share_an_input_are_together(drawn):
 def test_a_file_whose_inputs_are_not_known_may_share_one_with_any(count):
     """One alone shares none."""
     footers = [Footer(DataFile(str(n), 1, 1, n), 1, ("", n), ("", n)) for n in range(count - 1)]
-    footers.append(Footer(DataFile("unknown", 1, 1, 0), 1, known=False))
+    footers.append(Footer(DataFile("unknown", 1, 1, 0), 1, has_range=False))
     alone, groups = sharing(footers)
     assert (len(alone), [len(group) for group in groups]) == ((1, []) if count == 1 else (0, [3]))
