@@ -8,12 +8,13 @@ import json
 import os
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from typing import Any
 
 from ledger.batch.opening import open_batch, open_replay
@@ -37,6 +38,7 @@ KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
 STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
 # Two places that only executors reach: they kill the driver.
 HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
+# Between two buckets that the driver posts.
 HALF_POSTED_HERE = "half of the deltas posted by the driver"
 POSTED = (HALF_POSTED_HERE, "deltas posted")
 
@@ -176,15 +178,14 @@ def _job(spark: Any, order: Order, pipeline: Pipeline) -> Job:
 def _deadly(order: Order) -> Listener:
     """Kills this process where the order says."""
     assert order.place in {*PLACES, HALF_POSTED, HALF_POSTED_HERE, IN_A_RECORD}, order.place
-    times, buckets = 0, Counter[str]()
+    times, bucket = 0, defaultdict[str, Iterator[int]](lambda: count(1))
 
     def listen(place: str, of: str) -> None:
         nonlocal times
-        if place == "posting bucket" and order.place == HALF_POSTED_HERE:
-            buckets[of] += 1
-            if buckets[of] == 2:
-                dsn = Database(order.database).dsn
-                _die_once_one_is_posted(os.getpid(), order.marker, dsn)
+        here = place == "posting bucket" and order.place == HALF_POSTED_HERE
+        if here and next(bucket[of]) == 2:  # in one of two threads
+            dsn = Database(order.database).dsn
+            _die_once_one_is_posted(os.getpid(), order.marker, dsn)
         if place == order.place and order.of in ("", of):
             times += 1
             if times == order.nth:

@@ -196,7 +196,11 @@ FROM (
 
 def note_missed(connection: Connection, hops: Sequence[Hop], sinks: Sequence[str]) -> None:
     """Note, of each failed root, the ``sinks`` that did not get each of its rows once, wherever
-    it is named: what a sink that publishes at its commit has of such a root is not known.
+    it is named: which of its rows these sinks have is not known.
+
+    Counts decide first. If those of all readers of an input are right and the XOR is not, all of
+    its sinks are noted. A sink that got one row twice and another not at all is missed where
+    another reader of its input has a wrong count of the same root: the XOR is that of all readers.
     """
     keys = {
         "producers": [hop.producer for hop in hops],
