@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
 from ledger.core.probes import reached
-from ledger.core.states import BatchKind, BatchStatus, Guarantee, RunState, Settle
+from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
 from ledger.core.text import quantity
-from ledger.core.verdict import Action, Limits, StepFacts, Verdict, decide, hops
+from ledger.core.verdict import Action, Hop, Limits, StepFacts, Verdict, decide, hops
 from ledger.errors import IntegrityError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import (
@@ -222,18 +222,33 @@ def _name_failures(
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=False)
     if not naming.collect_rows(connection, batch.batch_id):
         return
-    if naming.unnamed_roots(connection):
+    edges = hops(batch.topology)
+    unproved = _unproved_sinks(connection, batch, edges)
+    unnamed = naming.unnamed_roots(connection)
+    if unnamed or unproved:
+        naming.collect_breaks(connection, edges)
+    if unnamed:
         explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
-        naming.name_hops(connection, hops(batch.topology), verdict.missing, explicit, merging)
+        naming.name_hops(connection, edges, verdict.missing, explicit, merging)
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=True)
-    if batch.guarantee is not Guarantee.EXACTLY_ONCE:
-        sinks = [step["name"] for step in batch.topology if step["kind"] == "sink"]
-        naming.note_missed(connection, hops(batch.topology), sinks)
+    if unproved:
+        naming.note_missed(connection, unproved)
     unnamed = naming.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
             f"batch {batch.batch_id}: the rows of {unnamed} records do not add up at any step"
         )
+
+
+def _unproved_sinks(connection: Connection, batch: Batch, edges: Sequence[Hop]) -> dict[str, int]:
+    """The sinks of a batch at least once that did not prove that they took each row of their input
+    once, each with the component of its hop. Exactly once nothing of a failed record is published.
+    """
+    if batch.exactly_once:
+        return {}
+    sinks = {step["name"] for step in batch.topology if step["kind"] == "sink"}
+    others = sinks - runs.steps_proved(connection, batch.batch_id)
+    return {hop.consumer: hop.component for hop in edges if hop.consumer in others}
 
 
 def record_failures(connection: Connection, batch: Batch) -> int:

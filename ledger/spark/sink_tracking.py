@@ -2,7 +2,7 @@
 delivered before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from ledger.deltas.edges import edge_text
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import fold, fold_here
 from ledger.spark.folding.outcome import Frame, Outcome
-from ledger.spark.frames.inputs import root_rows
+from ledger.spark.frames.inputs import delivered_rows, root_rows
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
@@ -72,10 +72,10 @@ class UntrackedSink:
 
 
 class AcksRows:
-    """Of a tracked sink. Where it took each row of the input once, to write or to drop it, the
-    input's own files say what is acked: number and XOR of the edges of these rows are those of the
-    files. Otherwise the rows are read once more as the sink reads them. These have to be the rows
-    that it took: a reading by itself does not say what the writer got.
+    """Of a tracked sink. Where it took each row of the input once, to write or to drop it, which is
+    proved by number and XOR of their edges, the input's own files say what is acked. Otherwise the
+    rows are read once more as the sink reads them. These have to be the rows that it took: a
+    reading by itself does not say what the writer got.
     """
 
     def __init__(self, job: Job, run: OpenedRun) -> None:
@@ -98,11 +98,23 @@ class AcksRows:
             posted = outcome.posted
             return (taken.edges, taken.xor) == (posted.acked_edges, posted.acked_xor)
 
-        outcome = None
+        def check(outcome: Outcome) -> None:
+            what = f"edges acked by {self._run.step} in run {self._run.run_id}"
+            acked = Tally(taken.rows, outcome.posted.acked_edges, outcome.posted.acked_xor)
+            require_equal(what, taken, acked)
+
         # A row without a root has no edge: it shows in the number of rows alone.
-        if (taken.rows, taken.edges) == (self._run.input_run.output_rows, self._edges):
-            outcome = fold_here(self._job, self._run, readings(self._job, self._run), is_proved)
-        return self._as_read(rows, taken) if outcome is None else outcome
+        if (taken.rows, taken.edges) != (self._run.input_run.output_rows, self._edges):
+            return self._as_read(rows, taken)
+        files = readings(self._job, self._run)
+        outcome = fold_here(self._job, self._run, files, is_proved)
+        if outcome is None and self.tally(self._input()) == taken:
+            outcome = fold(self._job, self._run, files, check)
+        return self._as_read(rows, taken) if outcome is None else replace(outcome, proved=True)
+
+    def _input(self) -> DataFrame:
+        """What its input passed on to it, whatever it read of that."""
+        return delivered_rows(self._job, self._run.batch.batch_id, self._run.input_run.step_run_id)
 
     def _as_read(self, rows: DataFrame, taken: Tally) -> Outcome:
         read = self._witness()

@@ -239,4 +239,5 @@ def posted(record: Record, outcome: Outcome) -> Record:
         delta_xor=outcome.posted.delta_xor,
         emitted_edges=outcome.posted.emitted_edges,
         acked_edges=outcome.posted.acked_edges,
+        acks_proved=outcome.proved,
     )

@@ -26,7 +26,13 @@ from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ORIGINAL, Lab
 from tests.support.crashing import BATCH as BATCH_FORM
-from tests.support.crashing import HALF_POSTED, HALF_POSTED_HERE, IN_A_RECORD, opened, run_whole
+from tests.support.crashing import (
+    HALF_POSTED,
+    HALF_POSTED_BY_DRIVER,
+    IN_A_RECORD,
+    opened,
+    run_whole,
+)
 from tests.support.crashing import STAGE as STAGE_FORM
 from tests.support.ledgers import one, rows
 
@@ -81,7 +87,7 @@ CASES = [
     Case("emit committed", "opened", "run committed"),
     Case("stage output written", "orders", "files written"),
     Case("deltas posted by half", "orders", HALF_POSTED),
-    Case("deltas posted by half in the driver", "orders", HALF_POSTED_HERE),
+    Case("deltas posted by half in the driver", "orders", HALF_POSTED_BY_DRIVER),
     Case("deltas posted", "orders", "deltas posted"),
     Case("deltas posted, swept", "orders", "deltas posted", swept=True),
     Case("stage in its commit", "orders", "committing run"),

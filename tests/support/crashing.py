@@ -39,8 +39,8 @@ STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
 # Two places that only executors reach: they kill the driver.
 HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
 # Between two buckets that the driver posts.
-HALF_POSTED_HERE = "half of the deltas posted by the driver"
-POSTED = (HALF_POSTED_HERE, "deltas posted")
+HALF_POSTED_BY_DRIVER = "half of the deltas posted by the driver"
+AHEAD_OF_COMMIT = (HALF_POSTED_BY_DRIVER, "deltas posted")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _run(spark: Any, order: Order) -> None:
         variant = orders.Variant(**values)
     job = _job(spark, order, orders.pipeline(order.folder, order.warehouse, variant))
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
-    if order.place == HALF_POSTED_HERE:
+    if order.place == HALF_POSTED_BY_DRIVER:
         stored.WINDOW_ROWS = 50  # several parts, so several buckets
     if order.place == HALF_POSTED:
         # In two buckets: the join's rows are exchanged, and lie in two files.
@@ -172,17 +172,17 @@ def _job(spark: Any, order: Order, pipeline: Pipeline) -> Job:
     if order.place == HALF_POSTED:
         killer = partial(partial, _post_one, os.getpid(), order.marker, job.database.dsn)
         return replace(job, few_rows=-1, driver_bytes=-1, on_task=killer)
-    return replace(job, few_rows=-1) if order.place in POSTED else job
+    return replace(job, few_rows=-1) if order.place in AHEAD_OF_COMMIT else job
 
 
 def _deadly(order: Order) -> Listener:
     """Kills this process where the order says."""
-    assert order.place in {*PLACES, HALF_POSTED, HALF_POSTED_HERE, IN_A_RECORD}, order.place
+    assert order.place in {*PLACES, HALF_POSTED, HALF_POSTED_BY_DRIVER, IN_A_RECORD}, order.place
     times, bucket = 0, defaultdict[str, Iterator[int]](lambda: count(1))
 
     def listen(place: str, of: str) -> None:
         nonlocal times
-        here = place == "posting bucket" and order.place == HALF_POSTED_HERE
+        here = place == "posting bucket" and order.place == HALF_POSTED_BY_DRIVER
         if here and next(bucket[of]) == 2:  # in one of two threads
             dsn = Database(order.database).dsn
             _die_once_one_is_posted(os.getpid(), order.marker, dsn)

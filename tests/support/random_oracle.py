@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from operator import eq, ne
 
 from tests.support.random_flow import (
     REFUSED,
@@ -155,7 +156,7 @@ class Oracle:
         self, sink: Sink, runs: Mapping[str, Run], failed: set[Root], missed: set[Root]
     ) -> None:
         """Exactly once rows of failed records stay out; at least once those of refused ones. Which
-        rows a sink has of a record that it ``missed`` rows of counts as not known: they come
+        rows a sink has of a record that it may have ``missed`` rows of is not known: they come
         again."""
         run = runs[sink.name]
         acked = {root for _, _, root in run.acked}
@@ -277,16 +278,13 @@ class Naming:
         return verdicts
 
     def missed(self, step: str) -> set[Root]:
-        """The records of which a step did not ack each row once, as far as counts tell: if those
-        of all readers of its input are right, none of them is known to have the right rows."""
+        """The records of which a step may not have acked each row once: unless it acked each edge
+        that it was to get, those where something is wrong with any reader that shares its input."""
+        roots = {*self._emitted, *self._acked}
+        if all(eq(*self._due_and_got(root, [step])) for root in roots):
+            return set()
         (consumers,) = (some for some in self._components if step in some)
-        missed = set()
-        for root in {*self._emitted, *self._acked}:
-            due, got = self._due_and_got(root, consumers)
-            wrong = [name for name in consumers if self._wrong_number(root, name)]
-            if step in wrong or (due != got and not wrong):
-                missed.add(root)
-        return missed
+        return {root for root in roots if ne(*self._due_and_got(root, consumers))}
 
     def _fails(self, *, shared: bool) -> dict[Root, tuple[str, str]]:
         """What steps failed: of each record at the first, for the first reason by name, but that a

@@ -35,7 +35,7 @@ def file_of(path, parents, inputs=None, lists=False, **options):
 
 
 @pytest.mark.parametrize(
-    ("options", "first", "last", "known"),
+    ("options", "first", "last", "has_range"),
     [
         ({"parents": [5, 3, 9]}, ("", 3), ("", 9), True),
         ({"parents": [5, 3, 9, 1], "row_group_size": 1}, ("", 1), ("", 9), True),
@@ -53,12 +53,12 @@ def file_of(path, parents, inputs=None, lists=False, **options):
         ({"parents": [[5], [3]], "inputs": "é𐀀", "lists": True}, ("é", 3), ("𐀀", 5), True),
     ],
 )
-def test_inputs_of_a_file(tmp_path, options, first, last, known):
+def test_inputs_of_a_file(tmp_path, options, first, last, has_range):
     """The least and the greatest, whatever the row groups; none, where no row has one; not known,
     where its writer noted nothing.
     """
     (footer,) = read_footers([file_of(tmp_path / "a.parquet", **options)])
-    assert (footer.first, footer.last, footer.has_range) == (first, last, known)
+    assert (footer.first, footer.last, footer.has_range) == (first, last, has_range)
 
 
 def test_a_column_of_longs_takes_eight_bytes_a_row(tmp_path):

@@ -163,13 +163,17 @@ class Deduplicator:
         return reduce(DataFrame.unionByName, [frame.select(IDENTITY) for frame in frames])
 
     def _got(self, earlier: Row[Any]) -> DataFrame:
-        """The rows that a sink has got of its kept input, but for those of records of which it did
-        not get each row once: nobody knows which of these it has.
+        """The rows that a sink has got of its kept input, but for those of records of which it may
+        not have got each row once: which of these it has is not known.
         """
         sink = self._step.name
         rows = published_rows(self._job, earlier.batch_id, earlier.input_run_id, sink)
-        lost = self._job.database.transact(lambda c: runs.roots_lost_at(c, earlier.batch_id, sink))
-        hidden = Withheld(roots=local_numbers(self._job.spark, ROOT, lost)) if lost else Withheld()
+        missed = self._job.database.transact(
+            lambda c: runs.roots_missed_by(c, earlier.batch_id, sink)
+        )
+        if not missed:
+            return rows
+        hidden = Withheld(roots=local_numbers(self._job.spark, ROOT, missed))
         return hidden.keep(rows)
 
     def _identified(

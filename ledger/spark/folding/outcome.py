@@ -33,7 +33,7 @@ class Frame:
 class Outcome:
     """What a run's fold came to. ``pending``: deltas that are posted in the transaction that
     commits the run; of all others the buckets are there before it. ``fails``: roots that fail,
-    beside those of the deltas.
+    beside those of the deltas. ``proved``: of a sink, that it took each row of its input once.
     """
 
     run: OpenedRun
@@ -44,6 +44,7 @@ class Outcome:
     drops: dict[str, int] = field(default_factory=dict)
     pending: Sequence[Deltas] = ()
     fails: Sequence[Fails] = ()
+    proved: bool = False
 
     @classmethod
     def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "Outcome":

@@ -4,7 +4,9 @@ Part of a settlement, like ``ledger.store.queries.settlement``: ``settling`` has
 roots, ``settling_run`` what each run did with them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -44,6 +46,39 @@ def collect_rows(connection: Connection, batch_id: int) -> bool:
     return True
 
 
+BREAKS = """
+CREATE TEMP TABLE settling_break ON COMMIT DROP AS
+WITH hop AS (
+  SELECT * FROM unnest(cast(:producers AS text[]), cast(:consumers AS text[]),
+                       cast(:components AS int[])) AS h (producer, consumer, component)
+), role AS (
+  SELECT DISTINCT component, producer AS step, true AS emits FROM hop
+  UNION ALL SELECT DISTINCT component, consumer, false FROM hop
+)
+SELECT root_id, component, emitted_edges, acked_edges
+FROM (
+  SELECT s.root_id, r.component,
+         bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
+         sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
+         sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
+  FROM settling_run s JOIN role r USING (step) GROUP BY s.root_id, r.component
+) t
+WHERE residue <> 0 OR emitted_edges <> acked_edges
+"""
+
+
+def collect_breaks(connection: Connection, hops: Sequence[Hop]) -> None:
+    """Fill ``settling_break`` with the components of hops where each root broke: what their
+    producers emitted differs, as XOR or as a count, from what their consumers acked.
+    """
+    connection.execute(text(BREAKS), _columns(hops))
+    connection.execute(text("ANALYZE settling_break (root_id, component)"))
+
+
+def _columns(hops: Sequence[Hop]) -> dict[str, list[Any]]:
+    return {f"{field.name}s": [getattr(hop, field.name) for hop in hops] for field in fields(Hop)}
+
+
 NAME_HOPS = """
 WITH hop AS (
   SELECT *, ARRAY[producer, consumer] && cast(:merging AS text[]) AS merging
@@ -57,21 +92,10 @@ WITH hop AS (
             SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component
             GROUP BY 1) c) AS consumers
   FROM hop GROUP BY component
-), role AS (
-  SELECT DISTINCT component, producer AS step, true AS emits FROM hop
-  UNION ALL SELECT DISTINCT component, consumer, false FROM hop
-), tally AS (
-  SELECT s.root_id, r.component,
-         bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
-         sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
-         sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
-  FROM settling_run s JOIN role r USING (step)
-  JOIN settling u ON u.root_id = s.root_id AND u.step IS NULL
-  GROUP BY s.root_id, r.component
 ), broken AS (
-  SELECT t.*, k.producers, k.consumers, k.readers, k.ordinal
-  FROM tally t JOIN component k USING (component)
-  WHERE t.residue <> 0 OR t.emitted_edges <> t.acked_edges
+  SELECT b.*, k.producers, k.consumers, k.readers, k.ordinal
+  FROM settling_break b JOIN component k USING (component)
+  JOIN settling u ON u.root_id = b.root_id AND u.step IS NULL
 ), uneven AS (
   -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
   SELECT due.root_id, due.component,
@@ -139,76 +163,39 @@ def name_hops(
 ) -> None:
     """Name, for each root without an explicit fail, the first step where it broke.
 
-    A component of hops broke where what its producers emitted differs, as XOR or as a count,
-    from what its consumers acked. Of several consumers with a wrong count the first that
-    committed is named, and the others in the detail. ``uncommitted``: steps that never
-    committed; a root that broke there failed through no fault of its own. ``explicit``: stages
-    that ack by themselves, so what is missing there was not acked rather than lost. ``merging``:
-    whole stages and those after them; what is lost there may be for want of another record, so
-    it is a failure of the unit, unless the root is incomplete: something of it is missing before
-    them, too.
+    Of several consumers with a wrong count the first that committed is named, and the others in
+    the detail. ``uncommitted``: steps that never committed; a root that broke there failed through
+    no fault of its own. ``explicit``: stages that ack by themselves, so what is missing there was
+    not acked rather than lost. ``merging``: whole stages and those after them; what is lost there
+    may be for want of another record, so it is a failure of the unit, unless the root is
+    incomplete: something of it is missing before them, too.
     """
-    keys = {
-        "ordinals": [hop.ordinal for hop in hops],
-        "producers": [hop.producer for hop in hops],
-        "consumers": [hop.consumer for hop in hops],
-        "fanouts": [hop.fanout for hop in hops],
-        "components": [hop.component for hop in hops],
+    steps = {
         "uncommitted": list(uncommitted),
         "explicit": list(explicit),
         "merging": list(merging),
     }
-    connection.execute(text(NAME_HOPS), keys)
+    connection.execute(text(NAME_HOPS), {**_columns(hops), **steps})
 
 
 NOTE_MISSED = """
-WITH hop AS (
-  SELECT * FROM unnest(cast(:producers AS text[]), cast(:consumers AS text[]),
-                       cast(:fanouts AS int[]), cast(:components AS int[]))
-    AS h (producer, consumer, fanout, component)
-), role AS (
-  SELECT DISTINCT component, producer AS step, true AS emits FROM hop
-  UNION ALL SELECT DISTINCT component, consumer, false FROM hop
-), tally AS (
-  SELECT s.root_id, r.component,
-         bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue
-  FROM settling_run s JOIN role r USING (step) GROUP BY 1, 2
-), due AS (
-  SELECT p.root_id, h.component, h.consumer, sum(p.emitted_edges / h.fanout) AS edges
-  FROM settling_run p JOIN hop h ON h.producer = p.step GROUP BY 1, 2, 3
-), consumed AS (
-  SELECT d.root_id, d.component, d.consumer, d.edges <> coalesce(c.acked_edges, 0) AS uneven
-  FROM due d LEFT JOIN settling_run c ON c.root_id = d.root_id AND c.step = d.consumer
-), judged AS (
-  -- With each count right and a residue nobody knows which consumer got a row for another.
-  SELECT root_id, consumer,
-         uneven OR t.residue <> 0 AND NOT bool_or(uneven) OVER (PARTITION BY root_id, component)
-           AS missed
-  FROM consumed JOIN tally t USING (root_id, component)
-)
 UPDATE settling s SET missed_by = m.sinks
 FROM (
-  SELECT root_id, array_agg(consumer ORDER BY consumer) AS sinks FROM judged
-  WHERE missed AND consumer = ANY (cast(:sinks AS text[])) GROUP BY root_id
+  SELECT root_id, array_agg(sink ORDER BY sink) AS sinks
+  FROM settling_break
+  JOIN unnest(cast(:sinks AS text[]), cast(:components AS int[])) AS i (sink, component)
+    USING (component)
+  GROUP BY root_id
 ) m WHERE m.root_id = s.root_id
 """
 
 
-def note_missed(connection: Connection, hops: Sequence[Hop], sinks: Sequence[str]) -> None:
-    """Note, of each failed root, the ``sinks`` that did not get each of its rows once, wherever
-    it is named: which of its rows these sinks have is not known.
-
-    Counts decide first. If those of all readers of an input are right and the XOR is not, all of
-    its sinks are noted. A sink that got one row twice and another not at all is missed where
-    another reader of its input has a wrong count of the same root: the XOR is that of all readers.
+def note_missed(connection: Connection, sinks: Mapping[str, int]) -> None:
+    """Note, of each failed root, the ``sinks`` that may not have got each of its rows once: those
+    that did not prove it of their input as a whole, in a component where the root broke, wherever
+    it is named. ``sinks``: with the component of each.
     """
-    keys = {
-        "producers": [hop.producer for hop in hops],
-        "consumers": [hop.consumer for hop in hops],
-        "fanouts": [hop.fanout for hop in hops],
-        "components": [hop.component for hop in hops],
-        "sinks": list(sinks),
-    }
+    keys = {"sinks": list(sinks), "components": list(sinks.values())}
     connection.execute(text(NOTE_MISSED), keys)
 
 

@@ -218,7 +218,7 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
         UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows,
           duplicate_rows = :duplicate_rows, delta_rows = :delta_rows, delta_xor = :delta_xor,
-          emitted_edges = :emitted_edges, acked_edges = :acked_edges
+          emitted_edges = :emitted_edges, acked_edges = :acked_edges, acks_proved = :acks_proved
         WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
     return connection.execute(statement, {**record, "id": run_id}).first() is not None
@@ -297,9 +297,17 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 
 
-def roots_lost_at(connection: Connection, batch_id: int, sink: str) -> list[int]:
-    """Roots of a settled batch that ran at least once of which a sink did not get each row once,
-    wherever they failed."""
+def steps_proved(connection: Connection, batch_id: int) -> set[str]:
+    """Sinks of a batch that took each row of their input once."""
+    statement = text("""
+        SELECT step FROM step_run WHERE batch_id = :id AND state = 'committed' AND acks_proved
+    """)
+    return set(connection.execute(statement, {"id": batch_id}).scalars())
+
+
+def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[int]:
+    """Failed roots of a settled batch that ran at least once of which a sink may not have got each
+    row once, wherever they failed."""
     statement = text("""
         SELECT root_id FROM failed_root WHERE batch_id = :id AND :sink = ANY (missed_by) ORDER BY 1
     """)

@@ -212,6 +212,7 @@ CREATE TABLE step_run (
   delta_xor bigint,
   emitted_edges bigint,
   acked_edges bigint,
+  acks_proved boolean,
   failure text,
   folder text,
   files_removed_at timestamptz,
@@ -243,6 +244,8 @@ COMMENT ON COLUMN step_run.delta_rows IS 'Deltas that it posted.';
 COMMENT ON COLUMN step_run.delta_xor IS 'XOR over the deltas that it posted.';
 COMMENT ON COLUMN step_run.emitted_edges IS 'Edges that it emitted.';
 COMMENT ON COLUMN step_run.acked_edges IS 'Edges that it acked.';
+COMMENT ON COLUMN step_run.acks_proved IS
+  'Of a sink: whether it took each row of its input once, by number and XOR of their edges.';
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
 COMMENT ON COLUMN step_run.folder IS
   'Folder, or URL, that it alone writes to, noted before it writes; null: it never came to that.';
@@ -540,8 +543,8 @@ COMMENT ON COLUMN failed_root.failed_at IS 'When it was settled.';
 COMMENT ON COLUMN failed_root.shared IS
   'Whether the row that failed comes from several records: a failure of their unit.';
 COMMENT ON COLUMN failed_root.missed_by IS
-  'Sinks that did not get each of its rows once, wherever it broke; null: none did, or the batch '
-  'ran exactly once.';
+  'Sinks that may not have got each of its rows once, wherever it broke; null: each has, or the '
+  'batch ran exactly once.';
 
 CREATE TABLE failed_payload (
   message_id bigint PRIMARY KEY,
