@@ -222,14 +222,14 @@ def _name_failures(
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=False)
     if not naming.collect_rows(connection, batch.batch_id):
         return
-    edges = hops(batch.topology)
-    unproved = _unproved_sinks(connection, batch, edges)
+    all_hops = hops(batch.topology)
+    unproved = _unproved_sinks(connection, batch, all_hops)
     unnamed = naming.unnamed_roots(connection)
     if unnamed or unproved:
-        naming.collect_breaks(connection, edges)
+        naming.collect_breaks(connection, all_hops)
     if unnamed:
         explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
-        naming.name_hops(connection, edges, verdict.missing, explicit, merging)
+        naming.name_hops(connection, all_hops, verdict.missing, explicit, merging)
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=True)
     if unproved:
         naming.note_missed(connection, unproved)
@@ -240,15 +240,17 @@ def _name_failures(
         )
 
 
-def _unproved_sinks(connection: Connection, batch: Batch, edges: Sequence[Hop]) -> dict[str, int]:
+def _unproved_sinks(
+    connection: Connection, batch: Batch, all_hops: Sequence[Hop]
+) -> dict[str, int]:
     """The sinks of a batch at least once that did not prove that they took each row of their input
     once, each with the component of its hop. Exactly once nothing of a failed record is published.
     """
     if batch.exactly_once:
         return {}
     sinks = {step["name"] for step in batch.topology if step["kind"] == "sink"}
-    others = sinks - runs.steps_proved(connection, batch.batch_id)
-    return {hop.consumer: hop.component for hop in edges if hop.consumer in others}
+    unproved = sinks - runs.proved_sinks(connection, batch.batch_id)
+    return {hop.consumer: hop.component for hop in all_hops if hop.consumer in unproved}
 
 
 def record_failures(connection: Connection, batch: Batch) -> int:

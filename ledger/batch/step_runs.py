@@ -78,7 +78,7 @@ class Record:
     delta_xor: int = 0
     emitted_edges: int = 0
     acked_edges: int = 0
-    acks_proved: bool = False
+    acks_proved: bool | None = None
 
 
 def begin(database: Database) -> Attempt:

@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.deltas.edges import edge_text
+from ledger.deltas.posting import Posted
 from ledger.pipeline.steps import SinkStep
-from ledger.spark.folding.fold import fold, fold_here
+from ledger.spark.folding.fold import fold, fold_proved
 from ledger.spark.folding.outcome import Frame, Outcome
 from ledger.spark.frames.inputs import delivered_rows, root_rows
 from ledger.spark.job import Job, Witness, require_equal
@@ -94,27 +95,23 @@ class AcksRows:
         """See ``SinkTracking``."""
         taken = _tally(self.wrote) + dropped
 
-        def is_proved(outcome: Outcome) -> bool:
-            posted = outcome.posted
+        def is_proved(posted: Posted) -> bool:
             return (taken.edges, taken.xor) == (posted.acked_edges, posted.acked_xor)
 
-        def check(outcome: Outcome) -> None:
-            what = f"edges acked by {self._run.step} in run {self._run.run_id}"
-            acked = Tally(taken.rows, outcome.posted.acked_edges, outcome.posted.acked_xor)
-            require_equal(what, taken, acked)
-
+        outcome = None
         # A row without a root has no edge: it shows in the number of rows alone.
-        if (taken.rows, taken.edges) != (self._run.input_run.output_rows, self._edges):
-            return self._as_read(rows, taken)
-        files = readings(self._job, self._run)
-        outcome = fold_here(self._job, self._run, files, is_proved)
-        if outcome is None and self.tally(self._input()) == taken:
-            outcome = fold(self._job, self._run, files, check)
-        return self._as_read(rows, taken) if outcome is None else replace(outcome, proved=True)
+        if (taken.rows, taken.edges) == (self._run.input_run.output_rows, self._edges):
+            files = readings(self._job, self._run)
+            outcome = fold_proved(self._job, self._run, files, is_proved, self._scan)
+        if outcome is None:
+            return replace(self._as_read(rows, taken), proved=False)
+        return replace(outcome, proved=True)
 
-    def _input(self) -> DataFrame:
+    def _scan(self) -> Posted:
         """What its input passed on to it, whatever it read of that."""
-        return delivered_rows(self._job, self._run.batch.batch_id, self._run.input_run.step_run_id)
+        batch_id, input_run_id = self._run.batch.batch_id, self._run.input_run.step_run_id
+        tally = self.tally(delivered_rows(self._job, batch_id, input_run_id))
+        return Posted(acked_edges=tally.edges, acked_xor=tally.xor)
 
     def _as_read(self, rows: DataFrame, taken: Tally) -> Outcome:
         read = self._witness()

@@ -130,7 +130,8 @@ def test_a_row_that_a_sink_did_not_get_comes_again_wherever_its_record_failed(
     folded_by, runner, tmp_path, sink_rows, monkeypatch, where, got
 ):
     """A sink missed a row, or got another twice for it, of a record that is named at another step:
-    the replay does not take that row for delivered. What the sink got whole does not come again.
+    the replay does not take that row for delivered. A sink that got all of its input gets none
+    again.
     """
     monkeypatch.chdir(tmp_path)
     numbers(tmp_path, range(5))

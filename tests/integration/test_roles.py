@@ -98,6 +98,7 @@ UPDATED = {
         "delta_xor",
         "emitted_edges",
         "acked_edges",
+        "acks_proved",
         "folder",
         "files_removed_at",
     },

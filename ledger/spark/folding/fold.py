@@ -11,6 +11,8 @@ from ledger.batch.step_runs import OpenedRun
 from ledger.core.probes import reached
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
+from ledger.deltas.posting import Posted
+from ledger.errors import IntegrityError
 from ledger.spark.folding import driver, executors
 from ledger.spark.folding.outcome import Frame, Outcome
 from ledger.spark.job import Job
@@ -35,26 +37,38 @@ def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Frame], check: C
         folded = _folded_here(job, run, plans)
         check(Outcome.of(run, folded))
         return _posted_here(job, run, folded)
-    outcome = reduce(Outcome.__add__, _folded_there(job, run, plans), Outcome(run))
-    reached("deltas posted", run.step)
+    outcome = _posted_there(job, run, plans)
     check(outcome)
     return outcome
 
 
-def fold_here(
+def fold_proved(
     job: Job,
     run: OpenedRun,
     portions: Sequence[Portion],
-    is_proved: Callable[[Outcome], bool],
+    is_proved: Callable[[Posted], bool],
+    scan: Callable[[], Posted],
 ) -> Outcome | None:
-    """As ``fold``, in the driver and if that is proved to be right. None: they do not fit, or it
-    is not, and nothing was posted.
+    """As ``fold``, if that is proved to be right; else None, and nothing was posted. ``scan``: what
+    the portions ack, by another look at them: executors post as they fold, so there the proof comes
+    first.
+
+    Raises also IntegrityError if what executors then fold is something else.
     """
     plans = [_plan(job, portion) for portion in portions]
-    if not _fit_here(job, plans):
+    if _fit_here(job, plans):
+        folded = _folded_here(job, run, plans)
+        proved = is_proved(Outcome.of(run, folded).posted)
+        return _posted_here(job, run, folded) if proved else None
+    if not is_proved(scan()):
         return None
-    folded = _folded_here(job, run, plans)
-    return _posted_here(job, run, folded) if is_proved(Outcome.of(run, folded)) else None
+    outcome = _posted_there(job, run, plans)
+    if not is_proved(outcome.posted):
+        raise IntegrityError(
+            f"run {run.run_id} of {run.step} acked other rows than its input has: a file changed"
+            " while it was read. The run will not commit; run the step again"
+        )
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,13 @@ def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> Outcome:
     if outcome.posted.rows <= max(0, job.few_rows):
         return replace(outcome, pending=[part.deltas for part in folded])
     driver.post_buckets(job, run, [part.deltas for part in folded if len(part.deltas.root)])
+    reached("deltas posted", run.step)
+    return outcome
+
+
+def _posted_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Outcome:
+    """Fold and post in executors."""
+    outcome = reduce(Outcome.__add__, _folded_there(job, run, plans), Outcome(run))
     reached("deltas posted", run.step)
     return outcome
 

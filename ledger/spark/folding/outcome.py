@@ -33,7 +33,8 @@ class Frame:
 class Outcome:
     """What a run's fold came to. ``pending``: deltas that are posted in the transaction that
     commits the run; of all others the buckets are there before it. ``fails``: roots that fail,
-    beside those of the deltas. ``proved``: of a sink, that it took each row of its input once.
+    beside those of the deltas. ``proved``: of a tracked sink, whether it took each row of its
+    input once.
     """
 
     run: OpenedRun
@@ -44,7 +45,7 @@ class Outcome:
     drops: dict[str, int] = field(default_factory=dict)
     pending: Sequence[Deltas] = ()
     fails: Sequence[Fails] = ()
-    proved: bool = False
+    proved: bool | None = None
 
     @classmethod
     def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "Outcome":

@@ -5,8 +5,6 @@ roots, ``settling_run`` what each run did with them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -75,8 +73,12 @@ def collect_breaks(connection: Connection, hops: Sequence[Hop]) -> None:
     connection.execute(text("ANALYZE settling_break (root_id, component)"))
 
 
-def _columns(hops: Sequence[Hop]) -> dict[str, list[Any]]:
-    return {f"{field.name}s": [getattr(hop, field.name) for hop in hops] for field in fields(Hop)}
+def _columns(hops: Sequence[Hop]) -> dict[str, list[int] | list[str]]:
+    return {
+        "producers": [hop.producer for hop in hops],
+        "consumers": [hop.consumer for hop in hops],
+        "components": [hop.component for hop in hops],
+    }
 
 
 NAME_HOPS = """
@@ -170,12 +172,14 @@ def name_hops(
     may be for want of another record, so it is a failure of the unit, unless the root is
     incomplete: something of it is missing before them, too.
     """
-    steps = {
+    others = {
+        "ordinals": [hop.ordinal for hop in hops],
+        "fanouts": [hop.fanout for hop in hops],
         "uncommitted": list(uncommitted),
         "explicit": list(explicit),
         "merging": list(merging),
     }
-    connection.execute(text(NAME_HOPS), {**_columns(hops), **steps})
+    connection.execute(text(NAME_HOPS), {**_columns(hops), **others})
 
 
 NOTE_MISSED = """

@@ -297,8 +297,8 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 
 
-def steps_proved(connection: Connection, batch_id: int) -> set[str]:
-    """Sinks of a batch that took each row of their input once."""
+def proved_sinks(connection: Connection, batch_id: int) -> set[str]:
+    """Sinks of a batch that proved that they took each row of their input once."""
     statement = text("""
         SELECT step FROM step_run WHERE batch_id = :id AND state = 'committed' AND acks_proved
     """)

@@ -245,7 +245,7 @@ COMMENT ON COLUMN step_run.delta_xor IS 'XOR over the deltas that it posted.';
 COMMENT ON COLUMN step_run.emitted_edges IS 'Edges that it emitted.';
 COMMENT ON COLUMN step_run.acked_edges IS 'Edges that it acked.';
 COMMENT ON COLUMN step_run.acks_proved IS
-  'Of a sink: whether it took each row of its input once, by number and XOR of their edges.';
+  'Of a tracked sink: whether it took each row of its input once, by number and XOR of their edges.';
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
 COMMENT ON COLUMN step_run.folder IS
   'Folder, or URL, that it alone writes to, noted before it writes; null: it never came to that.';
@@ -543,7 +543,7 @@ COMMENT ON COLUMN failed_root.failed_at IS 'When it was settled.';
 COMMENT ON COLUMN failed_root.shared IS
   'Whether the row that failed comes from several records: a failure of their unit.';
 COMMENT ON COLUMN failed_root.missed_by IS
-  'Sinks that may not have got each of its rows once, wherever it broke; null: each has, or the '
+  'Sinks that may not have got each of its rows once, wherever it broke; null: none, or the '
   'batch ran exactly once.';
 
 CREATE TABLE failed_payload (
