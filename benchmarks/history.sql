@@ -15,9 +15,9 @@ CREATE FUNCTION pg_temp.pick(n bigint, choices bigint) RETURNS bigint LANGUAGE s
 $$;
 
 INSERT INTO pipeline
-  (name, message_timeout_seconds, max_replays, auto_replay, max_batch_age_seconds, on_quarantine,
-   tolerate, replay_backoff_seconds, replay_backoff_cap_seconds, created_at)
-SELECT d.name, 3600, 1, d.auto_replay, 604800, 'fail', 0, 0, 86400, g.until - interval '400 days'
+  (name, message_timeout_seconds, max_replays, auto_replay, max_batch_age_seconds, tolerate,
+   replay_backoff_seconds, replay_backoff_cap_seconds, created_at)
+SELECT d.name, 3600, 1, d.auto_replay, 604800, 0, 0, 86400, g.until - interval '400 days'
 FROM declared d, given g ORDER BY d.number;
 
 CREATE TEMP TABLE made ON COMMIT DROP AS

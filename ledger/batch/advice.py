@@ -165,8 +165,8 @@ def _table(failures: Sequence[Any]) -> list[str]:
 
 
 def exit_code(summary: Summary) -> int:
-    """What a command that ran the batch ends with; 0: its pipeline's policy is satisfied."""
-    if summary.succeeds:
+    """What a command that ran the batch ends with; 0: it is complete."""
+    if summary.outcome is Outcome.COMPLETE:
         return 0
     if not summary.status.decided:
         return ERROR

@@ -126,7 +126,6 @@ def _policy(pipeline: Pipeline) -> dict[str, Any]:
         "max_batch_age_seconds": pipeline.max_batch_age_seconds,
         "max_replays": pipeline.max_replays,
         "max_failed_ratio": pipeline.max_failed_ratio,
-        "on_quarantine": pipeline.on_quarantine.value,
         "tolerate": pipeline.tolerate,
         "replay_limit": pipeline.replay_limit,
         "replay_backoff_seconds": pipeline.replay_backoff_seconds,

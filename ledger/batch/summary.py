@@ -12,7 +12,7 @@ from ledger.batch.following.base import Undone
 from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at, ways_from_hold
 from ledger.batch.remedies import Case
-from ledger.core.states import BatchStatus, OnQuarantine, Outcome, is_tolerated
+from ledger.core.states import BatchStatus, Outcome, is_tolerated
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
 from ledger.store.queries.batches import Batch
@@ -34,7 +34,6 @@ class Policy:
     """What its pipeline says of records that are not acked: see ``Pipeline``. ``lost``, failed and
     quarantined, of ``records`` are those of the original and its replays."""
 
-    on_quarantine: OnQuarantine
     tolerate: float
     lost: int
     records: int
@@ -95,13 +94,6 @@ class Summary:
         """Quarantined records that nobody has accepted."""
         return self.roots.quarantined - self.accepted
 
-    @property
-    def succeeds(self) -> bool:
-        """Whether a run of it is green, by its pipeline's policy."""
-        if self.outcome is Outcome.QUARANTINED:
-            return self.policy.on_quarantine is OnQuarantine.WARN
-        return self.outcome is Outcome.COMPLETE
-
 
 def summarize(database: Database, batch_id: int) -> Summary:
     """The summary of one batch, as of now."""
@@ -121,7 +113,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.held_reason,
         batch.original_id,
         row.accepted,
-        Policy(batch.on_quarantine, batch.tolerate, lost, family.total),
+        Policy(batch.tolerate, lost, family.total),
         database.transact(lambda c: follow_ups.undone(c, batch_id)),
         tuple(
             (row.records, Case.of(row))

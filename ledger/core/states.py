@@ -54,13 +54,6 @@ class Settle(StrEnum):
     HOLD = "hold"
 
 
-class OnQuarantine(StrEnum):
-    """What a run does while records of its batch are quarantined and nobody has accepted them."""
-
-    FAIL = "fail"
-    WARN = "warn"
-
-
 class Outcome(StrEnum):
     """What a run reports of its batch. ``complete``: every record is acked, tolerated, or
     quarantined and accepted by a person. ``QUARANTINED``: all others are quarantined.

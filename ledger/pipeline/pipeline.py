@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
-from ledger.core.states import Guarantee, OnQuarantine, Settle
+from ledger.core.states import Guarantee, Settle
 from ledger.errors import DeclarationError
 from ledger.pipeline.graph import Graph
 from ledger.pipeline.redacted import check_redacted, named_columns
@@ -60,7 +60,6 @@ class Pipeline:
       that failed, up to ``replay_backoff_cap``.
     - ``max_failed_ratio``: a batch is put on hold if a greater share of records fails through their
       own fault (0 to 1; None: never).
-    - ``on_quarantine``: ``fail`` or ``warn``, while quarantined records are not accepted.
     - ``tolerate``: a run succeeds while at most this share of records is failed or quarantined.
     - ``ackers``: parallel connections that write to the ledger; 0 turns tracking off.
     - ``max_anchors``: one row may come from so many records.
@@ -83,7 +82,6 @@ class Pipeline:
         max_batch_age: str | float | timedelta = "7d",
         max_replays: int = 3,
         max_failed_ratio: float | None = None,
-        on_quarantine: str = "fail",
         tolerate: float = 0,
         replay_limit: int | None = None,
         replay_backoff: str | float | timedelta = 0,
@@ -124,7 +122,6 @@ class Pipeline:
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
         self.max_failed_ratio = max_failed_ratio
-        self.on_quarantine = one_of(name, OnQuarantine, on_quarantine)
         self.tolerate = tolerate
         self.replay_limit = replay_limit
         self.replay_backoff_seconds = seconds(replay_backoff)

@@ -47,7 +47,6 @@ UPDATED = {
         "max_batch_age_seconds",
         "max_replays",
         "max_failed_ratio",
-        "on_quarantine",
         "tolerate",
         "replay_limit",
         "replay_backoff_seconds",

@@ -12,7 +12,7 @@ from ledger.batch.following.base import Undone
 from ledger.batch.remedies import Case, Cause, State
 from ledger.batch.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
-from ledger.core.states import BatchStatus, OnQuarantine, Outcome
+from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError
 
 SINKS = Undone("publish", 2, ("2 sinks are yet to publish what is acked of it",))
@@ -23,10 +23,9 @@ PART = Undone(
 )
 
 
-def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fields):
+def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
     """Of a settled batch of 1,000 records: batch 7, a replay of batch 3 that took them all."""
-    on_quarantine = OnQuarantine.WARN if warn else OnQuarantine.FAIL
-    policy = Policy(on_quarantine, tolerate, failed + quarantined, 1000)
+    policy = Policy(tolerate, failed + quarantined, 1000)
     counts = RootCounts(1000, 1000 - failed - quarantined, failed, quarantined, 0)
     given = {"status": BatchStatus.SETTLED, "held_reason": None, **fields}
     return Summary(
@@ -41,16 +40,13 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fie
         ({}, Outcome.COMPLETE, 0),
         ({"failed": 1}, Outcome.INCOMPLETE, 3),
         ({"failed": 1, "quarantined": 1}, Outcome.INCOMPLETE, 3),
-        ({"failed": 1, "quarantined": 1, "warn": True}, Outcome.INCOMPLETE, 3),
         ({"quarantined": 2}, Outcome.QUARANTINED, 4),
         ({"quarantined": 2, "accepted": 1}, Outcome.QUARANTINED, 4),
         ({"quarantined": 2, "accepted": 2}, Outcome.COMPLETE, 0),
-        ({"quarantined": 2, "warn": True}, Outcome.QUARANTINED, 0),
         ({"failed": 290, "tolerate": 0.29}, Outcome.COMPLETE, 0),
         ({"failed": 5, "quarantined": 5, "tolerate": 0.01}, Outcome.COMPLETE, 0),
         ({"failed": 6, "quarantined": 5, "tolerate": 0.01}, Outcome.INCOMPLETE, 3),
         ({"quarantined": 11, "tolerate": 0.01}, Outcome.QUARANTINED, 4),
-        ({"quarantined": 11, "tolerate": 0.01, "warn": True}, Outcome.QUARANTINED, 0),
         ({"failed": 5, "tolerate": 0.01, "undone": (SINKS,)}, Outcome.INCOMPLETE, 3),
         ({"undone": (PART,)}, Outcome.INCOMPLETE, 3),
         ({"undone": (COMBINES,)}, Outcome.INCOMPLETE, 3),
@@ -161,9 +157,3 @@ def test_tolerate_is_a_share(share):
     """A share of failures that is none, or all of the records, is refused at the declaration."""
     with pytest.raises(DeclarationError, match="from 0 to less than 1"):
         Pipeline("p", tolerate=share)
-
-
-def test_on_quarantine_is_one_of_two():
-    """Another word is refused, with the one that was meant."""
-    with pytest.raises(DeclarationError, match=r"on_quarantine='warm'.*'warn'"):
-        Pipeline("p", on_quarantine="warm")

@@ -13,7 +13,6 @@ from ledger.core.states import (
     BatchKind,
     BatchStatus,
     Guarantee,
-    OnQuarantine,
     Settle,
 )
 from ledger.errors import InputError, NotReadyError
@@ -50,7 +49,6 @@ class Batch:
     replaces_batch_id: int | None
     guarantee: Guarantee
     settle: Settle
-    on_quarantine: OnQuarantine
     tolerate: float
     settled_at: datetime | None
     roots: int | None
@@ -74,7 +72,7 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_i
        b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
-       b.failed_roots, b.files_expired_at, p.on_quarantine, p.tolerate,
+       b.failed_roots, b.files_expired_at, p.tolerate,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
        p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
@@ -89,7 +87,6 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     fields["status"] = BatchStatus(fields["status"])
     fields["guarantee"] = Guarantee(fields["guarantee"])
     fields["settle"] = Settle(fields["settle"])
-    fields["on_quarantine"] = OnQuarantine(fields["on_quarantine"])
     return Batch(**fields)
 
 

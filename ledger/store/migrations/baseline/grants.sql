@@ -22,8 +22,8 @@ GRANT INSERT ON
   sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
-  message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, on_quarantine,
-  tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target,
+  message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, tolerate,
+  replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target,
   redact, keep_seconds
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (

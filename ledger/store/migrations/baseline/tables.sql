@@ -19,7 +19,6 @@ CREATE TABLE pipeline (
   auto_replay boolean NOT NULL,
   max_batch_age_seconds double precision NOT NULL,
   max_failed_ratio double precision,
-  on_quarantine text NOT NULL DEFAULT 'fail',
   tolerate double precision NOT NULL DEFAULT 0,
   replay_limit integer,
   replay_backoff_seconds double precision NOT NULL,
@@ -42,8 +41,6 @@ COMMENT ON COLUMN pipeline.max_batch_age_seconds IS
   'A batch expires at this age, whatever happens.';
 COMMENT ON COLUMN pipeline.max_failed_ratio IS
   'Share of own failures above which a batch is put on hold; null: never.';
-COMMENT ON COLUMN pipeline.on_quarantine IS
-  'What a run does while quarantined records of its batch are not accepted: fail or warn.';
 COMMENT ON COLUMN pipeline.tolerate IS
   'Share of records, failed and quarantined, up to which a run succeeds all the same.';
 COMMENT ON COLUMN pipeline.replay_limit IS
