@@ -1,1 +1,1 @@
-"""The ledger in PostgreSQL: connections, the embedded server, the schema and its migrations."""
+"""The ledger in PostgreSQL: connections, the embedded server, the upgrade of its schema."""

@@ -5,10 +5,10 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """The folder of the migrations."""
-    import ledger.store.migrations as package
-
-    return Path(package.__path__[0])
+    """The folder of the migrations: a wheel has it in this package, a clone beside ``ledger/``."""
+    store = Path(__file__).parent
+    places = (store / "migrations", store.parents[1] / "migrations")
+    return next(place for place in places if (place / "env.py").exists())
 
 
 @cache

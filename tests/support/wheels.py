@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from tests.support.places import ROOT
 
-_SOURCES = ("ledger", "jobs", "pyproject.toml", "README.md", "LICENSE")
+_SOURCES = ("ledger", "migrations", "jobs", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 
 

@@ -28,10 +28,13 @@ def test_the_wheel_has_one_package(tmp_path):
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"ledger"}
     assert {"ledger/run_step.py", "ledger/py.typed"} <= set(names)
-    migrations = "ledger/store/migrations"
-    files = [*folder().rglob("*.py"), *folder().rglob("*.sql")]
-    assert {f"{migrations}/{path.relative_to(folder())}" for path in files} <= set(names)
-    assert f"{migrations}/baseline/tables.sql" in names
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ledger").rglob("*.py")}
+    assert modules <= set(names)
+    assert folder() == ROOT / "migrations"
+    files = {path.relative_to(ROOT).as_posix() for path in folder().rglob("*.*")}
+    assert {"migrations/versions/0001_baseline.py", "migrations/baseline/tables.sql"} <= files
+    sources = {f"ledger/store/{name}" for name in files if not name.endswith(".pyc")}
+    assert sources == {name for name in names if name.startswith("ledger/store/migrations/")}
     templates = (ROOT / "ledger" / "cli" / "new").iterdir()
     assert {f"ledger/cli/new/{path.name}" for path in templates} <= set(names)
 

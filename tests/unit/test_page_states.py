@@ -7,7 +7,7 @@ import pytest
 from ledger.batch.explain import NOT_DECIDED
 from tests.support.places import ROOT
 
-TABLES = ROOT / "ledger" / "store" / "migrations" / "baseline" / "tables.sql"
+TABLES = ROOT / "migrations" / "baseline" / "tables.sql"
 PARTS = ROOT / "ledger" / "airflow" / "pages" / "static" / "parts.js"
 # Those of batches, runs and failed records, as the ledger's types have them.
 OF_TYPES = {

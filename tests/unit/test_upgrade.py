@@ -2,18 +2,18 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from ledger.store import migrations, upgrade
+from ledger.store import upgrade
+from ledger.store.revisions import folder
 
 
 def test_revisions_are_those_of_alembic():
     """The files' names tell what Alembic reads in them."""
     config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__path__[0])))
+    config.set_main_option("script_location", str(folder()))
     scripts = ScriptDirectory.from_config(config)
     assert upgrade.head() == scripts.get_current_head()
     found = [one.revision for one in scripts.walk_revisions()]

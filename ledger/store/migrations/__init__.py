@@ -1,1 +1,0 @@
-"""The ledger's schema: one baseline in SQL, run by Alembic on ``ackledger db upgrade``."""
