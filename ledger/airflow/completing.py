@@ -51,20 +51,18 @@ class Complete(BaseOperator):
         from dataclasses import replace
 
         from ledger.batch import follow_ups
-        from ledger.batch.advice import advise, report
+        from ledger.batch.failures import failures
+        from ledger.batch.report import advise, report
         from ledger.batch.summary import summarize
         from ledger.core.states import Outcome
-        from ledger.store.queries import reports
 
         summary = summarize(database, batch_id)
-        chosen = {"pipeline": None, "batch_id": batch_id, "step": None, "reason": None}
-        failures = database.transact(lambda c: reports.failures(c, chosen))
         # What is left of the interval is the business of the run that next_part triggers.
         own = replace(summary, undone=follow_ups.awaited(summary.undone))
         succeeds = own.outcome is Outcome.COMPLETE
         advice = advise(summary, self.target)
         level = logging.ERROR if not succeeds else logging.WARNING if advice else logging.INFO
-        lines = report(summary, failures, self.target)
+        lines = report(summary, failures(database, {"batch_id": batch_id}), self.target)
         for line in lines:
             _log.log(level, "%s", line)
         task.xcom_push(key=REPORT, value="\n".join(lines))

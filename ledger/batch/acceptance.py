@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from ledger.batch.quarantine import required_reason, still_failed
+from ledger.batch.advice.batches import still_failed
+from ledger.batch.quarantine import required_reason
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
 
@@ -55,5 +56,5 @@ def _next(batch_id: int, records: int, accepted: int, quarantined: int, failed: 
             " quarantined are accepted"
         )
     if failed:
-        lines.append(still_failed(batch_id, failed))
+        lines.append(str(still_failed(batch_id, failed)))
     return lines

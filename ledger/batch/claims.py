@@ -12,7 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.core import commands
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import instead_of_a_second_run
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
 from ledger.errors import BackPressureError, InputError, NotReadyError, redacted
@@ -278,11 +279,13 @@ def _taken(
     pipeline: Pipeline, opening: Opening, source: str, interval_owner: Row[Any]
 ) -> InputError:
     start, end = opening.interval_start.isoformat(), opening.interval_end.isoformat()
+    interval = Interval(opening.interval_start, opening.interval_end, interval_owner.params)
+    instead = instead_of_a_second_run(known_target(pipeline), interval, interval_owner)
     return InputError(
         f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to"
         f" batch {interval_owner.batch_id} ({BatchStatus(interval_owner.status).words}; run"
         f" {interval_owner.run_id!r}); a second batch would deliver it twice."
-        f" {commands.ways_on(known_target(pipeline), opening, interval_owner)}"
+        f" {sentences(instead)}"
     )
 
 

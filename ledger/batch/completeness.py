@@ -4,12 +4,11 @@ they read what it publishes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Row
 
-from ledger.batch import follow_ups
+from ledger.batch.report import advise
 from ledger.batch.summary import summarize
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus, Outcome
@@ -73,18 +72,14 @@ def waits_for(
 
 def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | None:
     """What an original and its replays lack."""
-    found = summarize(database, batch_id)
-    if not found.status.decided:
-        return f"batch {batch_id} is {found.status.words}"
     for number in database.transact(lambda c: reports.family(c, batch_id)):
-        undone = database.transact(partial(follow_ups.undone, batch_id=number))
-        if any(one.incomplete for one in undone):
-            return f"batch {number} has something left to publish"
-    if found.outcome in enough:
-        return None
-    counts = {"failed": found.roots.failed, "quarantined": found.unaccepted}
-    left = ", ".join(f"{state}: {count:,}" for state, count in counts.items() if count)
-    return f"batch {batch_id} has records that are not processed ({left})"
+        summary = summarize(database, number)
+        lacks = number == batch_id and summary.outcome not in enough
+        if lacks or any(one.incomplete for one in summary.undone):
+            advice = advise(summary)
+            assert advice is not None
+            return advice.because
+    return None
 
 
 def _decided(row: Row[Any]) -> bool:

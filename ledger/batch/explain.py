@@ -8,16 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.batch.advice.actions import Action, lines
+from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, State, of_records, state_of
 from ledger.batch.payloads import try_to_keep
-from ledger.batch.recovery import stands_at
-from ledger.batch.remedies import (
-    Case,
-    Cause,
-    State,
-    remedies,
-    replay_command,
-    reprocess_command,
-)
+from ledger.batch.recovery import on_hold
+from ledger.core.commands import ackledger
 from ledger.core.states import BatchStatus
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -65,8 +60,8 @@ def explain(database: Database, number: int) -> Explanation:
         try_to_keep(database, sampled.batch_id)
         sampled = database.transact(lambda c: holds.record(c, number))
     if sampled is not None:
-        on_hold = explained(database, number)
-        return replace(on_hold, source_line=_line(sampled, sampled.layout or {}))
+        undecided = explained(database, number)
+        return replace(undecided, source_line=_line(sampled, sampled.layout or {}))
     found = _found(database, number)
     if found is not None and (found.content is None or found.content_root < found.root_id):
         try_to_keep(database, found.batch_id)
@@ -106,7 +101,7 @@ def explained(database: Database, number: int) -> Explanation:
         interval_end=found.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
         decisions=tuple(dict(row._mapping) for row in decided),
-        next=tuple(_next(found)),
+        next=tuple(lines(of_records(_case(found)))),
     )
 
 
@@ -120,9 +115,9 @@ def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -
     def look(connection: Connection) -> tuple[Sequence[Row[Any]], str]:
         batch = batches.get_batch(connection, sampled.batch_id)
         tried = [] if failed_before is None else records.attempts(connection, failed_before)
-        return tried, stands_at(connection, batch)
+        return tried, on_hold(connection, batch)
 
-    tried, stands = database.transact(look)
+    tried, sentences = database.transact(look)
     return Explanation(
         record=sampled.message_id,
         root=sampled.root_id,
@@ -138,7 +133,7 @@ def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -
         interval_start=sampled.interval_start,
         interval_end=sampled.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
-        next=(f"batch {sampled.batch_id} is on hold. {stands}",),
+        next=(sentences,),
     )
 
 
@@ -146,11 +141,12 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
     """A record that never failed: acked, or not decided yet."""
     found = records.emitted_root(connection, number)
     batch = batches.get_batch(connection, found.batch_id)
-    undecided = (
-        f"wait until batch {found.batch_id} settles: ackledger status --batch {found.batch_id}"
-    )
-    if batch.status is BatchStatus.HELD:
-        undecided = f"batch {found.batch_id} is on hold. {stands_at(connection, batch)}"
+    action = Action(f"nothing: {NOTHING_LEFT[State.ACKED]}")
+    if found.status == "pending" and batch.status is BatchStatus.HELD:
+        action = Action(on_hold(connection, batch))
+    elif found.status == "pending":
+        status = ackledger("status", batch=found.batch_id)
+        action = Action(f"wait until batch {found.batch_id} settles", status)
     return Explanation(
         record=found.message_id,
         root=found.root_id,
@@ -158,7 +154,7 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
         source=found.source,
         batch_id=found.batch_id,
         verdict=found.status,
-        next=(undecided,) if found.status == "pending" else ("nothing: it is acked by every step",),
+        next=(str(action),),
     )
 
 
@@ -192,31 +188,6 @@ def _line(found: Row[Any], layout: Mapping[str, Any]) -> int | None:
     return lines_of(found.source_file, [sought], layout).get(found.source_row)
 
 
-def _next(found: Row[Any]) -> list[str]:
-    """What to do about a record, by its state."""
-    status = "superseded" if found.batch_status == "superseded" else found.status
-    if status == "superseded":
-        return ["nothing: another batch replaced this one and has read its interval again"]
-    if status == "recovered":
-        return ["nothing: a replay has processed it to every sink"]
-    if found.forgotten_at is not None and status == "quarantined":
-        return ["nothing: its content was removed on request, and it is never replayed"]
-    if found.files_expired_at is not None and status in ("failed", "quarantined"):
-        return _once_more(found)
-    return remedies(_case(found))
-
-
-def _once_more(found: Row[Any]) -> list[str]:
-    """How a record is processed again whose batch has no files any more."""
-    gone = f"the files of its batch were removed by retention on {found.files_expired_at:%Y-%m-%d}"
-    case = _case(found)
-    if case.rereads:
-        return [f"{gone}: to read it again, by key:", replay_command(case, from_source=True)]
-    if case.reprocesses:
-        return [f"{gone}: to run its whole interval again:", reprocess_command(case)]
-    return [f"{gone}, and its source is read once: deliver it again, corrected"]
-
-
 def _has_key(found: Row[Any]) -> bool:
     """Whether its key could be read; where its content is not kept yet, it may be."""
     return found.content is None or None not in (found.key or {"": None}).values()
@@ -234,7 +205,7 @@ def _case(found: Row[Any]) -> Case:
         found.dag_id,
         found.step,
         Cause(found.cause),
-        State(found.state),
+        state_of(found),
         any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
         not any(step.get("incremental") for step in found.topology),
         found.reason,
@@ -242,4 +213,5 @@ def _case(found: Row[Any]) -> Case:
         joins=any(step.get("joins") for step in found.topology if step["name"] == found.step),
         due_at=found.due_at,
         replay_batch_id=found.replay_batch_id,
+        expired_at=found.files_expired_at,
     )

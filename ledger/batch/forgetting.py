@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.payloads import keep_all
 from ledger.batch.retention import Collected, GcOptions, gc_once
+from ledger.core.commands import REASON, ackledger
 from ledger.core.conditions import Comparison
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.redaction import is_masked, texts, without
@@ -120,8 +121,9 @@ def _undecided(sampled: Row[Any]) -> NotReadyError:
     """Why a record is not forgotten that the preview of a batch on hold has."""
     return NotReadyError(
         f"record {sampled.message_id} is not decided: batch {sampled.batch_id} is on hold, and"
-        " shows its content to decide by. Fix the batch and rerun it, or ackledger release"
-        f" {sampled.batch_id}, and forget the record then. Nothing was forgotten"
+        " shows its content to decide by. Fix the batch and rerun it, or"
+        f" {ackledger('release', sampled.batch_id)}, and forget the record then. Nothing was"
+        " forgotten"
     )
 
 
@@ -164,7 +166,7 @@ def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
     if undecided:
         raise NotReadyError(
             f"record {undecided[0]} is failed or being replayed, and its content may be needed:"
-            f" replay it, or quarantine it (ackledger quarantine {undecided[0]} --reason ...),"
+            f" replay it, or quarantine it ({ackledger('quarantine', undecided[0])} {REASON}),"
             " and forget it then. Nothing was forgotten"
         )
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.batch.advice import batches as advice
+from ledger.batch.advice.actions import sentences
 from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.core.probes import reached
 from ledger.errors import (
@@ -97,11 +99,8 @@ def unpublished_note(pipeline: Pipeline, row: Row[Any]) -> str:
     """Whose failure it is that a publication is not published, and how to go on once its cause
     is fixed.
     """
-    return (
-        f"Sink {row.sink!r} has not published batch {row.batch_id}. To go on: ackledger publish"
-        f" {known_target(pipeline)} --batch {row.batch_id}, or in Airflow clear the task that"
-        " failed"
-    )
+    actions = advice.publish(known_target(pipeline), row.batch_id)
+    return f"Sink {row.sink!r} has not published batch {row.batch_id}. {sentences(actions)}"
 
 
 def publish(
@@ -182,10 +181,11 @@ def publish_one(
             " for it"
         )
     if not locked.ready:
+        asked = (known_target(pipeline), row.batch_id, "To withhold them")
+        actions = advice.publish(*asked, CLEAR_WITHHOLD)
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
-            f" withheld: run ackledger publish {known_target(pipeline)} --batch {row.batch_id}, or"
-            f" in Airflow {CLEAR_WITHHOLD}"
+            f" withheld. {sentences(actions)}"
         )
     owner = batches.interval_owner(connection, locked.original_id)
     if publications.unpublished_of(connection, owner, locked.batch_id, row.sink):

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from ledger.batch import follow_ups
+from ledger.batch.advice.batches import publish, still_failed
 from ledger.batch.filters import require_names
 from ledger.batch.recovery import waits_for
 from ledger.batch.settlement import decide_publications
-from ledger.core.commands import ANY_TARGET
-from ledger.core.text import quantity, storable
+from ledger.core.commands import ANY_TARGET, ackledger
+from ledger.core.text import storable
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, records, reports
@@ -86,19 +87,11 @@ def _next(connection: Connection, batch: Batch) -> list[str]:
     number, lines = batch.batch_id, []
     left = reports.batch_counts(connection, number).failed
     if left:
-        lines.append(still_failed(number, left))
+        lines.append(str(still_failed(number, left)))
     if follow_ups.pending(connection, batch.pipeline, number):
         target = batches.target(connection, batch.pipeline_id) or ANY_TARGET
-        command = f"ackledger publish {target} --batch {number}"
-        lines.append(f"what waited for them goes on with: {command}")
+        lines += map(str, publish(target, number, "What waited for them goes on with", None))
     return lines or waits_for(connection, number)
-
-
-def still_failed(batch_id: int, records: int) -> str:
-    """How many records of a batch nobody has given up, and where they are listed."""
-    verb = "is" if records == 1 else "are"
-    those = f"{quantity(records, 'record')} of it {verb} still failed"
-    return f"{those}: ackledger failed --batch {batch_id}"
 
 
 def _chosen(
@@ -113,7 +106,7 @@ def _chosen(
         state = records.emitted_root(connection, record).status
         raise InputError(
             f"record {record} has not failed, it is {state}: 'ackledger failed --records' lists"
-            f" those that did, 'ackledger explain {record}' says what became of it"
+            f" those that did, '{ackledger('explain', record)}' says what became of it"
         )
     return found.message_id, found.batch_id
 
@@ -127,6 +120,5 @@ def _nothing(connection: Connection, record: int | None, batch_id: int, step: st
     where = f" at {step}" if step else ""
     return (
         f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "
-        "do not count): "
-        f"ackledger failed --batch {batch_id}"
+        f"do not count): {ackledger('failed', batch=batch_id)}"
     )

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.batch.advice.records import NOTHING_LEFT, OPTIONS, State, state_of, status_in_words
 from ledger.batch.filters import require_names
-from ledger.batch.remedies import State, said_status
 from ledger.batch.replays import check_replayable
 from ledger.core.run_request import Selection
 from ledger.pipeline.pipeline import Pipeline
@@ -89,23 +89,17 @@ def _state(connection: Connection, number: int, selection: Selection) -> str:
     """What a record is that a replay does not take, and what takes it."""
     found = records.failed_record(connection, number)
     if found is None:
-        state = records.emitted_root(connection, number).status
-        return f"{state}, and has not failed: a replay takes failed records"
-    if found.batch_status == "superseded":
-        return "superseded: another batch has read its interval again"
-    match found.state:
-        case State.WAITING:
-            return f"waiting until {found.due_at:{_MINUTE}} (replay_backoff)"
-        case State.REPLAYING:
-            return f"being replayed by batch {found.replay_batch_id}"
-        case State.KEPT_BACK if not selection.kept_back:
-            return "kept back with its unit, which --kept-back takes"
-        case State.QUARANTINED | State.ACCEPTED if found.forgotten_at is not None:
-            return f"{found.status}, and its content was removed on request: it is never replayed"
-        case State.QUARANTINED if not selection.quarantined:
-            return "quarantined, which --quarantined takes"
-        case State.ACCEPTED if not selection.accepted:
-            return f"accepted by {found.accepted_by}, which --accepted takes"
-    if found.state == "recovered":
-        return "recovered: a replay has processed it to every sink"
-    return f"{said_status(found.status, found.accepted_by)}, which other options leave out"
+        emitted = records.emitted_root(connection, number).status
+        return f"{emitted}, and has not failed: a replay takes failed records"
+    state = state_of(found)
+    if state in NOTHING_LEFT:
+        return f"{state}: {NOTHING_LEFT[state]}"
+    if state is State.WAITING:
+        return f"waiting until {found.due_at:{_MINUTE}} (replay_backoff)"
+    if state is State.REPLAYING:
+        return f"being replayed by batch {found.replay_batch_id}"
+    in_words = status_in_words(found.status, found.accepted_by)
+    if state not in OPTIONS or getattr(selection, state):
+        return f"{in_words}, which other options leave out"
+    what = "kept back with its unit" if state is State.KEPT_BACK else in_words
+    return f"{what}, which --{state.replace('_', '-')} takes"

@@ -4,8 +4,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from ledger.batch import claims, recovery
+from ledger.batch import claims
+from ledger.batch.advice.batches import reprocess
 from ledger.batch.filters import require_names
+from ledger.core.commands import REASON, ackledger
 from ledger.core.probes import reached
 from ledger.core.redaction import is_masked
 from ledger.core.states import BatchKind, BatchStatus
@@ -45,7 +47,7 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
         return
     why = f", and {needing[0]!r} would read them" if from_source else ""
     ways = "" if needing else "read these records again from their source (--from-source), or "
-    again = recovery.reprocess(original, known_target(pipeline))
+    again = reprocess(original, known_target(pipeline))
     ways += f"read its interval again: {again}"
     if any(step.incremental for step in pipeline.sources()):  # it has no interval
         ways = "deliver the records again, corrected"
@@ -159,13 +161,11 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
             )
         else:
             continue
-        again = recovery.reprocess(replay, known_target(pipeline))
+        again = reprocess(replay, known_target(pipeline))
         instead = f"To read its whole interval again: {again}"
         if step.incremental:
-            instead = (
-                "Deliver the records again, corrected, and quarantine the old: ackledger quarantine"
-                f' --batch {replay.original_id} --reason "..."'
-            )
+            old = f"{ackledger('quarantine', batch=replay.original_id)} {REASON}"
+            instead = f"Deliver the records again, corrected, and quarantine the old: {old}"
         raise InputError(
             f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed"
             f" records of batch {replay.original_id} alone: {why}. {instead}"

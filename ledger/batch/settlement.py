@@ -106,7 +106,7 @@ def _settle(
 def _settled_before(connection: Connection, batch: Batch) -> Settlement:
     """What another settlement, or the sweeper, has made of a batch."""
     if batch.status is BatchStatus.HELD:
-        return Settlement(batch.batch_id, batch.status, stands_at(connection, batch))
+        return Settlement(batch.batch_id, batch.status, str(stands_at(connection, batch)))
     reason = f"already {batch.status.words}"
     if batch.settled_at is not None:
         reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -332,4 +332,4 @@ def _hold(
         keep(connection, batch_id, preview)
     reached("holding")
     on_hold = batches.get_batch(connection, batch_id)
-    return Settlement(batch_id, BatchStatus.HELD, stands_at(connection, on_hold), True)
+    return Settlement(batch_id, BatchStatus.HELD, str(stands_at(connection, on_hold)), True)

@@ -5,17 +5,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection
-
 from ledger.batch import follow_ups
+from ledger.batch.advice.actions import Advice
+from ledger.batch.advice.records import Case
 from ledger.batch.following.base import Undone
 from ledger.batch.holds import failures_of
-from ledger.batch.recovery import stands_at, ways_from_hold
-from ledger.batch.remedies import Case
+from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome, is_tolerated
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
-from ledger.store.queries.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,9 @@ class Summary:
     """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step.
     ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records,
     by whom: ``accepted_by``. ``undone``: what is yet to be done of its follow-ups. ``cases``: the
-    records that are failed or wait in quarantine, by cause, with their number. ``stands``: while it
-    is undecided, at which step it is, and how to go on; on hold that is in ``ways``, and what would
-    fail, by step and reason, in ``preview``. ``target``: MODULE:PIPELINE, if the ledger knows it.
+    records that are failed or wait in quarantine, by cause. ``stands``: while it is undecided, why,
+    and how to go on. ``preview``: of a batch on hold what would fail, by step and reason.
+    ``target``: MODULE:PIPELINE, if the ledger knows it.
     """
 
     batch_id: int
@@ -65,9 +63,8 @@ class Summary:
     accepted: int
     policy: Policy
     undone: tuple[Undone, ...] = ()
-    cases: tuple[tuple[int, Case], ...] = ()
-    stands: str | None = None
-    ways: tuple[tuple[str, str], ...] = ()
+    cases: tuple[Case, ...] = ()
+    stands: Advice | None = None
     preview: tuple[dict[str, Any], ...] = ()
     accepted_by: Mapping[str, int] = field(default_factory=dict)
     target: str | None = None
@@ -102,7 +99,8 @@ def summarize(database: Database, batch_id: int) -> Summary:
     family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
     lost = family.failed + family.quarantined
     steps = database.transact(lambda c: reports.step_table(c, batch_id))
-    stands, ways, preview = database.transact(lambda c: _standing(c, batch))
+    cases = database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
+    undecided = not batch.status.decided
     return Summary(
         batch_id,
         row.pipeline,
@@ -115,26 +113,12 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.accepted,
         Policy(batch.tolerate, lost, family.total),
         database.transact(lambda c: follow_ups.undone(c, batch_id)),
-        tuple(
-            (row.records, Case.of(row))
-            for row in database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
-        ),
-        stands,
-        ways,
-        preview,
+        tuple(map(Case.of, cases)),
+        database.transact(lambda c: stands_at(c, batch)) if undecided else None,
+        database.transact(lambda c: failures_of(c, batch_id)) if undecided else (),
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
         database.transact(lambda c: batches.target(c, batch.pipeline_id)),
     )
-
-
-def _standing(connection: Connection, batch: Batch) -> tuple[Any, ...]:
-    """``stands``, ``ways`` and ``preview`` of a summary."""
-    if batch.status.decided:
-        return None, (), ()
-    if batch.status is not BatchStatus.HELD:
-        return stands_at(connection, batch), (), ()
-    ways = ways_from_hold(connection, batch)
-    return batch.held_reason, ways, failures_of(connection, batch.batch_id)
 
 
 def _step(row: Any) -> dict[str, Any]:

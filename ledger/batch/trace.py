@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from ledger.batch.record_rows import Row, rows_of
 from ledger.batch.snapshots import json_rows, read_rows, rows_at
 from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT, is_own
+from ledger.core.commands import ackledger
 from ledger.core.redaction import Redaction, found_pattern, json_texts, without
 from ledger.core.states import RunState
 from ledger.errors import MASK, InputError, LostFileError
@@ -102,8 +103,8 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
         raise InputError(
             f"the files of batch {batch.batch_id} of pipeline {batch.pipeline!r}, which have the"
             f" rows of record {chosen.record}, were removed by retention on"
-            f" {batch.files_expired_at:%Y-%m-%d}. What the ledger knows of it: ackledger explain"
-            f" {chosen.record}"
+            f" {batch.files_expired_at:%Y-%m-%d}. What the ledger knows of it:"
+            f" {ackledger('explain', chosen.record)}"
         )
     redact = database.transact(lambda c: redactions.columns_of(c, batch.pipeline))
     tree = _Tree(batch, steps, chosen, redact).record()
@@ -222,7 +223,8 @@ class _Tree:
             raise InputError(
                 f"the rows of record {self._attempt.record} cannot be shown: its source has no"
                 f" committed run in batch {self._attempt.batch_id} now. If it is being run again,"
-                f" ask once it has. What the ledger knows: ackledger explain {self._attempt.record}"
+                " ask once it has. What the ledger knows:"
+                f" {ackledger('explain', self._attempt.record)}"
             )
         position = root - source.first_root
         check_files(Manifest(source.files), "Without it nobody can tell what came of the record")

@@ -26,10 +26,10 @@ def fail_with(exc: Exception) -> NoReturn:
 
 @contextmanager
 def going_on(
-    database: Database, batch: Batch, command: str, step: Callable[[], str]
+    database: Database, batch: Batch, ways: str, step: Callable[[], str]
 ) -> Iterator[None]:
     """Say of what fails in here, or is interrupted, in which batch and ``step`` that was, and the
-    ``command`` that goes on.
+    ``ways`` to go on.
 
     A batch of which nothing is committed, or under way elsewhere, gives back what it claimed."""
     try:
@@ -39,7 +39,7 @@ def going_on(
     except (Exception, KeyboardInterrupt) as exc:
         freed = _freed(database, batch, exc)
         what = f"batch {batch.batch_id} (run id {batch.run_id})"
-        advice = f"{freed}To go on: {command}"
+        advice = f"{freed}{ways}"
         if isinstance(exc, Exception):
             raise explained(exc, f"{what} failed at {step()}", advice) from exc
         raise LedgerError(f"{what} was interrupted at {step()}. {advice}") from exc

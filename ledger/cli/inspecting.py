@@ -13,10 +13,11 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from sqlalchemy import Row
 
+from ledger.batch.failures import holds_of
 from ledger.batch.filters import require_pipeline
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
-from ledger.cli import held, tables
+from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, out, show
 from ledger.cli.running import print_summary, summary_of
 from ledger.core.states import BatchStatus
@@ -83,7 +84,7 @@ def _look(database: Database, pipeline: str | None, batch: int | None, limit: in
     if not rows and pipeline is not None:
         database.transact(lambda c: require_pipeline(c, pipeline), engine=database.reader)
     waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
-    waiting += held.sentences(database, [row.batch_id for row in rows])
+    waiting += holds_of(database, [row.batch_id for row in rows])
     is_open = any(row.status == BatchStatus.OPEN for row in rows)
     return _Found([dict(row._mapping) for row in rows], tables.batches, waiting, is_open)
 

@@ -18,7 +18,8 @@ from rich.console import (
 from rich.table import Table
 from rich.text import Text
 
-from ledger.batch.remedies import said_status
+from ledger.batch.advice.records import status_in_words
+from ledger.core.commands import ackledger
 from ledger.core.text import quantity
 
 _LEAST = 20  # characters of the content; columns behind it go rather than that it gets less
@@ -34,7 +35,7 @@ def listed(data: Mapping[str, Any]) -> RenderableType:
         "--output FILE.csv writes them to a file"
     )
     rest = [Text(more)] if total > len(records) else []
-    about = Text(f"All about one: ackledger explain {records[0]['record']}")
+    about = Text(f"All about one: {ackledger('explain', records[0]['record'])}")
     return Group(_Listing([_cells(record) for record in records]), *rest, about)
 
 
@@ -45,7 +46,7 @@ def _cells(record: Mapping[str, Any]) -> dict[str, str]:
         "content": record["content"] or "not kept yet",
         "step": record["step"],
         "reason": record["reason"],
-        "status": said_status(record["status"], record["accepted_by"]),
+        "status": status_in_words(record["status"], record["accepted_by"]),
     }
     return {name: " ".join(cell.split()) for name, cell in cells.items()}
 

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection, Row
 
+from ledger.batch.advice.records import status_in_words
 from ledger.batch.explain import Explanation, explain
 from ledger.batch.filters import require_names
 from ledger.batch.payloads import keep_all
 from ledger.batch.quarantine import quarantine
-from ledger.batch.remedies import said_status
-from ledger.cli import causes, held, masks, tables
+from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
     RECORD_HELP,
     BatchNumber,
@@ -33,6 +33,7 @@ from ledger.cli.base import (
 )
 from ledger.cli.listing import listed, place
 from ledger.core import conditions
+from ledger.core.commands import ackledger
 from ledger.errors import InputError, suggestion
 from ledger.settings import Settings
 from ledger.sources.base import Sought
@@ -79,7 +80,7 @@ def failed(
         _records(database, chosen, where, limit, output, as_json)
         return
     if as_json:
-        show(causes.failures(database, chosen), True, tables.failures)
+        show(causes.rows_of(database, chosen), True, tables.failures)
     else:
         causes.print_causes(database, chosen)
 
@@ -176,7 +177,7 @@ def _records(
     show({"total": total, "records": [_shown(one) for one in found]}, as_json, listed)
     if not as_json:
         masks.print_legend(database, found)
-        held.print_sampled(database, chosen, found)
+        causes.print_sampled(database, chosen, found)
 
 
 def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
@@ -331,7 +332,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     """All about one record."""
     one = Explanation(**data)
     facts = {
-        "verdict": said_status(one.verdict, one.accepted_by),
+        "verdict": status_in_words(one.verdict, one.accepted_by),
         "source": f"{one.source} of {one.pipeline}, batch {one.batch_id}",
         "key": None if one.key is None else place(data),
         "read from": _read_from(one),
@@ -351,7 +352,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         f" {row['accepted_at']:{_MINUTE}}: {row['reason']}"
         for row in one.decisions
     ]
-    lines.append(f"row by row ackledger trace {one.record}")
+    lines.append(f"row by row {ackledger('trace', one.record)}")
     steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")
     return Group(
         Text(f"record {one.record}", style="bold"),

@@ -12,6 +12,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from ledger.batch.advice.batches import of_need
+from ledger.batch.advice.records import status_in_words
 from ledger.batch.filters import require_pipeline
 from ledger.batch.forgetting import (
     Forgotten,
@@ -23,14 +25,11 @@ from ledger.batch.forgetting import (
     named,
 )
 from ledger.batch.forgetting import forget as forget_records
-from ledger.batch.remedies import said_status
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
 from ledger.cli.records import check_fields, conditions_of
-from ledger.core.commands import ANY_TARGET
 from ledger.core.durations import keep_seconds
-from ledger.core.states import Need
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError, InputError
 from ledger.settings import Settings
@@ -43,20 +42,6 @@ if TYPE_CHECKING:
 _SHOWN = 20  # records
 _PUBLISHED = "rows in its sinks, which are yours to delete"
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_WHY = {
-    Need.UNDECIDED: "a batch, or a replay of it, is not decided: ackledger status{of}",
-    Need.RECORDS_FAILED: "records are failed: replay or quarantine them: ackledger failed{of}",
-    Need.RECORDS_QUARANTINED: "quarantined records are not accepted: ackledger failed{of}",
-    Need.CONTENT_MISSING: "the content of failed records is not copied: ackledger publish {target}",
-    Need.UNPUBLISHED: "a sink is yet to publish: ackledger publish {target}{of}",
-    Need.COMBINE_DUE: "a combine is yet to run: ackledger publish {target}{of}",
-    Need.SOURCE_UNTOLD: "a source is yet to be told of its records: task notify",
-    Need.STATE_DUE: "a state is yet to include it: ackledger status{of}",
-    Need.CURRENT_STATE: "it has the current state, which the next batch starts from",
-    Need.INTERVAL_UNREAD: "further batches read the rest of its interval from it",
-    Need.DEDUP_WINDOW: "a sink compares new rows with it (window_batches)",
-    Need.RECENT: "something happened to it since: its time is not over",
-}
 
 
 @app.command(epilog=example("gc --dry-run", "gc --pipeline flights --keep 30d"))
@@ -131,8 +116,8 @@ def _collected(found: Collected) -> RenderableType:
     firsts = {(one.pipeline, one.need): one.batch_id for one in reversed(found.kept)}
     for (pipeline, need), batches in counts.items():
         first = firsts[pipeline, need]
-        target = next(one.target for one in found.kept if one.pipeline == pipeline) or ANY_TARGET
-        why = _WHY[need].format(target=target, of=f" --batch {first}")
+        target = next(one.target for one in found.kept if one.pipeline == pipeline)
+        why = of_need(need, target, first)
         held = quantity(batches, "batch", "batches")
         kept = f"{pipeline}: {held} kept, from batch {first} on: {why}"
         parts.append(tables.line(kept, "yellow"))
@@ -278,7 +263,7 @@ def _listed(one: Record) -> dict[str, Any]:
         "record": one.record,
         "pipeline": one.pipeline,
         "batch_id": one.batch_id,
-        "status": said_status(one.status, one.accepted_by),
+        "status": status_in_words(one.status, one.accepted_by),
     }
 
 

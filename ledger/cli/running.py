@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.batch import follow_ups
-from ledger.batch.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import asked_as, resume
 from ledger.batch.checks import before_replay, before_run
 from ledger.batch.filters import require_batch
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.payloads import keep_all
 from ledger.batch.publishing import Published
-from ledger.batch.recovery import asked_as, run_again, waiting_states
+from ledger.batch.recovery import waiting_states
 from ledger.batch.replay_matches import left_out, nothing_to_replay, require_match
+from ledger.batch.report import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
 from ledger.batch.summary import Summary, summarize
-from ledger.cli import causes, tables
+from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
     BatchNumber,
     End,
@@ -326,7 +328,7 @@ def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
     current = "its start"
     option = "--master" if at.remote is None else "--remote"
     options = () if at.spark == LOCAL else (option, at.spark)
-    again = run_again(batch, target=at.target, options=options)
+    again = sentences(resume(batch, target=at.target, options=options))
     begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
     err.print(begun, highlight=False, soft_wrap=True)
     steps = {step.name: step.inputs for step in at.pipeline.steps()}
@@ -354,14 +356,13 @@ def summary_of(
     """What is printed of a batch. ``target``: see ``advise``."""
     outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
     made = {**in_user_words(asdict(summary)), **outcome}
-    del made["cases"]  # the commands are made of them
+    del made["cases"], made["stands"]  # the advice is made of them
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
     advice = advise(summary, target)
     if advice is not None:
         made["advice"] = advice.because
-        made["commands"] = [list(command) for command in advice.commands]
-        made["by_cause"] = [list(command) for command in advice.by_cause]
+        made["commands"] = [[action.what, action.command] for action in advice.actions]
     return made
 
 
@@ -389,7 +390,9 @@ def finish(
 
 
 def print_summary(database: Database, summary: dict[str, Any]) -> None:
-    """One batch; if records of it failed, these and what they need as ``failed`` has it."""
-    out.print(tables.summary(summary), crop=False)
+    """One batch, and its failed records by step and reason."""
+    failed: list[dict[str, Any]] = []
     if summary["records"]["failed"] or summary["records"]["quarantined"]:
-        causes.print_causes(database, {"batch_id": summary["batch_id"]})
+        failed = causes.rows_of(database, {"batch_id": summary["batch_id"]})
+    out.print(tables.summary(summary, failed), crop=False)
+    masks.print_legend(database, failed)

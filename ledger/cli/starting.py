@@ -10,6 +10,7 @@ import typer
 
 from ledger.cli import tables
 from ledger.cli.base import Json, app, example, show
+from ledger.core.commands import ackledger
 from ledger.errors import InputError
 
 # Where each template goes; the pipeline's name stands for {name}.
@@ -51,7 +52,8 @@ def init(
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (templates / source).read_text()
         path.write_text(Template(text).substitute(name=name))
-    run = f"ackledger run {name}:pipeline --interval-start 2026-01-01 --interval-end 2026-01-02"
+    day = {"interval_start": "2026-01-01", "interval_end": "2026-01-02"}
+    run = ackledger("run", f"{name}:pipeline", **day)
     show(
         {
             "files": [str(path.relative_to(folder)) for path in places.values()],

@@ -19,10 +19,12 @@ from rich.console import (
 from rich.table import Table
 from rich.text import Text
 
-from ledger.batch.advice import accepted_in_words
+from ledger.batch.advice.actions import Action, lines, sentences
+from ledger.batch.advice.batches import publish
+from ledger.batch.advice.records import status_in_words
 from ledger.batch.holds import UNDECIDED
-from ledger.batch.remedies import said_status
-from ledger.core.commands import ANY_TARGET
+from ledger.batch.report import accepted_in_words
+from ledger.core.commands import ANY_TARGET, ackledger
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 
@@ -120,7 +122,7 @@ def facts(data: Mapping[str, Any]) -> RenderableType:
 def batches(data: Rows) -> RenderableType:
     """Batches with their counts: one column for all that are not acked where they are many."""
     if not data:
-        return Text(f"the ledger holds no batch yet: 'ackledger run {ANY_TARGET}' makes one")
+        return Text(f"the ledger holds no batch yet: '{ackledger('run', ANY_TARGET)}' makes one")
     heads = [
         {
             **{name: row[name] for name in ("batch_id", "pipeline", "kind")},
@@ -161,7 +163,7 @@ def failures(data: Rows) -> RenderableType:
         {
             **{name: row[name] for name in names},
             "reason": _cut(row["reason"]),
-            "status": said_status(row["status"], row["accepted_by"]),
+            "status": status_in_words(row["status"], row["accepted_by"]),
         }
         for row in data
     ]
@@ -169,8 +171,8 @@ def failures(data: Rows) -> RenderableType:
     return _Fitting((_without(shown, {"pipeline"}) if len(batches) == 1 else shown,), _LABELS)
 
 
-def summary(data: Mapping[str, Any]) -> RenderableType:
-    """One batch: its steps, its counts, and what to do if it is incomplete."""
+def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
+    """One batch: its steps, its counts, its failures, and what to do if it is incomplete."""
     records = data["records"]
     counted = {**records, "quarantined": records["quarantined"] - data["accepted"]}
     counts = ", ".join(f"{value:,} {key}" for key, value in counted.items() if key != "total")
@@ -196,10 +198,11 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
+    if failed:
+        parts.append(failures(failed))
     if "advice" in data:
-        # What each cause needs is printed behind the failures.
-        ways = [f"{what}:\n  {command}" for what, command in data["commands"]]
-        parts.append(line("\n".join([data["advice"], *ways]), "yellow"))
+        ways = lines(Action(*pair) for pair in data["commands"])
+        parts.append(line("\n  ".join([data["advice"], *ways]), "yellow"))
     return Group(*parts)
 
 
@@ -228,8 +231,8 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
         overdue = ", ".join(str(one["batch_id"]) for one in data["overdue"])
         told = f"settled batches with something left to do: {overdue}."
         first = data["overdue"][0]
-        command = f"ackledger publish {first['target'] or ANY_TARGET} --batch {first['batch_id']}"
-        tail.append(line(f"{told} Airflow's sweeper does it, or {command}", "yellow"))
+        ways = publish(first["target"] or ANY_TARGET, first["batch_id"], "Or do it now", None)
+        tail.append(line(f"{told} Airflow's sweeper does it. {sentences(ways)}", "yellow"))
     for batch_id, error in data["errors"].items():
         tail.append(line(f"batch {batch_id} could not be settled: {error}", "red"))
     return Group(rows(settled) if settled else Text("no open batch"), *tail)

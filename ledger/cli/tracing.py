@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, app, example, show
+from ledger.core.commands import ackledger
 from ledger.settings import Settings
 from ledger.store.upgrade import connect
 
@@ -43,7 +44,7 @@ def _traced(data: Mapping[str, Any]) -> RenderableType:
         Text(f"{head} ({place})", style="bold"),
         *([] if data["failed_at"] is None else [Text(failed, style="red")]),
         tree,
-        tables.line(f"why, and what to do: ackledger explain {data['record']}", "yellow"),
+        tables.line(f"why, and what to do: {ackledger('explain', data['record'])}", "yellow"),
     )
 
 

@@ -1,51 +1,48 @@
-"""Commands that messages ask for, as one pastes them."""
+"""How commands that messages ask for are typed."""
 
+import json
 import shlex
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from ledger.core.run_request import Interval, moment
 
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
+REASON = '--reason "..."'  # which a person fills in
 # What in Airflow goes on with what follows a settlement.
 CLEAR_WITHHOLD = (
     "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
 )
 
 
-class Asked(Protocol):
-    """What asks for an interval, from its start inclusive to its end exclusive."""
-
-    @property
-    def interval_start(self) -> datetime: ...
-
-    @property
-    def interval_end(self) -> datetime: ...
+def ackledger(command: str, *arguments: object, **options: object) -> str:
+    """The command with arguments and options. An option that is True has no value, and one that is
+    None or False is left out.
+    """
+    words = ["ackledger", command, *map(str, arguments)]
+    for name, value in options.items():
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+    return shlex.join(words)
 
 
 def run(target: str, interval: Interval, *options: str) -> str:
     """The command that runs ``target`` over an interval with its parameters; ``options``: further
     ones of ``ackledger run``.
     """
-    words = ["ackledger", "run", target, "--interval-start", moment(interval.start)]
-    words += ["--interval-end", moment(interval.end)]
-    for name, value in interval.params.items():
-        words += ["--param", f"{name}={value}"]
-    return shlex.join([*words, *options])
+    bounds = {"interval_start": moment(interval.start), "interval_end": moment(interval.end)}
+    words = [ackledger("run", target, **bounds)]
+    words += [shlex.join(["--param", f"{key}={value}"]) for key, value in interval.params.items()]
+    return " ".join([*words, *map(shlex.quote, options)])
 
 
-def ways_on(target: str, asked: Asked, owner: Any) -> str:
-    """What to do instead of a second run over an interval; ``owner``: the batch that has it,
-    with dag_id, run_id and params.
-    """
-    if owner.dag_id:
-        return (
-            f"Clear run {owner.run_id!r} of DAG {owner.dag_id!r} to run it again, replay what"
-            ' failed in it, or replace it by a run with {"reprocess": true} in its conf'
-        )
-    interval = Interval(asked.interval_start, asked.interval_end, owner.params)
-    return (
-        f"Run it again: {run(target, interval, '--run-id', owner.run_id)}; replay what failed in"
-        f" it: ackledger replay {target} --batch {owner.batch_id}; or replace it:"
-        f" {run(target, interval, '--reprocess')}"
-    )
+def trigger(dag_id: str, conf: Mapping[str, Any]) -> str:
+    """The command that triggers a run of a DAG."""
+    return f"airflow dags trigger {dag_id} --conf {shlex.quote(json.dumps(conf))}"
+
+
+def reprocess_in_airflow(dag_id: str, interval: Interval) -> str:
+    """The command that triggers a run of a DAG which reads an interval again."""
+    bounds = {"interval_start": moment(interval.start), "interval_end": moment(interval.end)}
+    return trigger(dag_id, {**bounds, **interval.params, "reprocess": True})

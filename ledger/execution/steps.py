@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.batch import recovery
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import resume
 from ledger.batch.publishing import publish
 from ledger.batch.step_runs import (
     Attempt,
@@ -191,7 +193,7 @@ def note_on(run: OpenedRun) -> str:
     """How to go on once a run has failed."""
     settled = run.status is BatchStatus.SETTLED  # whoever asked for that has not named the step
     what = f"That was step {run.step!r} of batch {run.batch.batch_id}. " if settled else ""
-    return f"{what}To go on: {recovery.run_again(run.batch, run.step)}"
+    return what + sentences(resume(run.batch, run.step))
 
 
 def cancelling(job: "Job") -> Callable[[], None]:

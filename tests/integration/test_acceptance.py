@@ -3,7 +3,7 @@
 import pytest
 
 from ledger.batch.acceptance import accept
-from ledger.batch.advice import advise
+from ledger.batch.report import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
 from ledger.core.states import BatchStatus, Outcome

@@ -50,9 +50,10 @@ def test_an_interval_is_complete_once_its_batch_is(database):
     assert abandon(database, abandoned.batch_id, "in vain")
     assert lack(database).startswith("no batch reads")
     batch, _ = whole_batch(database, made, 4)
-    assert lack(database) == f"batch {batch.batch_id} is open"
+    assert lack(database).startswith(f"batch {batch.batch_id} is open. All its steps are done")
     settle_once(database, batch.batch_id)
-    assert lack(database) == f"batch {batch.batch_id} has something left to publish"
+    unpublished = "1 sink is yet to publish what is acked of it"
+    assert lack(database) == f"batch {batch.batch_id}: {unpublished}"
     publish(database)
     assert lack(database) is None
     assert lack(database, pipeline="another") is not None
@@ -62,9 +63,7 @@ def test_what_failed_is_waited_for_until_a_replay_has_it(database):
     """A replay completes the interval of its original."""
     made = pipeline()
     batch, _ = settled(database, made, lose_sink=[0])
-    assert lack(database) == (
-        f"batch {batch.batch_id} has records that are not processed (failed: 1)"
-    )
+    assert lack(database) == f"batch {batch.batch_id}: 1 of 4 records failed"
     found = losses(database, "chain", Interval(START, START + DAY))
     assert (found.undecided, found.records, found.lost_ratio) == (None, 4, 0.25)
     again = replayed(database, made, batch.batch_id)
@@ -72,7 +71,8 @@ def test_what_failed_is_waited_for_until_a_replay_has_it(database):
     run_middle(database, again, replayed_roots)
     run_sink(database, again, replayed_roots)
     settle_once(database, again.batch_id)
-    assert lack(database) == f"batch {again.batch_id} has something left to publish"
+    unpublished = "1 sink is yet to publish what is acked of it"
+    assert lack(database) == f"batch {again.batch_id}: {unpublished}"
     publish(database)
     assert lack(database) is None
 
@@ -80,9 +80,8 @@ def test_what_failed_is_waited_for_until_a_replay_has_it(database):
 def test_what_is_quarantined_is_waited_for_until_it_is_accepted(database):
     """Or not at all, for those who say so."""
     batch, _ = settled(database, pipeline(max_replays=0), lose_sink=[0, 1])
-    assert lack(database) == (
-        f"batch {batch.batch_id} has records that are not processed (quarantined: 2)"
-    )
+    quarantined = "2 of 4 records are quarantined and not accepted"
+    assert lack(database) == f"batch {batch.batch_id}: {quarantined}"
     assert lack(database, or_quarantined=True) is None
     accept(database, batch.batch_id, by="somebody", reason="known")
     assert lack(database) is None
@@ -96,7 +95,7 @@ def test_many_batches_cover_an_interval(database):
     assert lack(database, days=1) is None
     assert lack(database, days=3) == "no batch reads 2013-01-02 00:00 to 2013-01-03 00:00"
     between, _ = settled(database, made, day=1, lose_sink=[0])
-    assert lack(database, days=3).startswith(f"batch {between.batch_id} has records")
+    assert lack(database, days=3) == f"batch {between.batch_id}: 1 of 4 records failed"
     found = losses(database, "chain", Interval(START, START + 3 * DAY))
     assert (len(found.batch_ids), found.records, found.lost, found.undecided) == (3, 12, 1, None)
 

@@ -14,10 +14,9 @@ from airflow.sdk.exceptions import (
 )
 
 from ledger.airflow import pipeline_dag
-from ledger.airflow.maintenance import accept_dag, replay_dag
-from ledger.batch.advice import advise
+from ledger.airflow.maintenance import accept_dag
 from ledger.batch.interventions import abandon
-from ledger.batch.remedies import remedies
+from ledger.batch.report import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
 from ledger.core.logs import AboutFilter
@@ -185,18 +184,18 @@ def test_the_runs_that_are_recommended_can_be_triggered(database, dag_of, max_re
     takes; the pipeline's own DAG opens the replay that is meant.
     """
     made = pipeline(max_replays=max_replays)
-    dags = {"dag": dag_of(made), "ledger_replay": replay_dag(), "ledger_accept": accept_dag()}
+    dags = {"dag": dag_of(made), "ledger_accept": accept_dag()}
     batch, _ = whole_batch(database, made, 10, lose_sink=[1, 2], lose_middle=[3])
     settle_once(database, batch.batch_id)
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE publication SET published_at = now()")
     summary = summarize(database, batch.batch_id)
-    lines = [command for _, command in advise(summary, "shop:pipeline").every]
-    lines += [line for _, case in summary.cases for line in remedies(case)]
+    lines = advise(summary, "shop:pipeline").lines
     confs = [(dag_id, json.loads(conf)) for line in lines for dag_id, conf in TRIGGER.findall(line)]
     assert {dag_id for dag_id, _ in confs} == {
-        "dag", "ledger_accept" if max_replays == 0 else "ledger_replay",
-    }  # fmt: skip
+        "dag",
+        *(["ledger_accept"] if not max_replays else []),
+    }
     for number, (dag_id, conf) in enumerate(confs):
         if dag_id == "dag":
             replay = batch_of(database, open_by(dags[dag_id], f"again-{number}", **conf))

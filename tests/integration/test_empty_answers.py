@@ -211,7 +211,7 @@ def test_a_replay_of_one_record_says_what_it_is(database, cli, replay):
     assert replay("--batch", number) == f"{nothing} ({left})"
     assert replay() == f"{nothing}; see 'ackledger failed'"
     cli("forget", roots[1], "--yes")
-    gone = "quarantined, and its content was removed on request: it is never replayed"
+    gone = "forgotten: its content was removed on request, and it is never replayed"
     assert state(roots[1], "--quarantined") == gone
 
 

@@ -30,7 +30,7 @@ def fails(database, batch, exc):
     """What is raised where a step of the batch ends with ``exc``."""
     with (
         pytest.raises(LedgerError) as raised,
-        going_on(database, batch, AGAIN, lambda: "step 'source'"),
+        going_on(database, batch, f"To go on: {AGAIN}", lambda: "step 'source'"),
     ):
         raise exc
     return raised.value

@@ -5,8 +5,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from ledger.batch import follow_ups
-from ledger.batch.advice import advise, report
 from ledger.batch.following.base import FollowUp, Task, Undone
+from ledger.batch.report import advise, report
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import OverdueFollowUp, sweep_once
@@ -38,7 +38,7 @@ def test_what_it_left_undone_is_noticed(database, monkeypatch):
     assert (found.undone, found.outcome) == ((undone,), Outcome.INCOMPLETE)
     advice = advise(found, "m:p")
     assert advice.because == f"batch {batch.batch_id}: an audit is yet to be made"
-    assert f"ackledger publish m:p --batch {batch.batch_id}" in dict(advice.commands).values()
+    assert f"Publish it: ackledger publish m:p --batch {batch.batch_id}" in advice.lines
     undone = replace(undone, incomplete=False)
     found = summarize(database, batch.batch_id)
     assert (found.waits, found.outcome) == (undone.sentences, Outcome.COMPLETE)

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.advice import advise
 from ledger.batch.explain import explain
+from ledger.batch.report import advise
 from ledger.batch.summary import summarize
 from ledger.errors import InputError
 from ledger.spark.steps.from_source import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY

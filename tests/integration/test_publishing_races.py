@@ -19,10 +19,10 @@ from ledger import (
     testing,
 )
 from ledger.batch import follow_ups, interventions
-from ledger.batch.advice import advise
 from ledger.batch.combine_runs import combines_due, is_due, open_combine
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
+from ledger.batch.report import advise
 from ledger.batch.settlement import _settle, settle_once
 from ledger.batch.step_runs import Attempt, Record, commit
 from ledger.batch.summary import summarize

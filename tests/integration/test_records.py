@@ -216,7 +216,7 @@ def test_giving_up_is_final_and_audited(database, batch):
     told = explain(database, roots[5])
     assert (told.verdict, told.accepted_by) == ("quarantined", "me")
     assert [(one["reason"], one["by_hand"]) for one in told.decisions] == [("no such city", True)]
-    assert told.next[-1].endswith(f"--record {roots[5]} --accepted")
+    assert told.next[-2].endswith(f"--record {roots[5]} --accepted")
     with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
         quarantine(database, "again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
@@ -248,7 +248,7 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(database):
         database, ledgers.pipeline(max_replays=0), 5, day=1, run_id="b", lose_sink=[0]
     )
     settle_once(database, found.batch_id)
-    _, replay, _, accept = explain(database, roots[0]).next
+    _, replay, _, accept, _ = explain(database, roots[0]).next
     assert replay.endswith(f"--record {roots[0]} --quarantined")
     assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
 
@@ -326,7 +326,8 @@ def test_a_batch_ends_with_what_failed_says(batch, cli):
     """
     found, _, _ = batch
     told = cli("status", "--batch", found.batch_id)
-    assert cli("failed", "--batch", found.batch_id).strip() in told
+    failed = cli("failed", "--batch", found.batch_id)
+    assert set(map(str.strip, failed.splitlines())) <= set(map(str.strip, told.splitlines()))
     assert "By cause" not in told
     commands = [line.partition("ackledger ")[1] for line in told.splitlines()]
     assert max(line.count("ackledger ") for line in told.splitlines()) == 1

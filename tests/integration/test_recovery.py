@@ -7,9 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import ParquetSink
-from ledger.batch.advice import advise
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import asked_as, reprocess, resume
 from ledger.batch.opening import open_batch
-from ledger.batch.recovery import asked_as, reprocess, run_again, waiting_states, waits_for
+from ledger.batch.recovery import waiting_states, waits_for
+from ledger.batch.report import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import fail
 from ledger.batch.summary import summarize
@@ -70,8 +72,8 @@ def test_what_a_state_waits_for_is_told(database, stuck):
         "open "
         f"(interval 2013-01-01 to 2013-01-02). Its step 'source' failed: {MISSING}. Second line. "
         "To go on: "
-        "in Airflow clear the failed tasks of run run of DAG dag; "
-        "if its source never comes, the sweeper abandons it after message_timeout"
+        "in Airflow clear the failed tasks of run run of DAG dag. "
+        "If its source never comes, the sweeper abandons the batch after message_timeout"
     )
 
 
@@ -86,7 +88,7 @@ def test_a_state_waits_for_failed_records(database):
     assert code(database, batch) == Obstacle.RECORDS_FAILED
     assert told.endswith(
         'records of it are failed, and its pipeline has settle="hold" (interval 2013-01-01 to '
-        f"2013-01-02). ackledger failed --batch {batch.batch_id} says which and why; replay them: "
+        f"2013-01-02). See which and why: ackledger failed --batch {batch.batch_id}. Replay them: "
         f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id}"
     )
 
@@ -182,13 +184,13 @@ def test_sentences_name_the_pipeline_that_is_stored(database):
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.mine:chain'")
     (told,) = database.transact(lambda c: waits_for(c, batch.batch_id))
-    assert told.endswith("or ackledger publish jobs.mine:chain")
+    assert told.endswith(f"now: ackledger publish jobs.mine:chain --batch {batch.batch_id}")
 
 
 def test_a_reprocess_goes_on_in_its_own_run(database):
     """What is cleared is the run as Airflow knows it, not the name that its second batch has."""
     batch = opened(database, pipeline(), f"manual__2013{REPROCESS}")
-    assert run_again(batch, "middle").endswith("of run manual__2013 of DAG dag")
+    assert sentences(resume(batch, "middle")).endswith("of run manual__2013 of DAG dag")
 
 
 def test_the_command_that_goes_on(database):
@@ -198,8 +200,9 @@ def test_the_command_that_goes_on(database):
     interval = Interval(START, START.replace(hour=6), {"kind": "a b"})
     batch = open_batch(database, Settings(data="/data"), made, RunKey("", "mine"), interval)
     assert (
-        run_again(batch, "middle", "jobs.x:p")
-        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
+        sentences(resume(batch, "middle", "jobs.x:p"))
+        == "To go on: ackledger run jobs.x:p --interval-start 2013-01-01 "
+        "--interval-end 2013-01-01T06:00 "
         "--param 'kind=a b' --run-id mine"
     )
     assert (
@@ -214,11 +217,12 @@ def test_the_command_that_goes_on(database):
         connection.exec_driver_sql("UPDATE batch SET dag_id = ''")
         replay = batches.get_batch(connection, replay.batch_id)
     assert (
-        run_again(replay)
-        == f"ackledger replay MODULE:PIPELINE --batch {lossy.batch_id} --run-id again"
+        sentences(resume(replay))
+        == f"To go on: ackledger replay MODULE:PIPELINE --batch {lossy.batch_id} --run-id again"
     )
     assert asked_as(replay) == "again"
-    far = run_again(replay, target="jobs.x:p", options=("--master", "spark://far:7077"))
+    options = ("--master", "spark://far:7077")
+    far = sentences(resume(replay, target="jobs.x:p", options=options))
     assert far.endswith("--run-id again --master spark://far:7077")
 
 
@@ -239,7 +243,10 @@ def test_an_undecided_batch_has_its_command(database):
     said = lambda: str(advise(summarize(database, batch.batch_id)))  # noqa: E731
     assert said() == f"{name} open. Its step 'source' has not run. To go on: {again}"
     fail(database, started(database, batch.batch_id, "source"), MISSING)
-    assert f"Its step 'source' failed: {MISSING}. To go on: {again};" in said()
+    assert (
+        f"Its step 'source' failed: {MISSING}. To go on: {again}. If its source never comes,"
+        in said()
+    )
     roots = emit(database, batch, 4)
     run_middle(database, batch, roots)
     run_sink(database, batch, roots, lose=roots[:2])
@@ -270,12 +277,13 @@ def test_what_goes_on_after_a_settlement(database):
     (state,) = made.states()
     made.sink("latest", ParquetSink("latest"), reads=state.name)
     batch = opened(database, made)
-    publish = f"ackledger publish a:b --batch {batch.batch_id}"
+    publish = f"To go on: ackledger publish a:b --batch {batch.batch_id}"
     mine = replace(batch, dag_id="")
     for step in ("daily", "days", state.name, "latest"):
-        found = run_again(batch, step, "a:b")
-        assert found == f"{publish}, or in Airflow clear the task that failed"
-        assert run_again(mine, step, "a:b") == publish
+        found = sentences(resume(batch, step, "a:b"))
+        assert found == f"{publish}. In Airflow: clear the task that failed"
+        assert sentences(resume(mine, step, "a:b")) == publish
+    click = "To go on: in Airflow clear the failed tasks of run run of DAG dag"
     for step in ("source", "middle", "sink", None):
-        assert run_again(batch, step) == "in Airflow clear the failed tasks of run run of DAG dag"
-        assert run_again(mine, step).startswith("ackledger run ")
+        assert sentences(resume(batch, step)) == click
+        assert sentences(resume(mine, step)).startswith("To go on: ackledger run ")

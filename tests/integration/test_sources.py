@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
-from ledger.batch.advice import advise
 from ledger.batch.claims import first_gap
 from ledger.batch.opening import open_batch
+from ledger.batch.report import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import OverdueFollowUp, sweep_once

@@ -84,7 +84,7 @@ def test_what_is_no_fault_of_a_step_interrupts_it(database, driver, exc):
     with pytest.raises(type(exc)):
         driver.run(batch)
     assert states(database) == [("source", "committed"), ("middle", "fenced")]
-    told = database.transact(lambda c: stands_at(c, batch))
+    told = str(database.transact(lambda c: stands_at(c, batch)))
     assert told.startswith(
         f"Its step 'middle' was interrupted: {running.recorded(exc)}. To go on: "
     )

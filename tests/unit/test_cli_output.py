@@ -17,9 +17,11 @@ from sqlalchemy.engine import make_url
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from ledger.batch.advice.actions import lines
+from ledger.batch.advice.records import Case, by_cause
 from ledger.batch.checks import Finding, require
 from ledger.batch.explain import Explanation
-from ledger.batch.remedies import Case, remedies
+from ledger.batch.failures import Failure
 from ledger.cli import app, base, causes, checking, maintaining, progress, records, tables
 from ledger.cli.failing import fail_with
 from ledger.cli.help import PANELS
@@ -444,7 +446,9 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
         _mapping={**LONG, "cause": cause, "state": "failed", "records": 3},
     )
     vars(row).update(row._mapping)
-    wanted = remedies(Case.of(row))
+    failure = Failure(12345, "p", row.step, "a reason", "failed", None, 3, 7)
+    (actions,) = by_cause([Case.of(row)])
+    wanted = lines(actions)
     assert max(map(len, wanted)) > 80
     nothing = dict.fromkeys(field.name for field in fields(Explanation))
     told = {
@@ -461,11 +465,10 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     out = Console(file=io.StringIO(), width=80)
     monkeypatch.setattr(causes, "out", out)
     monkeypatch.setattr(tables, "failures", lambda rows: "")
-    database = SimpleNamespace(
-        reader=None, payload_reader=None, transact=lambda work, engine=None: [row]
-    )
-    monkeypatch.setattr(records, "connect", lambda settings: database)
-    monkeypatch.setattr(causes.held, "failures", lambda *_: [])  # no batch is on hold
+    monkeypatch.setattr(records, "connect", lambda settings: None)
+    monkeypatch.setattr(causes, "failures", lambda *_: [failure])
+    monkeypatch.setattr(causes, "cases", lambda *_: [Case.of(row)])
+    monkeypatch.setattr(causes, "holds_of", lambda *_: [])
     assert CliRunner().invoke(app, ["failed"]).exit_code == 0
     assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])
 

@@ -5,16 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from ledger.core.commands import run, ways_on
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import instead_of_a_second_run
+from ledger.core.commands import ackledger, run
 from ledger.core.run_request import Interval
 from tests.support.ledgers import END, START
 
-ASKED = SimpleNamespace(interval_start=START, interval_end=END)
+ASKED = Interval(START, END, {"shop": "a b"})
 
 
 def holder(dag_id, run_id):
     """The batch that has an interval, of a run of a DAG or of the command line."""
-    return SimpleNamespace(batch_id=7, dag_id=dag_id, run_id=run_id, params={"shop": "a b"})
+    return SimpleNamespace(batch_id=7, dag_id=dag_id, run_id=run_id)
 
 
 def test_a_command_has_the_shorter_form_of_a_moment():
@@ -37,17 +39,25 @@ def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, t
         "--param 'shop=a b'"
     )
     assert (
-        ways_on("etl:shop", ASKED, holder("", run_id))
-        == f"Run it again: {again} --run-id {typed}; replay what failed in it: ackledger replay"
-        f" etl:shop --batch 7; or replace it: {again} --reprocess"
+        sentences(instead_of_a_second_run("etl:shop", ASKED, holder("", run_id)))
+        == f"Run it again: {again} --run-id {typed}. Replay what failed in it: ackledger replay"
+        f" etl:shop --batch 7. Or replace it: {again} --reprocess"
     )
 
 
 def test_an_interval_of_a_dag_is_run_again_by_clearing_its_run():
-    """Who asks for an interval that a run of a DAG has claimed is told which run to clear, and
-    no command.
+    """Who asks for an interval that a run of a DAG has claimed is told which run to clear, and the
+    runs of the DAG that replay or replace the batch.
     """
-    told = ways_on("etl:shop", ASKED, holder("shop", "manual__1"))
-    assert told.startswith("Clear run 'manual__1' of DAG 'shop' to run it again, ")
-    assert told.endswith('replace it by a run with {"reprocess": true} in its conf')
-    assert "ackledger run" not in told
+    again, replay, replace = instead_of_a_second_run("etl:shop", ASKED, holder("shop", "manual__1"))
+    assert str(again) == "Run it again: in Airflow clear run 'manual__1' of DAG 'shop'"
+    assert replay.command == """airflow dags trigger shop --conf '{"replay_of": 7}'"""
+    assert '"shop": "a b", "reprocess": true}' in replace.command
+
+
+def test_a_command_has_the_options_that_are_set():
+    """One that is True has no value; one that is None or False is left out."""
+    assert (
+        ackledger("failed", batch=7, step="a step", records=True, reason=None, from_source=False)
+        == "ackledger failed --batch 7 --step 'a step' --records"
+    )

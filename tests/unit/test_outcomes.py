@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from ledger import Pipeline
-from ledger.batch.advice import advise, exit_code, report
+from ledger.batch.advice.actions import Advice
+from ledger.batch.advice.records import Case, Cause, State
 from ledger.batch.following.base import Undone
-from ledger.batch.remedies import Case, Cause, State
+from ledger.batch.report import advise, exit_code, report
 from ledger.batch.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus, Outcome
@@ -63,17 +64,18 @@ def test_outcomes(given, outcome, code):
     assert (found.outcome, exit_code(found)) == (outcome, code)
 
 
-def case(step, cause=Cause.LOST, state=State.FAILED):
+def case(step, cause=Cause.LOST, state=State.FAILED, dag_id="", records=2):
     """Records of batch 3 that failed at a step, as the ledger's own target has them."""
     interval = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
-    return Case("jobs.p:made", 3, *interval, {}, "", step, cause, state, False, True, others=True)
+    given = (*interval, {}, dag_id, step, cause, state, False, True)
+    return Case("jobs.p:made", 3, *given, others=True, records=records)
 
 
 def test_advice_names_the_original_and_the_pipeline():
     """Commands can be pasted: the pipeline's own target, and the original's number, also of a
     replay; each cause has its own.
     """
-    cases = ((2, case("join")), (2, case("parse", Cause.REJECTED, State.QUARANTINED)))
+    cases = (case("join"), case("parse", Cause.LOST, State.QUARANTINED, "dag"))
     given = summary(
         failed=2, quarantined=3, accepted=1, accepted_by={"ada": 1}, target="m:p", cases=cases
     )
@@ -84,11 +86,13 @@ def test_advice_names_the_original_and_the_pipeline():
         " accepted; "
         "1 of 1,000 records accepted by ada"
     )
-    assert [command for _, command in advice.every] == [
+    assert [action.command for action in advice.actions] == [
         "ackledger failed --records --batch 3",
         "ackledger replay jobs.p:made --batch 3 --step join",
+        'ackledger quarantine --batch 3 --step join --reason "..."',
         "ackledger replay jobs.p:made --batch 3 --step parse --quarantined",
-        """airflow dags trigger ledger_replay --conf '{"batch": 3}'""",
+        "airflow dags trigger dag --conf"
+        """ '{"replay_of": 3, "step": "parse", "quarantined": true}'""",
         'ackledger accept 3 --reason "..."',
         """airflow dags trigger ledger_accept --conf '{"batch": 3, "reason": "..."}'""",
     ]
@@ -103,18 +107,19 @@ def test_advice_for_what_is_not_published(left):
     """The command, and the task of either form of the DAG."""
     advice = advise(summary(undone=(left, PART)), "jobs.p:made")
     assert advice.because == f"batch 7: {left.sentences[0]}"
-    assert dict(advice.commands) == {
-        "Publish it": "ackledger publish jobs.p:made --batch 7",
-        "In Airflow": (
-            "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
-        ),
-    }
+    assert [str(action) for action in advice.actions] == [
+        "Publish it: ackledger publish jobs.p:made --batch 7",
+        "In Airflow: clear `withhold` (or `run`, if the DAG has one task a batch) and what is"
+        " downstream",
+    ]
 
 
 def test_what_is_tolerated_is_named():
     """A run that is green with failures says how many of how many, and how to replay them."""
     advice = advise(
-        summary(failed=5, quarantined=2, tolerate=0.01, undone=(PART,), cases=((5, case("join")),))
+        summary(
+            failed=5, quarantined=2, tolerate=0.01, undone=(PART,), cases=(case("join", records=5),)
+        )
     )
     assert "7 of 1,000 records of batch 3 are tolerated (tolerate=0.01)" in advice.because
     assert "4 records of its interval wait for further batches" in advice.because
@@ -125,7 +130,7 @@ def test_an_undecided_batch_says_where_it_stands():
     """Of a batch that is not decided the step is named, and how to go on, not that it has to run
     again.
     """
-    stands = "Its step 'join' is running"
+    stands = Advice("Its step 'join' is running")
     found = summary(status=BatchStatus.OPEN, stands=stands)
     assert str(advise(found)) == f"batch 7 is open. {stands}"
 
@@ -138,9 +143,7 @@ def test_report():
     bad = SimpleNamespace(
         step="parse", reason="no date", status="quarantined", records=3, accepted_by="ada"
     )
-    lines = report(
-        summary(failed=2, undone=(STATES,), cases=((2, case("join")),)), [lost, bad], "m:p"
-    )
+    lines = report(summary(failed=2, undone=(STATES,), cases=(case("join"),)), [lost, bad], "m:p")
     assert lines[:6] == [
         "batch 7 of p (replay): incomplete",
         "1,000 records: 998 acked, 2 failed, 0 quarantined, 0 accepted, 0 pending",
@@ -150,6 +153,7 @@ def test_report():
         "it waits",
     ]
     assert "ackledger replay m:p --batch 3" in lines[-2]
+    assert lines[-2].startswith("batch 3, 2 records at join: fix join, then replay the records: ")
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5])

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from ledger.airflow.pages.flow import flow
 from ledger.airflow.pages.overview import as_batch
-from ledger.batch.advice import advise
+from ledger.batch.report import advise
 from ledger.batch.summary import Summary, summarize
 from ledger.core.run_request import Selection
 from ledger.core.states import BatchKind, BatchStatus
@@ -46,6 +46,7 @@ def batch(database: Database, number: int) -> dict[str, Any]:
     """
     summary = summarize(database, number)
     advice = advise(summary)
+    actions = advice.actions if advice else ()
 
     def work(connection: Connection) -> dict[str, Any]:
         found = batches.get_batch(connection, number)
@@ -75,7 +76,7 @@ def batch(database: Database, number: int) -> dict[str, Any]:
         **database.transact(work),
         "outcome": str(summary.outcome),
         "because": advice and advice.because,
-        "commands": [] if advice is None else [list(one) for one in advice.every],
+        "commands": [[action.what, action.command] for action in actions],
         "waits": list(summary.waits),
     }
 

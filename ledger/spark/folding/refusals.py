@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import psycopg2
 
 from ledger.batch.step_runs import OpenedRun
+from ledger.core.commands import ackledger
 from ledger.deltas import posting
 from ledger.errors import FencedError, LedgerError, UnavailableError
 
@@ -36,8 +37,8 @@ def refused(run: OpenedRun, exc: Exception) -> LedgerError | None:
     if f'UndefinedTable: relation "{posting.partition(batch_id)}"' in text:
         return FencedError(
             f"batch {batch_id} was decided and its deltas were removed: run {run.run_id} "
-            "comes too late and "
-            f"changes nothing. See what became of it: ackledger status --batch {batch_id}"
+            "comes too late and changes nothing. See what became of it:"
+            f" {ackledger('status', batch=batch_id)}"
         )
     reason = unavailable(text)
     if reason is None:

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
-from ledger.batch import interventions, recovery
+from ledger.batch import interventions
+from ledger.batch.advice.batches import reprocess
 from ledger.batch.publishing import unpublished_note
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
@@ -121,7 +122,7 @@ def _is_lost(staged: Manifest) -> bool:
 def _reprocess(job: Job, row: Row[Any]) -> str:
     batch = job.database.transact(lambda c: batches.get_batch(c, row.original_id))
     return (
-        f"Run the interval again: {recovery.reprocess(batch)}, or a run of its DAG with the conf "
+        f"Run the interval again: {reprocess(batch)}, or a run of its DAG with the conf "
         "reprocess: true"
     )
 

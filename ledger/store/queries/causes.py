@@ -1,4 +1,4 @@
-"""What a failed message m is by now, and why its last attempt r failed, as ``remedies`` tells
+"""What a failed message m is by now, and why its last attempt r failed, as ``advice`` tells
 cases apart."""
 
 # The last attempt's step s. Where no stage and no sink said anything, the edges did.

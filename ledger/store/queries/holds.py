@@ -12,6 +12,7 @@ from ledger.store.queries.pages import PAGE
 from ledger.store.queries.payloads import conditions_sql, copy_content
 
 REASONS = 100  # by source and step; rarer ones are counted together
+ON_HOLD = "on hold"  # the status of records that would fail
 SAMPLE = 100  # records of a reason
 LARGEST_SAMPLE = 2_000  # records of a batch
 
@@ -111,10 +112,11 @@ def insert(
 
 
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """What batches on hold would record, most records first: batch_id, pipeline, source, step,
-    reason, records, example_record. ``chosen``: as of ``reports.failures``; left out: any."""
+    """What batches on hold would record, most records first: as ``reports.failures``, and source.
+    ``chosen``: as there; left out: any."""
     statement = text(f"""
         SELECT h.batch_id, p.name AS pipeline, h.source, h.step, h.reason, h.records,
+               '{ON_HOLD}' AS status, NULL AS accepted_by,
                (SELECT min(s.message_id) FROM hold_sample s
                 WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
         {_OF_BATCHES} ORDER BY h.batch_id, h.number
@@ -148,7 +150,7 @@ def sample(
     where, keys = conditions_sql(conditions)
     statement = text(f"""
         SELECT f.message_id, h.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
-               'on hold' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file,
+               '{ON_HOLD}' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file,
                f.source_row, f.content, f.parsed, (SELECT s.declaration FROM batch_step s
                 WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
         {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit

@@ -62,12 +62,13 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
 
 def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """Messages that are neither recovered nor given up by a person, by original batch, step, cause
-    and state, as ``remedies.Case`` has a case, with their number, most first: records.
+    and state, as ``advice.Case`` has a case, most first.
 
     ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
     statement = text(f"""
-        SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.step,
+        SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id,
+               b.files_expired_at AS expired_at, r.step,
                {CAUSE} AS cause, {STATE} AS state,
                CASE WHEN min(r.reason) = max(r.reason) THEN min(r.reason) END AS reason,
                min(CASE WHEN m.not_before < 'infinity' THEN m.not_before END) AS due_at,
@@ -93,7 +94,8 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.status IN ('failed', 'replaying', 'quarantined') AND {STATE} <> 'accepted'
           AND {_CHOSEN}
-        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.step, cause, state
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+        ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)
     keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **chosen}
     return connection.execute(statement, keys).all()

@@ -1,0 +1,71 @@
+"""Failed and quarantined records by step and reason, and those that would fail of batches on
+hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ledger.batch.advice.records import Case
+from ledger.batch.filters import require_names
+from ledger.batch.recovery import on_hold
+from ledger.store.connection import Database
+from ledger.store.queries import batches, holds, reports
+
+ON_HOLD = holds.ON_HOLD
+SAMPLE = holds.SAMPLE
+_ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Records of a batch that failed last at one step, for one reason. ``accepted_by``: who gave
+    them up. ``example_record``: the number of one of them.
+    """
+
+    batch_id: int
+    pipeline: str
+    step: str
+    reason: str
+    status: str
+    accepted_by: str | None
+    records: int
+    example_record: int | None
+
+
+_NAMES = tuple(field.name for field in fields(Failure))
+
+
+def failures(database: Database, chosen: Mapping[str, Any]) -> list[Failure]:
+    """``chosen``: as of ``reports.failures``; left out: any. Raises InputError if there are none,
+    and the ledger knows no such batch, step or the like.
+    """
+
+    def look(connection: Connection) -> list[Failure]:
+        rows = [*reports.failures(connection, {**_ANY, **chosen})]
+        rows += holds.failures(connection, chosen)
+        if not rows:
+            require_names(connection, {**_ANY, **chosen})
+        return [Failure(**{name: getattr(row, name) for name in _NAMES}) for row in rows]
+
+    return database.transact(look, engine=database.reader)
+
+
+def cases(database: Database, chosen: Mapping[str, Any]) -> list[Case]:
+    """Failed records, and those in quarantine, by cause. ``chosen``: as of ``failures``."""
+    rows = database.transact(
+        lambda c: reports.failed_cases(c, chosen), engine=database.payload_reader
+    )
+    return [Case.of(row) for row in rows]
+
+
+def holds_of(database: Database, batch_ids: Sequence[int]) -> list[str]:
+    """Of each of these batches that is on hold: why, and what to do."""
+
+    def look(connection: Connection) -> list[str]:
+        numbers = holds.batches_on_hold(connection, batch_ids)
+        return [on_hold(connection, batches.get_batch(connection, number)) for number in numbers]
+
+    return database.transact(look, engine=database.reader)

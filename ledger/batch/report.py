@@ -1,0 +1,111 @@
+"""What a run says of its batch at its end: one sentence, and the commands that follow from it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from ledger.batch.advice.actions import Action, Advice
+from ledger.batch.advice.batches import publish
+from ledger.batch.advice.records import by_cause, status_in_words
+from ledger.batch.failures import ON_HOLD, Failure
+from ledger.batch.holds import as_text
+from ledger.batch.summary import Summary
+from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD, ackledger
+from ledger.core.states import BatchStatus, Outcome
+
+# Exit codes: nothing is decided; records failed; quarantined records are not accepted.
+ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
+
+
+def advise(summary: Summary, target: str | None = None) -> Advice | None:
+    """What to say of a batch; None if every record is acked. ``target``: of its pipeline, where the
+    ledger may not know it.
+    """
+    name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
+    if summary.stands is not None:
+        stands = summary.stands
+        return replace(stands, because=f"{name} is {summary.status.words}. {stands.because}")
+    cases = [replace(case, target=target) for case in summary.cases]
+    actions = tuple(chain(*by_cause(cases)))
+    unpublished = [one for one in summary.undone if one.incomplete and one.by_publish]
+    if unpublished:
+        because = f"{name}: {'; '.join(unpublished[0].sentences)}"
+        first = publish(target, summary.batch_id, "Publish it", CLEAR_WITHHOLD)
+        return Advice(because, first + actions)
+    if summary.status is BatchStatus.SUPERSEDED:
+        return None
+    lost = [*_lost(summary)]
+    if lost:
+        command = ackledger("failed", records=True, batch=summary.original_id)
+        actions = (Action("See them", command), *actions)
+    undone = (one.sentences for one in summary.undone if one.incomplete and not one.by_publish)
+    sentences = [*lost, *chain(*undone)]
+    return Advice(f"{name}: {'; '.join(sentences)}", actions) if sentences else None
+
+
+def _lost(summary: Summary) -> Iterator[str]:
+    roots, policy = summary.roots, summary.policy
+    if policy.tolerated:
+        yield (
+            f"{policy.lost:,} of {policy.records:,} records of batch {summary.original_id} are "
+            f"tolerated (tolerate={policy.tolerate:.4g}): they are failed or quarantined, and are "
+            "replayed as ever"
+        )
+        return
+    if roots.failed:
+        yield f"{roots.failed:,} of {roots.total:,} records failed"
+    if summary.unaccepted:
+        yield f"{summary.unaccepted:,} of {roots.total:,} records are quarantined and not accepted"
+    if summary.accepted:
+        yield accepted_in_words(summary.accepted, summary.accepted_by, roots.total)
+
+
+def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
+    """Who has given up how many of the records of a batch."""
+    names = ", ".join(name if len(by) == 1 else f"{name} ({by[name]:,})" for name in by)
+    return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
+
+
+def report(summary: Summary, failures: Sequence[Failure], target: str | None = None) -> list[str]:
+    """The whole of it, line by line: counts, ``failures`` by step and reason, what to do."""
+    roots, advice = summary.roots, advise(summary, target)
+    lines = [
+        f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
+        (
+            f"{roots.total:,} records: {roots.acked:,} acked, {roots.failed:,} failed, "
+            f"{summary.unaccepted:,} quarantined, {summary.accepted:,} accepted, "
+            f"{roots.pending:,} pending"
+        ),
+        *_table(failures),
+        *as_text(summary.preview),
+        *summary.waits,
+    ]
+    if advice is not None:
+        lines += advice.lines
+    return lines
+
+
+def _table(failures: Sequence[Failure]) -> list[str]:
+    """Failed records by step and reason, in columns."""
+    failed = [one for one in failures if one.status != ON_HOLD]  # which the preview has
+    if not failed:
+        return []
+    rows = [("step", "reason", "status", "records")]
+    rows += [
+        (one.step, one.reason, status_in_words(one.status, one.accepted_by), f"{one.records:,}")
+        for one in failed
+    ]
+    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    return [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))
+        for row in rows
+    ]
+
+
+def exit_code(summary: Summary) -> int:
+    """What a command that ran the batch ends with; 0: it is complete."""
+    if summary.outcome is Outcome.COMPLETE:
+        return 0
+    if not summary.status.decided:
+        return ERROR
+    return QUARANTINED if summary.outcome is Outcome.QUARANTINED else INCOMPLETE

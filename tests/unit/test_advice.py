@@ -1,0 +1,282 @@
+"""What to do next: for each state and cause the sentence and the command that fit it."""
+
+import ast
+import re
+from datetime import UTC, datetime
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+
+from ledger.batch.advice.actions import lines
+from ledger.batch.advice.batches import (
+    Standing,
+    instead_of_a_second_run,
+    of_hold,
+    of_need,
+    of_obstacle,
+    of_standing,
+    publish,
+    still_failed,
+)
+from ledger.batch.advice.records import (
+    NOTHING_LEFT,
+    Case,
+    Cause,
+    State,
+    by_cause,
+    of_records,
+    status_in_words,
+)
+from ledger.batch.explain import _last_seen
+from ledger.core.run_request import Interval
+from ledger.core.states import BatchKind, Need, Obstacle, Settle
+from tests.support.places import ROOT
+from tests.support.typing_commands import batch, require_typed
+
+START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
+REPLAY = "ackledger replay jobs.a:pipeline --batch 7"
+REPROCESS = (
+    "ackledger run jobs.a:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 "
+    "--param 'region=north west' --reprocess"
+)
+
+
+def case(cause=Cause.UNPARSED, step="src", **given):
+    """A case of batch 7, whose run had a parameter."""
+    fields = {"state": State.FAILED, "rereads": False, "reprocesses": True, "dag_id": "", **given}
+    params = {"region": "north west"}
+    return Case("jobs.a:pipeline", 7, START, END, params, cause=cause, step=step, **fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            case(Cause.LOST, "pages"),
+            ["fix pages, then replay the records", REPLAY, "quarantine --batch 7 --step pages"],
+        ),
+        (
+            case(Cause.LOST, "join", joins=True),
+            ["fix join, or what it joins", REPLAY, "quarantine --batch 7 --step join"],
+        ),
+        (
+            case(rereads=True),
+            ["by key:", f"{REPLAY} --from-source", f"and replay: {REPLAY}", "quarantine --batch 7"],
+        ),
+        (
+            case(rereads=True, record=9),
+            [
+                "the record again",
+                f"{REPLAY} --record 9 --from-source",
+                REPLAY,
+                "quarantine 9 --reas",
+            ],
+        ),
+        (case(), ["the whole interval again:", REPROCESS]),
+        (
+            case(reprocesses=False),
+            ["deliver the records again, corrected", REPLAY, "ackledger quarantine --batch 7"],
+        ),
+        (
+            case(rereads=True, dag_id="a"),
+            [
+                "by key:",
+                REPLAY,
+                """airflow dags trigger a --conf '{"replay_of": 7, "from_source": true}'""",
+            ],
+        ),
+        (
+            case(Cause.LOST, "join", state=State.KEPT_BACK, dag_id="a"),
+            [
+                "fix join",
+                f"{REPLAY} --kept-back",
+                """--conf '{"replay_of": 7, "kept_back": true}'""",
+            ],
+        ),
+        (
+            case(dag_id="a"),
+            ["interval again:", "ackledger run", '"region": "north west", "reprocess": true}'],
+        ),
+        (
+            case(Cause.REJECTED, "valid", reason="quantity not positive", rereads=True, record=9),
+            [
+                "valid rejected it (quantity not positive): change its rule, then replay",
+                f"{REPLAY} --record 9",
+                "or fix the record in the source",
+                f"{REPLAY} --record 9 --from-source",
+                "if it can never be right: ackledger quarantine 9",
+            ],
+        ),
+        (
+            case(Cause.REJECTED, "valid"),
+            ["valid rejected them: change its rule", REPLAY, "or fix", REPROCESS],
+        ),
+        (
+            case(Cause.REFUSED, "table", reason="out of range", others=True),
+            ["table refused them (out of range): change what it takes", f"{REPLAY} --step table"],
+        ),
+        (case(Cause.LATE, "join"), ["no fault of the records", REPLAY]),
+        (case(Cause.UNIT, "fold"), ["whose unit lacks a record since", REPLAY]),
+        (
+            case(Cause.LOST, "join", state=State.QUARANTINED, others=True),
+            ["fix join", f"{REPLAY} --step join --quarantined", "ackledger accept 7 --reason"],
+        ),
+        (
+            case(Cause.LOST, "join", state=State.ACCEPTED, record=9),
+            ["nothing, a person gave it up", f"{REPLAY} --record 9 --accepted"],
+        ),
+        (
+            case(Cause.LOST, "join", state=State.REPLAYING, replay_batch_id=8),
+            ["wait for the replay of the records:", "ackledger status --batch 8"],
+        ),
+        (
+            case(Cause.LOST, "join", state=State.WAITING, due_at=START),
+            ["from 2013-01-01 00:00 UTC on (replay_backoff)", "ackledger quarantine --batch 7"],
+        ),
+    ],
+)
+def test_each_cause_has_its_command(given, expected):
+    """By cause and state there is a sentence that fits, and the commands that do what it says."""
+    found = lines(of_records(given))
+    for line, part in zip(found, expected, strict=False):
+        assert part in line
+    assert len(found) >= len(expected)
+
+
+RECORDS = {
+    "dag_id": ["", "a"],
+    "rereads": [False, True],
+    "reprocesses": [False, True],
+    "record": [None, 9],
+    "expired_at": [None, END],
+    "others": [False, True],
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("cause", Cause)
+def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, state):
+    """None is left without a sentence, whatever its source and its batch are like, and each command
+    can be typed; records that nothing is left to do for have no command.
+    """
+    for values in product(*RECORDS.values()):
+        given = dict(zip(RECORDS, values, strict=True))
+        records = case(cause, "a step", state=state, due_at=START, replay_batch_id=8, **given)
+        actions = of_records(records)
+        assert all(action.what for action in actions)
+        commands = [action.command for action in actions if action.command is not None]
+        assert (commands == []) is (state in NOTHING_LEFT or is_given_up(records))
+        for command in commands:
+            require_typed(command)
+
+
+def is_given_up(records):
+    """Whether a person gave up records whose source is read once, and whose files are gone."""
+    is_gone = records.expired_at is not None and not (records.rereads or records.reprocesses)
+    return records.state is State.ACCEPTED and is_gone
+
+
+@pytest.mark.parametrize("standing", Standing)
+@pytest.mark.parametrize("kind", BatchKind)
+@pytest.mark.parametrize("dag_id", ["", "a"])
+def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, dag_id):
+    """However far a batch is: nothing is to be typed only while its step runs. A source that never
+    comes is no reason to wait forever.
+    """
+    owner = batch(kind=kind, dag_id=dag_id)
+    for step in ("src", "join", "total"):
+        found = of_standing(owner, "jobs.a:pipeline", standing, step, "no such\ncolumn.")
+        assert "\n" not in found.because
+        commands = [one.command for one in found.actions if one.command is not None]
+        assert (commands == []) is (standing is Standing.STEP_RUNS)
+        for command in commands:
+            require_typed(command)
+        waits = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED) and step == "src"
+        assert ("message_timeout" in str(found)) is waits
+
+
+@pytest.mark.parametrize("settle", Settle)
+@pytest.mark.parametrize("dag_id", ["", "a"])
+@pytest.mark.parametrize("over_limit", [False, True])
+def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
+    """A batch on hold runs again; only one with too many failures is released."""
+    owner = batch(settle=settle, dag_id=dag_id, held_reason="3 of 10 records failed")
+    found = of_hold(owner, "jobs.a:pipeline", over_limit=over_limit)
+    assert found.because == "3 of 10 records failed"
+    assert [action.command for action in found.actions[1:]] == ["ackledger release 7"] * over_limit
+    for action in found.actions:
+        assert action.command is not None
+        require_typed(action.command)
+
+
+@pytest.mark.parametrize("obstacle", Obstacle)
+def test_each_obstacle_of_a_state_has_a_sentence(obstacle):
+    """What a settled batch lacks for which a state waits, and the commands that end it."""
+    found = of_obstacle(obstacle, "jobs.a:pipeline", 7)
+    assert found.because
+    assert found.actions
+    for action in found.actions:
+        require_typed(action.command)
+
+
+@pytest.mark.parametrize("need", Need)
+def test_each_need_of_files_has_a_sentence(need):
+    """Why the files of a batch are kept, also of a pipeline whose place nobody knows."""
+    for target in (None, "jobs.a:pipeline"):
+        action = of_need(need, target, 7)
+        assert action.what
+        require_typed(action.command)
+
+
+def test_other_commands_can_be_typed():
+    """Those that go on with what follows a settlement, and those for an interval that a batch
+    has.
+    """
+    interval = Interval(START, END, {"region": "north west"})
+    found = list(publish("jobs.a:pipeline", 7))
+    for dag_id in ("", "a"):
+        found += instead_of_a_second_run("jobs.a:pipeline", interval, batch(dag_id=dag_id))
+    found.append(still_failed(7, 2))
+    for action in found:
+        assert action.command is not None
+        require_typed(action.command)
+
+
+def test_commands_are_spelt_in_one_module():
+    """A command with a number or a name in it is put together by ``commands`` alone."""
+    for path in sorted((ROOT / "ledger").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                spelt = "".join(getattr(part, "value", "") if isinstance(part, ast.Constant)
+                                else "{}" for part in node.values)  # fmt: skip
+                assert not re.search(r"ackledger [a-z]+(?: --[a-z-]+)* \{\}", spelt), (path, spelt)
+
+
+def test_many_causes_are_named_once():
+    """The first three have their commands, the others the command that lists them."""
+    cases = [case(Cause.LOST, f"step {number}", records=9 - number) for number in range(5)]
+    *found, (rest,) = by_cause(cases)
+    assert [actions[0].what.split(":")[0] for actions in found] == [
+        "batch 7, 9 records at step 0",
+        "batch 7, 8 records at step 1",
+        "batch 7, 7 records at step 2",
+    ]
+    assert str(rest) == (
+        "2 more causes, first batch 7 at step 3: ackledger failed --batch 7 --step 'step 3'"
+    )
+    require_typed(rest.command)
+
+
+def test_a_decision_has_a_name():
+    """What a person has given up is called by that, and by whom."""
+    assert status_in_words("quarantined", "ada") == "accepted by ada"
+    assert status_in_words("quarantined", None) == "quarantined"
+
+
+def test_a_record_that_was_looked_for_is_not_said_not_to_parse():
+    """What broke at its source did not parse, or was not found there again: the reason says
+    which."""
+    gone = "no record of its source that parses has its key"
+    sought = SimpleNamespace(step="src", source="src", reason=gone, detail=None)
+    assert _last_seen(sought) == ("src", f"it could not be read: {gone}")
