@@ -32,6 +32,29 @@ def require_match(
         database.transact(work)
 
 
+def originals_of(
+    database: Database, pipeline: Pipeline, batch_id: int | None, selection: Selection, base: str
+) -> list[int]:
+    """Batches with failed records that match, and those that this run began to replay before."""
+    begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
+    matching = matching_messages(database, pipeline, batch_id, selection)
+    if not matching and not begun:
+        require_match(database, pipeline, batch_id, selection)
+    return sorted({*(row["batch_id"] for row in matching), *begun})
+
+
+def matching_messages(
+    database: Database, pipeline: Pipeline, batch_id: int | None, selection: Selection
+) -> list[dict[str, Any]]:
+    """Failed records that match and are due, by batch, step and reason."""
+    rows = database.transact(
+        lambda c: replays.batches_to_replay(
+            c, pipeline.name, batch_id, selection.as_json(), batches.database_now(c)
+        )
+    )
+    return [dict(row._mapping) for row in rows]
+
+
 def left_out(
     database: Database, pipeline: str | None, batch_id: int | None, selection: Selection
 ) -> list[str]:

@@ -18,7 +18,13 @@ from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.payloads import keep_all
 from ledger.batch.publishing import Published
 from ledger.batch.recovery import waiting_states
-from ledger.batch.replay_matches import left_out, nothing_to_replay, require_match
+from ledger.batch.replay_matches import (
+    left_out,
+    matching_messages,
+    nothing_to_replay,
+    originals_of,
+    require_match,
+)
 from ledger.batch.report import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
 from ledger.batch.summary import Summary, summarize
 from ledger.cli import causes, masks, tables
@@ -52,7 +58,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.failures import told
 from ledger.store.connection import Database
-from ledger.store.queries import batches, replays
 from ledger.store.queries.batches import Batch
 from ledger.store.upgrade import connect
 
@@ -259,8 +264,7 @@ def nothing_to_publish(
     if batch is None:
         nothing = f"nothing is left to publish of pipeline {pipeline.name!r}"
         return [nothing, *database.transact(lambda c: waiting_states(c, pipeline.name))]
-    number = database.transact(lambda c: batches.get_batch(c, batch)).original_id
-    found = advise(summarize(database, number))
+    found = advise(summarize(database, summarize(database, batch).original_id))
     nothing = f"nothing is left to publish of batch {batch} and what belongs to it"
     return [nothing] if found is None else [nothing, *found.lines]
 
@@ -274,30 +278,6 @@ def _print_due(at: Place, batch: int | None, selection: Selection, as_json: bool
         show(matching, as_json, tables.labelled)
     else:
         out.print(nothing_to_replay(at.database, batch, selection), soft_wrap=True)
-
-
-def originals_of(
-    database: Database, pipeline: Pipeline, batch: int | None, selection: Selection, base: str
-) -> list[int]:
-    """Batches with failed records that match, and those that this run began to replay before."""
-
-    begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
-    matching = matching_messages(database, pipeline, batch, selection)
-    if not matching and not begun:
-        require_match(database, pipeline, batch, selection)
-    return sorted({*(row["batch_id"] for row in matching), *begun})
-
-
-def matching_messages(
-    database: Database, pipeline: Pipeline, batch: int | None, selection: Selection
-) -> list[dict[str, Any]]:
-    """Failed records that match and are due, by batch, step and reason."""
-    rows = database.transact(
-        lambda c: replays.batches_to_replay(
-            c, pipeline.name, batch, selection.as_json(), batches.database_now(c)
-        )
-    )
-    return [dict(row._mapping) for row in rows]
 
 
 def _spark_at(master: str, remote: str | None) -> str:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow.pipelines import SELECTING, selection
+from ledger.batch import replay_matches
 from ledger.cli import running
 from ledger.cli.base import app
 from ledger.core.run_request import Selection
@@ -53,7 +54,7 @@ def replayed(monkeypatch):
     monkeypatch.setattr(running, "keep_all", lambda *_: None)
     monkeypatch.setattr(running, "before_replay", lambda *_: None)
     monkeypatch.setattr(running, "spark_session", lambda *_: None)
-    monkeypatch.setattr(running, "matching_messages", matching)
+    monkeypatch.setattr(replay_matches, "matching_messages", matching)
     monkeypatch.setattr(running, "open_replay", opened)
 
     def ask(*options):
