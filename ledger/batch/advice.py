@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from ledger.batch.holds import as_text
@@ -47,7 +46,7 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
     name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
     if not summary.status.decided:
         return Advice(f"{name} is {summary.status.words}. {summary.stands}", summary.ways)
-    unpublished = [one for one in summary.undone if one.incomplete and one.by_publish]
+    unpublished = [one for one in summary.undone if one.incomplete]
     if unpublished:
         return Advice(
             f"{name}: {'; '.join(unpublished[0].sentences)}",
@@ -62,16 +61,12 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
 
 
 def _of_records(summary: Summary, name: str, target: str) -> Advice | None:
-    """What to say of records that are not acked, or not read yet."""
+    """What to say of records that are not acked."""
     sentences = [*_lost(summary)]
+    if not sentences:
+        return None
     see = ("See them", f"ackledger failed --records --batch {summary.original_id}")
-    commands = (see,) if sentences else ()
-    by_cause = _by_cause(summary, target) if sentences else ()
-    sentences += chain(
-        *(one.sentences for one in summary.undone if one.incomplete and not one.by_publish)
-    )
-    because = f"{name}: {'; '.join(sentences)}"
-    return Advice(because, commands, by_cause) if sentences else None
+    return Advice(f"{name}: {'; '.join(sentences)}", (see,), _by_cause(summary, target))
 
 
 def _lost(summary: Summary) -> Iterator[str]:

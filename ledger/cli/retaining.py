@@ -53,7 +53,6 @@ _WHY = {
     Need.SOURCE_UNTOLD: "a source is yet to be told of its records: task notify",
     Need.STATE_DUE: "a state is yet to include it: ackledger status{of}",
     Need.CURRENT_STATE: "it has the current state, which the next batch starts from",
-    Need.INTERVAL_UNREAD: "further batches read the rest of its interval from it",
     Need.DEDUP_WINDOW: "a sink compares new rows with it (window_batches)",
     Need.RECENT: "something happened to it since: its time is not over",
 }
