@@ -116,17 +116,13 @@ def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> l
 
 def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
     """How many messages a replay may claim, of whichever source; None: any number."""
-    opening = Opening(
-        pipeline.name,
-        replay.pipeline_id,
-        replay.interval_start,
-        replay.interval_end,
-        replay.params,
-        replay.batch_id,
-    )
-    names = [step.name for step in _sources(pipeline)]
-    rooms = [_room(pipeline, name, _pending(connection, opening, name)) for name in names]
-    return min((room for room in rooms if room is not None), default=None)
+    if pipeline.max_pending is None:
+        return None
+    rooms = []
+    for step in _sources(pipeline):
+        pending = queries.pending(connection, replay.pipeline_id, step.name, replay.batch_id)
+        rooms.append(_room(pipeline, step.name, pending, pipeline.max_pending))
+    return min(rooms)
 
 
 def insert(
@@ -212,31 +208,26 @@ def _take(
     """What there is room for. What cannot be cut is taken whole, but waits while records are
     pending beside which it has no room.
     """
-    pending = _pending(connection, opening, source)
-    room = _room(pipeline, source, pending)
+    if pipeline.max_pending is None:
+        return offer.take(connection, opening.pipeline_id, None)
+    pending = queries.pending(connection, opening.pipeline_id, source, opening.batch_id)
+    room = _room(pipeline, source, pending, pipeline.max_pending)
     take = offer.take(connection, opening.pipeline_id, room)
-    if room is not None and pending.records and (take.records or 0) > room:
+    if pending.records and (take.records or 0) > room:
         raise _no_room(pipeline, source, pending, f" and more than {room} are to be read")
     return take
 
 
-def _pending(connection: Connection, opening: Opening, source: str) -> Pending:
-    """What is pending of a source in other batches."""
-    return queries.pending(connection, opening.pipeline_id, source, opening.batch_id)
-
-
-def _room(pipeline: Pipeline, source: str, pending: Pending) -> int | None:
-    """How many more records of a source may be pending, at least one; None: any number."""
-    if pipeline.max_pending is None:
-        return None
-    room = pipeline.max_pending - pending.records
+def _room(pipeline: Pipeline, source: str, pending: Pending, most: int) -> int:
+    """How many more records of a source may be pending, at least one, where ``most`` may be."""
+    room = most - pending.records
     if room <= 0:
         raise _no_room(pipeline, source, pending)
     if pending.unread:
         raise BackPressureError(
             f"source {source!r} of pipeline {pipeline.name!r}: batch {pending.unread[0]} has yet to"
-            f" read it, so its records are not known, and max_pending is {pipeline.max_pending}:"
-            " wait until it has read them"
+            f" read it, so its records are not known, and max_pending is {most}: wait until it has"
+            " read them"
         )
     return room
 
