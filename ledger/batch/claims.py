@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from ledger.core import commands
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
+from ledger.core.text import quantity
 from ledger.errors import BackPressureError, InputError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
@@ -157,8 +158,10 @@ def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:
 
 
 def _offer(step: SourceStep, scope: Scope) -> Offer | None:
-    """What a source has to claim."""
-    return step.source.look(scope) if step.incremental else Whole(step.source.count(scope))
+    """What a source has to claim. The records of an interval are counted only for a limit."""
+    if step.incremental:
+        return step.source.look(scope)
+    return Whole(None if scope.most is None else step.source.count(scope))
 
 
 def _check_free(connection: Connection, pipeline: Pipeline, opening: Opening) -> None:
@@ -214,7 +217,7 @@ def _take(
     room = _room(pipeline, source, pending, pipeline.max_pending)
     take = offer.take(connection, opening.pipeline_id, room)
     if pending.records and (take.records or 0) > room:
-        raise _no_room(pipeline, source, pending, f" and more than {room} are to be read")
+        raise _no_room(pipeline, source, pending, f", and more than {room} are to be read")
     return take
 
 
@@ -237,9 +240,9 @@ def _no_room(
 ) -> InputError | BackPressureError:
     """Why a batch waits; if only a person ends that, an InputError."""
     reason = (
-        f"source {source!r} of pipeline {pipeline.name!r}: {pending.records} records are pending in"
-        f" batches {', '.join(map(str, pending.batches))}{demand}, max_pending is"
-        f" {pipeline.max_pending}"
+        f"source {source!r} of pipeline {pipeline.name!r}:"
+        f" {quantity(pending.records, 'record is', 'records are')} pending in batches"
+        f" {', '.join(map(str, pending.batches))}{demand}, max_pending is {pipeline.max_pending}"
     )
     if not pending.held:
         return BackPressureError(f"{reason}: wait until they settle")

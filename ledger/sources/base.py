@@ -165,8 +165,8 @@ class Source(Protocol):
         return None
 
     def count(self, scope: Scope) -> int | None:
-        """The most records that the interval may hold, where ``scope.most`` limits them: counted no
-        further than beyond that. Not asked of incremental sources.
+        """The most records that the interval may hold, counted no further than beyond
+        ``scope.most``; asked only with ``max_pending``, and not of incremental sources.
 
         None: nobody knows before they are read.
         """

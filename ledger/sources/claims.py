@@ -95,12 +95,10 @@ def new_files(scope: Scope, path: str, count: Callable[[FoundFile], int]) -> New
 
 def count_records(
     files: Sequence[FoundFile], count: Callable[[FoundFile], int], most: int | None
-) -> int | None:
+) -> int:
     """The most records that files may hold together, counted no further than the file with which
-    they exceed ``most``; None: there is no limit.
+    they exceed ``most``.
     """
-    if most is None:
-        return None
     return sum(records or 0 for _, records in _counted(files, count, most))
 
 

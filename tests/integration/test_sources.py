@@ -123,7 +123,7 @@ def test_an_interval_waits_for_room_or_is_read_beside(runner, tmp_path):
     write(tmp_path / "in.csv", "d", "e", "f")
     with pytest.raises(
         BackPressureError,
-        match="1 records are pending in batches 1 and more than 2 are to be read, max_pending is 3",
+        match="1 record is pending in batches 1, and more than 2 are to be read, max_pending is 3",
     ):
         run.open("two", *LATER)
     write(tmp_path / "in.csv", "d", "e")
@@ -365,7 +365,7 @@ def test_a_file_larger_than_max_pending(runner, tmp_path, sink_rows):
     run = runner(incremental(max_pending=2))
     first = run.open("one")
     run.step(first, "words")
-    with pytest.raises(BackPressureError, match="batches 1 and more than 1 are to be read"):
+    with pytest.raises(BackPressureError, match="batches 1, and more than 1 are to be read"):
         run.open("two")
     assert [run.settled(run.open(name)).roots for name in ("one", "two", "three")] == [1, 5, 1]
     assert delivered(sink_rows) == ["a", "b", "c", "d", "e", "y", "z"]

@@ -61,7 +61,7 @@ class Files(Source):
 
         return new_files(scope, self.path(scope.settings, scope.interval), self._counting(scope))
 
-    def count(self, scope: Scope) -> int | None:
+    def count(self, scope: Scope) -> int:
         """By the lines of its text, or the footers of its Parquet files."""
         from ledger.sources.claims import count_records
 
