@@ -59,16 +59,16 @@ class Files(Source):
         """The files that no batch has claimed as they are now."""
         from ledger.sources.claims import new_files
 
-        return new_files(scope, self.path(scope.settings, scope.interval), self._counting(scope))
+        return new_files(scope, self.path(scope.settings, scope.interval), self._counter(scope))
 
     def count(self, scope: Scope) -> int:
         """By the lines of its text, or the footers of its Parquet files."""
         from ledger.sources.claims import count_records
 
         files = listing.list_files(self.path(scope.settings, scope.interval))
-        return count_records(files, self._counting(scope), scope.most)
+        return count_records(files, self._counter(scope), scope.most)
 
-    def _counting(self, scope: Scope) -> Callable[[FoundFile], int]:
+    def _counter(self, scope: Scope) -> Callable[[FoundFile], int]:
         return partial(listing.most_records, format=self._declared.format, limit=scope.most)
 
     def reader(self, spark: "SparkSession") -> SourceReader:
