@@ -78,7 +78,7 @@ class NotReadyError(LedgerError):
 
 
 class BackPressureError(NotReadyError):
-    """``max_pending`` records of a source are undecided: a batch may open once some are decided."""
+    """Beside what is undecided a batch has no room (``max_pending``): it may open later."""
 
 
 class IntegrityError(LedgerError):

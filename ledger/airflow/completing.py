@@ -48,18 +48,13 @@ class Complete(BaseOperator):
 
     def _report(self, database: Any, batch_id: int, task: Any) -> str | None:
         """Say all there is to say; why the run fails, if it does."""
-        from dataclasses import replace
-
-        from ledger.batch import follow_ups
         from ledger.batch.failures import failures
         from ledger.batch.report import advise, report
         from ledger.batch.summary import summarize
         from ledger.core.states import Outcome
 
         summary = summarize(database, batch_id)
-        # What is left of the interval is the business of the run that next_part triggers.
-        own = replace(summary, undone=follow_ups.awaited(summary.undone))
-        succeeds = own.outcome is Outcome.COMPLETE
+        succeeds = summary.outcome is Outcome.COMPLETE
         advice = advise(summary, self.target)
         level = logging.ERROR if not succeeds else logging.WARNING if advice else logging.INFO
         lines = report(summary, failures(database, {"batch_id": batch_id}), self.target)

@@ -1,17 +1,16 @@
-"""Tasks after the steps that need no Spark: settle, follow-ups; how a task starts another run."""
+"""Tasks after the steps that need no Spark: settle and follow-ups."""
 
 import logging
 import time
 from typing import Any
 
 from airflow.sdk import BaseOperator, task
-from airflow.sdk.exceptions import DagRunTriggerException
 
 from ledger.airflow import metrics
 from ledger.airflow.links import InLedger
 from ledger.airflow.submitting import InTask, about_batch, check_due, decided_batch
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp, NextRun
+from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.content import KEEP
 from ledger.errors import LedgerError
 
@@ -57,7 +56,7 @@ class Settle(BaseOperator):
 
 
 def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
-    """Does a follow-up without Spark, in the task's own process or by another run of the DAG."""
+    """Does a follow-up without Spark, in the task's own process."""
 
     @task(task_id=follow_up.name, doc_md=follow_up.does, **options)
     def follow(**context: Any) -> None:
@@ -65,8 +64,6 @@ def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
         batch_id = decided_batch(context, at.database)
         with about_batch(at.database, batch_id):
             check_due(follow_up, at, batch_id)
-            if follow_up.next_run is not None:
-                raise _triggered(follow_up.next_run(at.database, batch_id))
             assert KEEP.here is not None
             assert follow_up.here is not None
             KEEP.here(at, batch_id)  # the sweeper may have settled it, far from the storage
@@ -74,26 +71,3 @@ def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
                 _log.info("%s", done)
 
     return follow()
-
-
-def _triggered(run: NextRun) -> DagRunTriggerException:
-    _log.info("run %s of DAG %s %s", run.run_id, run.dag_id, run.note)
-    return trigger(run.dag_id, run.run_id, run.conf, run.note)
-
-
-def trigger(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> DagRunTriggerException:
-    """What TriggerDagRunOperator raises; importing that operator takes 0.3 s of every parse."""
-    return DagRunTriggerException(
-        trigger_dag_id=dag_id,
-        dag_run_id=run_id,
-        conf=conf,
-        logical_date=None,
-        reset_dag_run=False,
-        skip_when_already_exists=True,
-        wait_for_completion=False,
-        allowed_states=["success"],
-        failed_states=["failed"],
-        poke_interval=60,
-        deferrable=False,
-        note=note,
-    )

@@ -10,10 +10,10 @@ from airflow.sdk import DAG, Asset, Param, task
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSkipException,
+    DagRunTriggerException,
 )
 
 from ledger.airflow import metrics
-from ledger.airflow.finishing import trigger
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
@@ -78,7 +78,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
         @task
         def finish(run: Any) -> None:
             """Trigger a run of a batch's DAG that finds it decided, and does what follows."""
-            raise trigger(**run)
+            raise _trigger(**run)
 
         @task(trigger_rule="all_done")
         def gc() -> dict[str, Any]:
@@ -97,6 +97,24 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
         report(swept["errors"])
         swept >> gc()
     return dag
+
+
+def _trigger(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> DagRunTriggerException:
+    """What TriggerDagRunOperator raises; importing that operator takes 0.3 s of every parse."""
+    return DagRunTriggerException(
+        trigger_dag_id=dag_id,
+        dag_run_id=run_id,
+        conf=conf,
+        logical_date=None,
+        reset_dag_run=False,
+        skip_when_already_exists=True,
+        wait_for_completion=False,
+        allowed_states=["success"],
+        failed_states=["failed"],
+        poke_interval=60,
+        deferrable=False,
+        note=note,
+    )
 
 
 def replay_dag(**dag_options: Any) -> DAG:
@@ -157,7 +175,7 @@ def replay_dag(**dag_options: Any) -> DAG:
         @task
         def replay(run: Any) -> None:
             """Trigger one pipeline's DAG."""
-            raise trigger(**run)
+            raise _trigger(**run)
 
         replay.expand(run=find())
     return dag

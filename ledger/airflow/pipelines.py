@@ -179,9 +179,6 @@ def _check_spark(
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
     whole = submitting(WHOLE, whole=True, doc_md=describing.WHOLE)
     opened >> whole >> _completed(target)
-    for one in follow_ups.tasks_of(pipeline):
-        if one.next_run is not None:  # the driver does the others
-            whole >> follow_up_task(one, target, trigger_rule="all_done")
 
 
 def _by_stage(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
@@ -322,9 +319,7 @@ def _opened(
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, key.run_id + REPROCESS)
     interval = Interval(start, end, params)
-    before_run(
-        database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote, java=java
-    )
+    before_run(database, settings, pipeline, key, interval, remote=remote, java=java)
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )

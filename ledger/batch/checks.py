@@ -4,7 +4,7 @@ written.
 The folder of the storage is made, and the embedded server started and migrated, if need be.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from ledger.settings import Settings
 from ledger.sources.base import Source
 from ledger.storage.folders import LASTING, require_storage
 from ledger.store.connection import Database
-from ledger.store.queries import batches, claims
+from ledger.store.queries import batches
 from ledger.store.queries.batches import Batch
 from ledger.store.upgrade import connect
 
@@ -50,15 +50,13 @@ def examine(
     settings: Settings,
     pipeline: Pipeline,
     interval: Interval | None,
-    excluding: Collection[str] = (),
     remote: str | None = None,
     *,
     java: bool = True,
 ) -> list[Finding]:
     """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path
-    needs none. ``excluding``: sources that it does not read again. ``remote``: the Spark Connect
-    server it runs on; without one ``java``: whether its drivers start with the Java of this
-    machine.
+    needs none. ``remote``: the Spark Connect server it runs on; without one ``java``: whether its
+    drivers start with the Java of this machine.
     """
     return [
         finding("database", partial(at_revision, settings)),
@@ -69,7 +67,6 @@ def examine(
                 partial(step.source.check, settings, step.name, interval),
             )
             for step in pipeline.sources()
-            if step.name not in excluding
         ),
     ]
 
@@ -115,22 +112,12 @@ def before_run(
     key: RunKey,
     interval: Interval,
     *,
-    reprocess: bool = False,
     remote: str | None = None,
     java: bool = True,
 ) -> None:
-    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
-
-    What another batch has read of the interval is not looked for: a further part comes from its
-    snapshot.
-    """
-    found = _found(database, pipeline, key)
-    if _is_open(found):
-        return
-    asked = (pipeline.name, interval.start, interval.end)
-    held = database.transact(lambda c: claims.claimed_sources(c, *asked))
-    reads_all = reprocess or (found is not None and found.replaces_batch_id is not None)
-    require(examine(settings, pipeline, interval, () if reads_all else held, remote, java=java))
+    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads."""
+    if not _is_open(_found(database, pipeline, key)):
+        require(examine(settings, pipeline, interval, remote, java=java))
 
 
 def before_replay(

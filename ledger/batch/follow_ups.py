@@ -15,7 +15,6 @@ from ledger.batch.following.base import FollowUp, Undone
 from ledger.batch.following.combines import COMBINE
 from ledger.batch.following.content import KEEP
 from ledger.batch.following.notices import NOTIFY
-from ledger.batch.following.parts import NEXT_PART
 from ledger.batch.following.publications import PUBLISH, WITHHOLD
 from ledger.batch.following.states import STATE
 from ledger.pipeline.pipeline import Pipeline
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 # In the order in which a driver does them; a task's is after the one that it follows.
-FOLLOW_UPS = (KEEP, WITHHOLD, PUBLISH, COMBINE, NOTIFY, STATE, NEXT_PART)
+FOLLOW_UPS = (KEEP, WITHHOLD, PUBLISH, COMBINE, NOTIFY, STATE)
 
 
 def with_tasks() -> tuple[FollowUp, ...]:
@@ -45,11 +44,7 @@ def of_settle() -> tuple[FollowUp, ...]:
 
 def of_driver(pipeline: Pipeline) -> tuple[FollowUp, ...]:
     """Those that a driver which settles a batch of a pipeline does."""
-    return tuple(
-        one
-        for one in FOLLOW_UPS
-        if one.next_run is None and one.part_of is None and one.wanted(pipeline)
-    )
+    return tuple(one for one in FOLLOW_UPS if one.part_of is None and one.wanted(pipeline))
 
 
 def submitted() -> dict[str, FollowUp]:
@@ -72,12 +67,6 @@ def undone(connection: Connection, batch_id: int) -> tuple[Undone, ...]:
     """What is yet to be done for a batch, in order."""
     found = (one.undone(connection, batch_id) for one in FOLLOW_UPS if one.undone is not None)
     return tuple(one for one in found if one is not None)
-
-
-def awaited(found: Sequence[Undone]) -> tuple[Undone, ...]:
-    """Of what is yet to be done, that for which a DAG's task ``complete`` answers."""
-    others = {one.name for one in FOLLOW_UPS if one.task is not None and not one.task.awaited}
-    return tuple(one for one in found if one.follow_up not in others)
 
 
 def by_publish(pipeline: Pipeline) -> tuple[FollowUp, ...]:

@@ -24,7 +24,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
 from ledger.store.connection import Database
-from ledger.store.queries import batches, partitions, pipelines
+from ledger.store.queries import batches, partitions, pipelines, replays
 from ledger.store.queries.batches import Batch
 
 
@@ -211,7 +211,7 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
                 " interval to run again: replay what failed"
             )
     found = {
-        batches.interval_owner(connection, claim.batch_id): claim.status
+        claim.batch_id: claim.status
         for step in pipeline.steps()
         if isinstance(step, SourceStep)
         for claim in [
@@ -227,9 +227,8 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
             f" {', '.join(map(str, found))}: only one batch can be replaced"
         )
     ((batch_id, status),) = found.items()
-    others = batches.undecided_parts(connection, batch_id)
+    others = replays.open_replays(connection, batch_id, None)
     others += batches.replacing_batches(connection, batch_id)
-    others = [one for one in others if one != batch_id]
     if status != BatchStatus.SETTLED or others:
         busy = f"batch {others[0]} is not" if others else f"it is {BatchStatus(status).words}"
         raise NotReadyError(
@@ -278,7 +277,7 @@ def _reopened(
 def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
     assert batch.replaces_batch_id is not None
     others = batches.replacing_batches(connection, batch.replaces_batch_id, batch.batch_id)
-    others += batches.undecided_parts(connection, batch.replaces_batch_id)
+    others += replays.open_replays(connection, batch.replaces_batch_id, None)
     status = batches.get_batch(connection, batch.replaces_batch_id).status
     if others or status is not BatchStatus.SETTLED:
         raise NotReadyError(

@@ -187,12 +187,6 @@ def publish_one(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
             f" withheld. {sentences(actions)}"
         )
-    owner = batches.interval_owner(connection, locked.original_id)
-    if publications.unpublished_of(connection, owner, locked.batch_id, row.sink):
-        raise NotReadyError(
-            f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {owner},"
-            " waits until that one is published: publish it first, or replay what of it is failed"
-        )
     publisher = _publisher(settings, pipeline, row.sink)
     delivery = _delivery(connection, publisher, locked)
     reached("publishing", locked.sink)
@@ -244,8 +238,7 @@ def delivery_of(
         batch_id=batch.batch_id,
         version=run_id,
         interval_start=batch.interval_start,
-        # Parts of one interval are one family to a sink: they complete each other.
-        original_id=batches.interval_owner(connection, batch.original_id),
+        original_id=batch.original_id,
         folder=folder or publisher.staging(batch.batch_id, run_id),
         files=files,
         replaces=tuple(sorted({*noted, *replaces})),

@@ -121,8 +121,7 @@ def _check_alone(
 
 
 def _check_kept(connection: Connection, original_batch_id: int) -> None:
-    interval_owner = batches.interval_owner(connection, original_batch_id)
-    successors = batches.replacing_batches(connection, interval_owner)
+    successors = batches.replacing_batches(connection, original_batch_id)
     if successors:
         raise NotReadyError(
             f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it"

@@ -27,7 +27,7 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
         return replace(stands, because=f"{name} is {summary.status.words}. {stands.because}")
     cases = [replace(case, target=target) for case in summary.cases]
     actions = tuple(chain(*by_cause(cases)))
-    unpublished = [one for one in summary.undone if one.incomplete and one.by_publish]
+    unpublished = [one for one in summary.undone if one.incomplete]
     if unpublished:
         because = f"{name}: {'; '.join(unpublished[0].sentences)}"
         first = publish(target, summary.batch_id, "Publish it", CLEAR_WITHHOLD)
@@ -35,12 +35,10 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
     if summary.status is BatchStatus.SUPERSEDED:
         return None
     lost = [*_lost(summary)]
-    if lost:
-        command = ackledger("failed", records=True, batch=summary.original_id)
-        actions = (Action("See them", command), *actions)
-    undone = (one.sentences for one in summary.undone if one.incomplete and not one.by_publish)
-    sentences = [*lost, *chain(*undone)]
-    return Advice(f"{name}: {'; '.join(sentences)}", actions) if sentences else None
+    if not lost:
+        return None
+    see = Action("See them", ackledger("failed", records=True, batch=summary.original_id))
+    return Advice(f"{name}: {'; '.join(lost)}", (see, *actions))
 
 
 def _lost(summary: Summary) -> Iterator[str]:

@@ -53,7 +53,7 @@ def payloads(
 ) -> Iterator[Payload]:
     """The failed records of one source, in order."""
     positions = np.asarray(source.roots, np.int64) - source.first_root
-    whole = source.remainder_of_batch_id is None and all(_located(file.path) for file in files)
+    whole = all(_located(file.path) for file in files)
     numbers = _Numbers() if whole else None
     for file in files:
         end = file.first_position + file.rows
@@ -233,8 +233,8 @@ class _Numbers:
     """Which record of its source file each record is.
 
     Spark reads the parts of a file in order, and its tasks write in order, so the records of a file
-    lie in the snapshot as in the file. Not so where records were left out or moved: of a
-    remainder, beside untracked ones, and where a repeated header was put back.
+    lie in the snapshot as in the file. Not so where records were moved: beside untracked ones, and
+    where a repeated header was put back.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """The command that runs many intervals: ``backfill``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +16,7 @@ from ledger.cli.running import LOCAL, Master, Place, finish, place, run_interval
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
 from ledger.errors import InputError
-from ledger.store.queries import batches, claims
+from ledger.store.queries import batches
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.intervals import over
 
@@ -76,7 +76,7 @@ def backfill(
             " 'ackledger run'"
         )
     chosen = intervals(start, end, every, params_of(param or []))
-    done = [one for interval in chosen for one in _filled(at, interval, every, guarantee)]
+    done = [_filled(at, interval, every, guarantee) for interval in chosen]
     summaries = [summary_of(summarize(at.database, one), target=target) for one in done]
     finish(at.database, summaries, as_json)
 
@@ -105,28 +105,19 @@ def _after(moment: datetime, every: Every) -> datetime:
     return (moment + timedelta(days=31)).replace(day=1)
 
 
-def _filled(
-    at: Place, interval: Interval, every: Every, guarantee: Guarantee | None
-) -> Iterator[int]:
-    """Run an interval to its end, in several batches if ``max_pending`` asks for it; which."""
-    name = f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}"
-    for part in count(1):
-        key = RunKey("", name if part == 1 else f"{name}-part{part}")
-        found = at.database.transact(partial(_own, at.pipeline.name, key))
-        if found is None and part == 1:
-            other = at.database.transact(partial(_other, at.pipeline.name, interval))
-            if other is not None:
-                _say_left(interval, other.batch_id, f"was read by run {other.run_id!r}")
-                yield other.batch_id
-                return
-        if found is not None and found.status.decided:
-            batch_id = found.batch_id
-            _say_left(interval, batch_id, "is decided")
-        else:
-            batch_id = run_interval(at, key, interval, guarantee=guarantee)["batch_id"]
-        yield batch_id
-        if not at.database.transact(partial(claims.unread, batch_id=batch_id)):
-            return
+def _filled(at: Place, interval: Interval, every: Every, guarantee: Guarantee | None) -> int:
+    """The batch that has the interval; it is run unless it is decided, or another run's."""
+    key = RunKey("", f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}")
+    batch = at.database.transact(partial(_own, at.pipeline.name, key))
+    if batch is not None and batch.status.decided:
+        _say_left(interval, batch.batch_id, "is decided")
+        return batch.batch_id
+    if batch is None:
+        owner = at.database.transact(partial(_other, at.pipeline.name, interval))
+        if owner is not None:
+            _say_left(interval, owner.batch_id, f"was read by run {owner.run_id!r}")
+            return int(owner.batch_id)
+    return int(run_interval(at, key, interval, guarantee=guarantee)["batch_id"])
 
 
 def _own(pipeline: str, key: RunKey, connection: Connection) -> Batch | None:

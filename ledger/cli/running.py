@@ -127,7 +127,7 @@ def run_interval(
 ) -> dict[str, Any]:
     """Open the batch of a run over an interval, or find it again, and run it; its summary."""
     given = (at.database, at.settings, at.pipeline, key, interval)
-    before_run(*given, reprocess=reprocess, remote=at.remote)
+    before_run(*given, remote=at.remote)
     spark_session(at.pipeline, at.spark)  # without Spark nothing is claimed
     batch = open_batch(*given, reprocess=reprocess, guarantee=guarantee)
     return summary_of(*_run_batch(at, batch), at.target)

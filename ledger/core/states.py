@@ -97,7 +97,6 @@ class Need(StrEnum):
     SOURCE_UNTOLD = "source_untold"
     STATE_DUE = "state_due"
     CURRENT_STATE = "current_state"
-    INTERVAL_UNREAD = "interval_unread"
     DEDUP_WINDOW = "dedup_window"
     RECENT = "recent"
 

@@ -73,16 +73,9 @@ class Graph:
                 )
 
     def _check_followers(self) -> None:
-        """A total over a part of an interval is none; a table cannot tell families that read by
-        claim apart.
-        """
+        """A table cannot tell families that read by claim apart."""
         for name, step in self.steps.items():
             what = f"{step.kind} {name!r} of pipeline {self.name!r}"
-            if isinstance(step, CombineStep) and self.max_pending is not None:
-                raise DeclarationError(
-                    f"{what} would make a total of each part of an interval, which max_pending"
-                    " cuts: leave out max_pending"
-                )
             if not isinstance(step, SinkStep) or not step.sink.replaces_intervals:
                 continue
             claiming = [
@@ -331,20 +324,15 @@ class Graph:
             if not isinstance(step, SourceStep):
                 continue
             what = f"source {name!r} of pipeline {self.name!r}"
-            if self.max_pending is not None and self.in_units(name):
+            if self.max_pending is not None and step.incremental and self.in_units(name):
                 raise DeclarationError(
                     f"{what} feeds a whole stage, which needs all records of a unit at once, and"
-                    " max_pending would read them in parts: leave out max_pending"
+                    " max_pending would have a batch take less than is new: leave out max_pending"
                 )
             if step.track is not None and self.in_units(name):
                 raise DeclarationError(
                     f"{what} feeds a whole stage, and a replay could not read its untracked"
                     " records again: leave out track="
-                )
-            if step.track is not None and self.max_pending is not None:
-                raise DeclarationError(
-                    f"{what}: track= and max_pending do not go together: an untracked record is"
-                    " never pending"
                 )
 
     def _check_hooks(self) -> None:
@@ -355,9 +343,9 @@ class Graph:
                 continue
             if self.max_pending is not None:
                 raise DeclarationError(
-                    f"source {name!r} of pipeline {self.name!r} keeps its own position, which"
-                    " cannot stand in the midst of what it reads: leave out max_pending, and let"
-                    " read give no more than a batch may hold"
+                    f"source {name!r} of pipeline {self.name!r} keeps its own position, so how much"
+                    " a batch takes is known once it has read: leave out max_pending, and let read"
+                    " return no more than a batch may hold"
                 )
             other = owners.setdefault(id(step.hooks), name)
             if other != name:

@@ -63,8 +63,8 @@ class Pipeline:
     - ``tolerate``: a run succeeds while at most this share of records is failed or quarantined.
     - ``ackers``: parallel connections that write to the ledger; 0 turns tracking off.
     - ``max_anchors``: one row may come from so many records.
-    - ``max_pending``: so many records of a source may be undecided at once; further batches read
-      the rest of a larger interval (None: no limit).
+    - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
+      room for its own waits (None: no limit).
     - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
     - ``redact``: columns of the sources that are masked wherever failed records are kept or shown.
     - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: for good).
@@ -368,11 +368,6 @@ class Pipeline:
     def wants_notice(self) -> bool:
         """Whether a source declares ``on_ack`` or ``on_fail``, or keeps its own position."""
         return any(step.wants_notice for step in self.sources())
-
-    @property
-    def reads_in_parts(self) -> bool:
-        """Whether an interval may be read by several batches, one after the other."""
-        return self.max_pending is not None and not all(step.incremental for step in self.sources())
 
     def references(self, step: StageStep | CombineStep | StateStep) -> dict[str, Source]:
         """The side inputs that a stage names."""

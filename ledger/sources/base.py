@@ -40,11 +40,14 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a batch takes of an incremental source; fields as in ``Claimed``."""
+    """What a batch takes of a source; fields as in ``Claimed``. ``records``: the most that it may
+    hold, where something is taken whole that may exceed the room; None: not known.
+    """
 
     files: "tuple[FoundFile, ...]" = ()
     after: str | None = None
     upto: str | None = None
+    records: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,11 @@ class Sought:
 
 
 class Offer(Protocol):
-    """What an incremental source has to claim. ``ledger.sources.claims`` has one of files and one
-    of a cursor's values."""
+    """What a source has to claim. ``ledger.sources.claims`` has one of files, one of a cursor's
+    values and one of a whole interval."""
 
     def take(self, connection: "Connection", pipeline_id: int, room: int | None) -> Taken:
-        """What a batch claims, at most ``room`` records where that can be told before reading.
+        """What a batch claims, at most ``room`` records, or the least that can be taken.
 
         Called in the transaction that opens the batch, which locks the pipeline: what other batches
         have claimed is final here, and nobody else claims at the same time.
@@ -158,6 +161,14 @@ class Source(Protocol):
         """What there is to claim; asked of incremental sources alone, before anything is locked.
 
         None: what is read is known once it has been read.
+        """
+        return None
+
+    def count(self, scope: Scope) -> int | None:
+        """The most records that the interval may hold, counted no further than beyond
+        ``scope.most``; asked only with ``max_pending``, and not of incremental sources.
+
+        None: nobody knows before they are read.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""What batches claim of incremental sources: files, each once, and ranges of a cursor."""
+"""What batches claim of sources: files, each once, ranges of a cursor, and whole intervals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ class NewFiles:
     files: tuple[tuple[FoundFile, int | None], ...] = ()
 
     def take(self, connection: Connection, pipeline_id: int, room: int | None) -> Taken:
-        """As many files as have room for all their records, at least one: what exceeds the quota
-        of it stays in its snapshot."""
-        records = dict(self.files)
-        new = _unclaimed(connection, self.pipeline, self.source, list(records))
+        """As many files as have room for all their records, at least one."""
+        counts = dict(self.files)
+        new = _unclaimed(connection, self.pipeline, self.source, list(counts))
         if room is None:
             return Taken(tuple(new))
-        taken: list[FoundFile] = []
+        files: list[FoundFile] = []
+        records = 0
         for file in new:
-            most = records[file]
-            if taken and (most is None or most > room):
+            count = counts[file]
+            if files and (count is None or records + count > room):
                 break
-            room -= most or 0
-            taken.append(file)
-        return Taken(tuple(taken))
+            records += count or 0
+            files.append(file)
+        return Taken(tuple(files), records=records)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,17 @@ class NewRows:
         return Taken(after=None if after is None else to_text(after), upto=to_text(upto))
 
 
+@dataclass(frozen=True)
+class Whole:
+    """All of an interval. ``records``: the most that it may hold; None: not known."""
+
+    records: int | None
+
+    def take(self, connection: Connection, pipeline_id: int, room: int | None) -> Taken:
+        """The interval is never cut."""
+        return Taken(records=self.records)
+
+
 def new_files(scope: Scope, path: str, count: Callable[[FoundFile], int]) -> NewFiles:
     """The files below the glob ``path`` that no batch has claimed as they are now.
 
@@ -80,6 +91,15 @@ def new_files(scope: Scope, path: str, count: Callable[[FoundFile], int]) -> New
     )
     new = listing.with_digests(unknown)
     return NewFiles(scope.pipeline, scope.source, _counted(new, count, scope.most))
+
+
+def count_records(
+    files: Sequence[FoundFile], count: Callable[[FoundFile], int], most: int | None
+) -> int:
+    """The most records that files may hold together, counted no further than the file with which
+    they exceed ``most``.
+    """
+    return sum(records or 0 for _, records in _counted(files, count, most))
 
 
 def _unclaimed(

@@ -104,8 +104,10 @@ def with_digests(files: list[FoundFile]) -> list[FoundFile]:
         return list(pool.map(_with_digest, files))
 
 
-def most_records(file: FoundFile, format: str) -> int:
-    """At least as many records as the file can hold: a Parquet footer's rows, or lines of text."""
+def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
+    """At least as many records as the file can hold: a Parquet footer's rows, or lines of text,
+    counted no further than beyond ``limit``.
+    """
     try:
         if format == "parquet":
             import fsspec
@@ -117,6 +119,8 @@ def most_records(file: FoundFile, format: str) -> int:
         for chunk in _chunks(file.path, "infer"):
             ends = chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
             lines, last = lines + ends, chunk[-1:]
+            if limit is not None and lines > limit:
+                break
         return lines + (last not in b"\r\n")
     except UNREADABLE as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc

@@ -172,13 +172,12 @@ class Emits:
 
     def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
-        made of them. All that did not parse fail, unless some are left to other batches.
+        made of them. All that did not parse fail.
         """
         where = f"{self.run.step} in run {self.run.run_id}"
         require_equal(f"records of {where}", written, outcome.wrote.rows)
         require_equal(f"tracked records of {where}", emitted.roots, outcome.posted.rows)
-        if not emitted.remainder:
-            require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
+        require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 
 def source_tracking(job: Job, run: OpenedRun, redact: Redaction) -> SourceTracking:

@@ -307,7 +307,7 @@ CREATE TRIGGER failed_message_history AFTER UPDATE ON failed_message FOR EACH RO
 
 -- What a decided batch emitted is what its verdict counts.
 CREATE TRIGGER batch_source_history BEFORE UPDATE ON batch_source FOR EACH ROW WHEN (
-  (NEW.emit_run_id, NEW.first_root, NEW.roots, NEW.remainder)
-  IS DISTINCT FROM (OLD.emit_run_id, OLD.first_root, OLD.roots, OLD.remainder)
+  (NEW.emit_run_id, NEW.first_root, NEW.roots)
+  IS DISTINCT FROM (OLD.emit_run_id, OLD.first_root, OLD.roots)
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_another_emit();

@@ -35,9 +35,7 @@ GRANT UPDATE (
   delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
-  claimed, quota, remainder, remainder_of_batch_id, first_position, claimed_after, claimed_upto,
-  emit_run_id,
-  first_root, roots, notified_at
+  claimed, claimed_after, claimed_upto, emit_run_id, first_root, roots, notified_at
 ) ON batch_source TO ledger_writer;
 GRANT UPDATE (
   status, root_id, attempts, failed_replays, unit_failures, replay_batch_id, not_before,

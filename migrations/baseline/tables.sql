@@ -301,10 +301,6 @@ CREATE TABLE batch_source (
   first_root bigint,
   roots bigint,
   notified_at timestamptz,
-  quota bigint,
-  remainder bigint,
-  remainder_of_batch_id bigint REFERENCES batch,
-  first_position bigint,
   claimed_after text,
   claimed_upto text,
   PRIMARY KEY (batch_id, source)
@@ -312,10 +308,6 @@ CREATE TABLE batch_source (
 CREATE UNIQUE INDEX batch_source_claim_key
   ON batch_source (pipeline_id, source, interval_start, interval_end) WHERE claimed;
 CREATE INDEX batch_source_first_root_idx ON batch_source (first_root);
-CREATE INDEX batch_source_remainder_idx ON batch_source (pipeline_id, source)
-  WHERE remainder > 0;
-CREATE INDEX batch_source_remainder_of_batch_id_idx ON batch_source (remainder_of_batch_id)
-  WHERE remainder_of_batch_id IS NOT NULL;
 COMMENT ON TABLE batch_source IS
   'What a batch claims of each source, and the range of roots that it emitted.';
 COMMENT ON COLUMN batch_source.batch_id IS 'Batch that reads.';
@@ -331,14 +323,6 @@ COMMENT ON COLUMN batch_source.first_root IS 'First root id of the emit run.';
 COMMENT ON COLUMN batch_source.roots IS 'How many roots; their ids are dense.';
 COMMENT ON COLUMN batch_source.notified_at IS
   'When the source was told what became of its messages; null: not yet.';
-COMMENT ON COLUMN batch_source.quota IS
-  'Most records that it may emit (max_pending less what was pending); null: any number.';
-COMMENT ON COLUMN batch_source.remainder IS
-  'Records of its snapshot beyond the quota, which other batches emit.';
-COMMENT ON COLUMN batch_source.remainder_of_batch_id IS
-  'Batch whose remainder this one emits; null: it reads the source.';
-COMMENT ON COLUMN batch_source.first_position IS
-  'Position in that batch''s snapshot at which it begins.';
 COMMENT ON COLUMN batch_source.claimed_after IS
   'Cursor of a table: claimed are the rows above; null: from the start.';
 COMMENT ON COLUMN batch_source.claimed_upto IS

@@ -201,16 +201,7 @@ SELECT s.batch_id, s.source,
        b.status IN ('settled', 'superseded')
        AND (SELECT true FROM open_failure m
             WHERE m.original_batch_id = b.batch_id AND m.source = s.source LIMIT 1) IS NULL
-       AND (coalesce(s.remainder, 0) = 0
-            OR s.remainder <= (
-              SELECT coalesce(sum(r.roots), 0)
-              FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
-              WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
-                AND rb.status IN ('settled', 'superseded'))
-            AND (SELECT true FROM batch_source r JOIN open_failure m
-                   ON m.original_batch_id = r.batch_id AND m.source = r.source
-                 WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
-                 LIMIT 1) IS NULL) AS finished
+         AS finished
 FROM batch_source s JOIN batch b USING (batch_id);
 COMMENT ON VIEW source_progress IS 'Whether what a batch claimed of a source is processed.';
 COMMENT ON COLUMN source_progress.batch_id IS 'Number of the batch.';
@@ -371,10 +362,8 @@ FROM (
   SELECT b.batch_id,
          CASE WHEN b.status <> 'settled' THEN 'undecided'
               WHEN EXISTS (
-                SELECT FROM batch r WHERE r.status IN ('open', 'held') AND r.replaces_batch_id IN (
-                  SELECT b.family_id
-                  UNION SELECT s.remainder_of_batch_id FROM batch_source s
-                  WHERE s.batch_id = b.family_id))
+                SELECT FROM batch r
+                WHERE r.status IN ('open', 'held') AND r.replaces_batch_id = b.family_id)
                 THEN 'being_replaced'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)

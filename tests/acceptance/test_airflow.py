@@ -261,9 +261,9 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
 
 
 @pytest.mark.exhaustive
-def test_an_interval_in_parts_and_again(airflow):
-    """A run that may not read its interval whole triggers the next, one without room waits, with
-    a guarantee of its own, and a reprocess replaces all parts.
+def test_a_run_without_room_and_an_interval_again(airflow):
+    """A run without room waits, with a guarantee of its own, an interval larger than max_pending is
+    read whole, and a reprocess replaces it.
     """
     folder = airflow.data / "inbox"
     folder.mkdir(exist_ok=True)
@@ -279,12 +279,6 @@ def test_an_interval_in_parts_and_again(airflow):
     wait(waiting, "a run that waits for room")
     assert airflow.ended("inbox", first) == "success"
     assert airflow.ended("inbox", other) == "success", airflow.tasks("inbox", other)
-    (part,) = wait(
-        lambda: [run for run in airflow.runs("inbox") if run["dag_run_id"].startswith("part__")],
-        "the run of the second part",
-    )
-    assert airflow.ended("inbox", part["dag_run_id"]) == "success"
-    assert airflow.tasks("inbox", part["dag_run_id"])["next_part"] == "skipped"
     assert _letters(airflow, "tray") == ["a", "b", "c", "d"]
     found = rows(
         airflow.ledger,

@@ -112,10 +112,9 @@ def test_step_named_like_a_task():
 
 def test_totals_and_states_have_tasks_beside_publish():
     """A pipeline with a combine and a state has one task for each, between the settlement and
-    the run's verdict: what becomes of publish is nothing to them. Nor does the next part of an
-    interval wait until all sinks publish this one.
+    the run's verdict: what becomes of publish is nothing to them.
     """
-    made = Pipeline("kept", max_pending=10)
+    made = Pipeline("kept")
     made.source("a", FileSource("a", schema="n INT"))
 
     @made.stateful_stage(reads="a")
@@ -125,9 +124,8 @@ def test_totals_and_states_have_tasks_beside_publish():
     made.sink("b", ParquetSink("b"), reads="a")
     made.sink("c", ParquetSink("c"), reads="total")
     dag = pipeline_dag(made, schedule=None, target="jobs.kept:pipeline")
-    after = {"settle", "withhold", "publish", "state", "next_part", "complete"}
+    after = {"settle", "withhold", "publish", "state", "complete"}
     assert set(dag.task_dict) == {"open", "a", "b", *after}
-    assert dag.get_task("next_part").trigger_rule == "all_done"
     _check_beside_publish(dag, "state")
 
     made = Pipeline("summed")
@@ -145,7 +143,7 @@ def test_a_dag_reads_well():
     """Its steps and what follows the settlement are groups; the DAG and each task say what they
     are, a step in the words of its function; settle and complete lead to the batch's page.
     """
-    made = Pipeline("told", max_pending=10)
+    made = Pipeline("told")
     made.source("a", FileSource("a", schema="n INT"))
 
     @made.stage(reads="a")
@@ -168,7 +166,7 @@ def test_a_dag_reads_well():
     inside = dag.task_group.children
     groups = {name: set(one.children) for name, one in inside.items() if hasattr(one, "children")}
     assert groups["pipeline_steps"] == {"a", "counted", "b"}
-    assert groups["after_settlement"] == {"withhold", "publish", "state", "next_part"}
+    assert groups["after_settlement"] == {"withhold", "publish", "state"}
     assert set(inside) == {"open", "settle", "complete", *groups}
     assert "Counts what is there." in dag.get_task("counted").doc_md
 
@@ -177,7 +175,7 @@ def test_one_task_for_a_whole_batch():
     """With submit="batch" there is a single driver between open and complete, whatever the
     pipeline has.
     """
-    made = Pipeline("whole", max_pending=10)
+    made = Pipeline("whole")
     made.source("a", FileSource("a", schema="n INT"), on_ack=lambda batch_id, messages: None)
     made.stage(reads="a")(lambda_named("b"))
     made.sink("c", ParquetSink("c"), reads="b")
@@ -187,7 +185,6 @@ def test_one_task_for_a_whole_batch():
         "open": set(),
         "run": {"open"},
         "complete": {"run"},
-        "next_part": {"run"},
     }
     assert "--whole" in dag.get_task("run").application_args
 

@@ -73,22 +73,6 @@ def test_an_overlap_is_refused(backfill, database):
     assert len(rows(database, BATCHES)) == 1
 
 
-def test_an_interval_is_read_to_its_end(backfill, database, monkeypatch, tmp_path):
-    """With max_pending it takes several batches, and the same command finds them all done."""
-    made = Pipeline("parts", max_pending=1)
-    made.source("days", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
-    made.sink("out", ParquetSink("out"), reads="days")
-    monkeypatch.setattr(running, "load", lambda target: made)
-    backfill("2026-01-02", "2026-01-03")
-    done = [tuple(row) for row in rows(database, BATCHES)]
-    assert done == [
-        ("backfill-2026-01-02T00:00-day", "settled", 1, 0),
-        ("backfill-2026-01-02T00:00-day-part2", "settled", 1, 0),
-    ]
-    backfill("2026-01-02", "2026-01-03")
-    assert [tuple(row) for row in rows(database, BATCHES)] == done
-
-
 def test_a_pipeline_without_intervals_has_none_to_fill(backfill, tmp_path, monkeypatch):
     """What reads what is new reads it whatever the interval."""
     made = Pipeline("new")

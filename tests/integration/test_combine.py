@@ -57,9 +57,12 @@ def test_a_partial_total_is_replaced(spark):
     assert daily(again) == oracle()
 
 
-def test_a_clean_batch_has_its_total_at_once(spark):
-    """Where nothing fails the total is there when the batch is, and the batch is complete."""
-    result = testing.run_batch(totals(), {"flights": FLOWN}, spark=spark)
+@pytest.mark.parametrize("options", [{}, {"max_pending": 5}], ids=str)
+def test_a_clean_batch_has_its_total_at_once(spark, options):
+    """Where nothing fails the total is there when the batch is, and the batch is complete: also of
+    an interval that has more records than ``max_pending``.
+    """
+    result = testing.run_batch(totals(**options), {"flights": FLOWN}, spark=spark)
     assert daily(result) == oracle()
     found = rows(result.lab.database, "SELECT sink, state FROM sink_publication ORDER BY 1")
     assert [tuple(row) for row in found] == [("daily", "published"), ("departures", "published")]

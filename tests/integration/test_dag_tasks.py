@@ -7,11 +7,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowRescheduleException,
-    AirflowSkipException,
-    DagRunTriggerException,
-)
+from airflow.sdk.exceptions import AirflowRescheduleException
 
 from ledger.airflow import pipeline_dag
 from ledger.airflow.maintenance import accept_dag
@@ -24,7 +20,7 @@ from ledger.core.run_request import REPROCESS
 from ledger.core.states import Guarantee
 from ledger.pipeline import load as loading
 from ledger.store.queries import batches
-from tests.support.ledgers import emit, pipeline, run_middle, run_sink, whole_batch
+from tests.support.ledgers import emit, pipeline, whole_batch
 
 DAYS = [
     {"interval_start": f"2013-01-0{day}", "interval_end": f"2013-01-0{day + 1}"} for day in (1, 2)
@@ -53,13 +49,6 @@ def open_by(dag, run_id, **conf):
     return dag.get_task("open").python_callable(dag_run=run)
 
 
-def next_part(dag, batch_id):
-    """Call the task ``next_part`` of the run that has a batch."""
-    return dag.get_task("next_part").python_callable(
-        ti=SimpleNamespace(xcom_pull=lambda task_ids: batch_id)
-    )
-
-
 def batch_of(database, batch_id):
     """A batch as the ledger has it."""
     return database.transact(lambda c: batches.get_batch(c, batch_id))
@@ -71,6 +60,7 @@ def test_a_run_without_room_is_rescheduled(database, dag_of, caplog):
     """
     dag = dag_of(pipeline(max_pending=2))
     first = open_by(dag, "first", **DAYS[0])
+    emit(database, batch_of(database, first), 2)
     before = datetime.now(UTC)
     with caplog.at_level("INFO"), pytest.raises(AirflowRescheduleException) as raised:
         open_by(dag, "second", **DAYS[1])
@@ -84,64 +74,6 @@ def test_the_log_of_open_has_the_batch_as_a_key(database, dag_of, caplog):
         batch_id = open_by(dag_of(pipeline()), "first", **DAYS[0])
     (line,) = [one for one in caplog.records if one.name == "ledger.airflow.pipelines"]
     assert (line.pipeline, line.batch_id) == ("chain", batch_id)
-
-
-def part_of_an_interval(database, dag):
-    """A settled batch that has read two of the five records of its interval, under a guarantee
-    of its run's own.
-    """
-    conf = {**DAYS[0], "guarantee": "at_least_once", "region": "x"}
-    batch = batch_of(database, open_by(dag, "first", **conf))
-    roots = emit(database, batch, 2, remainder=3)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).decided
-    return batch
-
-
-@pytest.mark.parametrize("submit", ["stage", "batch"])
-def test_the_rest_of_an_interval_is_read_by_another_run(database, dag_of, submit):
-    """Of an interval that is read in parts the next run is triggered once, over the same
-    interval, with the same guarantee and parameters; its own task ``open`` reads on. Once its
-    batch was abandoned it is another run. What becomes of the task before it, which may fail once
-    the batch is settled, is nothing to it.
-    """
-    dag = dag_of(pipeline(max_pending=2), submit=submit)
-    reading_on = dag.get_task("next_part")
-    assert reading_on.upstream_task_ids == {"run" if submit == "batch" else "publish"}
-    assert reading_on.trigger_rule == "all_done"
-    batch = part_of_an_interval(database, dag)
-    with pytest.raises(DagRunTriggerException) as raised:
-        next_part(dag, batch.batch_id)
-    asked = raised.value
-    assert (asked.trigger_dag_id, asked.dag_run_id) == ("dag", f"part__{batch.batch_id}")
-    assert asked.skip_when_already_exists
-    assert asked.conf == {
-        "interval_start": batch.interval_start.isoformat(),
-        "interval_end": batch.interval_end.isoformat(),
-        "guarantee": "at_least_once",
-        "region": "x",
-    }
-    assert asked.note == f"reads on in the interval of batch {batch.batch_id}: 3 records are left"
-    part = batch_of(database, open_by(dag, asked.dag_run_id, **asked.conf))
-    assert part.batch_id != batch.batch_id
-    assert (part.interval_start, part.params) == (batch.interval_start, {"region": "x"})
-    assert abandon(database, part.batch_id, "its run failed")
-    with pytest.raises(DagRunTriggerException) as raised:
-        next_part(dag, batch.batch_id)
-    assert raised.value.dag_run_id == f"part__{batch.batch_id}__1"
-
-
-def test_an_interval_read_to_its_end_triggers_nothing(database, dag_of):
-    """Where nothing is left of the interval, or the batch is open, the task is skipped."""
-    made = pipeline(max_pending=2)
-    dag = dag_of(made)
-    whole, _ = whole_batch(database, made, 2)
-    with pytest.raises(AirflowSkipException, match="nothing follows yet"):
-        next_part(dag, whole.batch_id)
-    settle_once(database, whole.batch_id)
-    with pytest.raises(AirflowSkipException, match="read to its end"):
-        next_part(dag, whole.batch_id)
 
 
 def test_a_conf_reprocesses(database, dag_of):

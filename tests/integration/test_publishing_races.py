@@ -21,14 +21,13 @@ from ledger import (
 from ledger.batch import follow_ups, interventions
 from ledger.batch.combine_runs import combines_due, is_due, open_combine
 from ledger.batch.opening import open_batch
-from ledger.batch.publishing import publish
 from ledger.batch.report import advise
 from ledger.batch.settlement import _settle, settle_once
 from ledger.batch.step_runs import Attempt, Record, commit
 from ledger.batch.summary import summarize
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
-from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.errors import DeclarationError, InputError, StageError
 from ledger.execution import combine, publish_settled, settle_and_follow
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
@@ -360,21 +359,6 @@ def in_table(database):
         return sorted(connection.execute(sa.text("SELECT n FROM target.t")).scalars())
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_parts_of_an_interval_complete_each_other(runner, tmp_path, target, guarantee):
-    """The second part of an interval does not replace the first in a table that replaces
-    intervals.
-    """
-    numbers(tmp_path, [("a", n) for n in range(6)])
-    made = Pipeline("parts", guarantee=guarantee, max_pending=4)
-    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
-    made.sink("t", PostgresSink(target, "target.t", mode="replace_interval"), reads="rows")
-    run = runner(made)
-    run.settled(run.open("one"))
-    run.settled(run.open("two"))
-    assert in_table(run.job.database) == list(range(6))
-
-
 def test_a_day_does_not_replace_its_month(runner, tmp_path, target):
     """Intervals replace each other if they are the same, not if they begin together."""
     made = Pipeline("months", guarantee="exactly_once")
@@ -525,84 +509,6 @@ def test_a_sink_that_refuses_keeps_no_other_flow_waiting(runner, tmp_path, targe
     assert sink_rows("states", "k", "n") == [("a", 1)]
 
 
-def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, sink_rows):
-    """A part that settles before the reprocess it belongs to is published does not stand beside
-    the old rows.
-    """
-    numbers(tmp_path, [("a", n) for n in range(6)])
-
-    def made(lose=(), **options):
-        made = Pipeline("parts", guarantee="exactly_once", **options)
-        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
-
-        @made.stage(reads="rows")
-        def checked(rows):
-            return rows.where(~F.col("n").isin([-1, *lose]))
-
-        made.sink("out", ParquetSink("out"), reads="rows")
-        made.sink("other", ParquetSink("other"), reads="checked")
-        return made
-
-    run = runner(made())
-    run.settled(run.open("one"))
-    lossy = runner(made(lose=[1], max_pending=4))
-    job, key = lossy.job, RunKey("", "again")
-    again = open_batch(
-        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
-    )
-    lossy.steps(again)
-    settle_once(job.database, again.batch_id)  # its withhold is yet to run
-    part = lossy.open("part")
-    lossy.steps(part)
-    settle_once(job.database, part.batch_id)
-    with pytest.raises(NotReadyError, match="waits until that one is published"):
-        publish(job.database, job.settings, job.pipeline, part.batch_id)
-    assert sorted(n for (n,) in sink_rows("out", "n")) == list(range(6))
-    publish_settled(job, again.batch_id)
-    publish_settled(job, part.batch_id)
-    assert sorted(n for (n,) in sink_rows("out", "n")) == [0, 2, 3, 4, 5]
-    assert len(rows(job.database, "SELECT * FROM publication WHERE published_at IS NULL")) == 0
-
-
-def test_a_part_waits_for_the_batch_that_is_held(runner, tmp_path, sink_rows):
-    """With settle="hold" nothing is decided of a reprocess while a record of it is failed: a
-    part that settles clean neither stands beside the old rows nor takes their place alone.
-    """
-    numbers(tmp_path, [("a", n) for n in range(6)])
-
-    def made(lose=(), **options):
-        made = Pipeline("held_parts", guarantee="exactly_once", settle="hold", **options)
-        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
-
-        @made.stage(reads="rows")
-        def checked(rows):
-            return rows.where(~F.col("n").isin([-1, *lose]))
-
-        made.sink("out", ParquetSink("out"), reads="checked")
-        return made
-
-    def shown():
-        return sorted(n for (n,) in sink_rows("out", "n"))
-
-    run = runner(made())
-    run.settled(run.open("one"))
-    lossy = runner(made(lose=[1], max_pending=4))
-    job, key = lossy.job, RunKey("", "again")
-    again = open_batch(
-        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
-    )
-    lossy.settled(again)
-    part = lossy.open("part")
-    with pytest.raises(NotReadyError, match="waits until that one is published"):
-        lossy.settled(part)
-    assert shown() == list(range(6))
-    fixed = runner(made(max_pending=4))
-    fixed.settled(fixed.open_replay(again.batch_id))
-    assert shown() == [0, 1, 2, 3]
-    publish_settled(job, part.batch_id)
-    assert shown() == list(range(6))
-
-
 def only(made):
     made.steps()
 
@@ -611,10 +517,6 @@ def only(made):
     ("declare", "message"),
     [
         (lambda: only(two(union=True)), "'both' of pipeline 'two' reads both source 'a'"),
-        (
-            lambda: only(totals(max_pending=5)),
-            "combine 'per_carrier' .* would make a total of each part",
-        ),
         (lambda: totals(partial=True, settle="hold"), "is partial, and settle='hold'"),
         (
             lambda: Pipeline("x", guarantee="at_least_once", settle="hold"),
@@ -623,9 +525,7 @@ def only(made):
     ],
 )
 def test_what_could_not_be_right_is_refused(declare, message):
-    """Declarations under which a sink could not show each record once, or a total would be of a
-    part.
-    """
+    """Declarations under which a sink could not show each record once."""
     with pytest.raises(DeclarationError, match=message):
         declare()
 

@@ -417,29 +417,6 @@ def test_a_combine_that_is_due_keeps_the_files(database, storage):
     assert need(database) is Need.COMBINE_DUE
 
 
-def test_an_interval_that_is_read_in_parts_keeps_its_snapshot(database, storage):
-    """The next part copies from the snapshot of the first, until it is decided itself."""
-    made = kept(max_pending=5)
-    first = opened(database, made)
-    roots = emit(database, first, 5, remainder=3)
-    run_middle(database, first, roots)
-    run_sink(database, first, roots)
-    settle_once(database, first.batch_id)
-    storage(database)
-    published(database)
-    assert need(database) is Need.INTERVAL_UNREAD
-    second = opened(database, made, "second")
-    assert second.batch_id != first.batch_id
-    assert need(database) is Need.INTERVAL_UNREAD
-    roots = emit(database, second, 3)
-    run_middle(database, second, roots)
-    run_sink(database, second, roots)
-    settle_once(database, second.batch_id)
-    storage(database)
-    published(database)
-    assert collect(database).expired == (first.batch_id, second.batch_id)
-
-
 def deduplicating(window):
     made = Pipeline("chain", keep="1d")
     made.source("source", FileSource("in.csv", schema="n INT"))

@@ -73,10 +73,6 @@ UPDATED = {
     },
     "batch_source": {
         "claimed",
-        "quota",
-        "remainder",
-        "remainder_of_batch_id",
-        "first_position",
         "claimed_after",
         "claimed_upto",
         "emit_run_id",

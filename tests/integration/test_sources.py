@@ -1,6 +1,4 @@
-"""What batches claim of their sources: files, rows of a table, parts of an interval, within
-max_pending.
-"""
+"""What batches claim of their sources: intervals, files, rows of a table, within max_pending."""
 
 import dataclasses
 import os
@@ -10,26 +8,27 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
-from ledger.batch.claims import first_gap
 from ledger.batch.opening import open_batch
-from ledger.batch.report import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
-from ledger.batch.sweeper import OverdueFollowUp, sweep_once
+from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.execution import notify, settle_and_follow
 from ledger.sources.cursor import next_range
 from ledger.sources.table import queries as source_tables
-from ledger.store.queries import batches
+from tests.support.arrow_source import ArrowSource
 from tests.support.ledgers import age, one, rows, started
 from tests.support.runner import END, START
+
+LATER = START + timedelta(days=90), END + timedelta(days=90)
 
 
 def words_of(source, lose=(), name="words", **options):
@@ -79,142 +78,73 @@ def open_at_once(database, settings, made, count=4):
         return [batch for batch in pool.map(open_one, range(count)) if batch is not None]
 
 
-# Intervals in parts
+# Intervals
 
 
-def test_an_interval_larger_than_max_pending_is_read_in_parts(runner, tmp_path, sink_rows):
-    """Batch after batch of the same interval reads on, nothing is left out, and then it is
-    complete.
-    """
+def test_an_interval_larger_than_max_pending_is_read_whole(runner, tmp_path, sink_rows):
+    """While nothing else is pending one batch reads all of it, or it would wait for ever."""
     everything = [f"w{n:02d}" for n in range(10)]
     write(tmp_path / "in.csv", *everything)
     run = runner(by_interval(max_pending=4))
-    totals, unread = [], []
-    for number in range(3):
-        batch = run.open(f"part {number}")
-        assert run.settled(batch).status is BatchStatus.SETTLED
-        found = summarize(run.job.database, batch.batch_id)
-        totals.append(found.roots.total)
-        unread.append(sum(one.count for one in found.undone))
-        assert found.outcome is (Outcome.INCOMPLETE if found.undone else Outcome.COMPLETE)
-        assert not found.undone or "wait for further batches" in str(advise(found))
-    assert (totals, unread) == ([4, 4, 2], [6, 2, 0])
+    batch = run.open("one")
+    assert run.settled(batch).roots == 10
+    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.COMPLETE
     assert delivered(sink_rows) == everything
     with pytest.raises(InputError, match="belongs to batch 1"):
         run.open("one more")
 
 
-def test_the_rest_is_read_from_the_snapshot(runner, tmp_path, sink_rows):
-    """A part needs the source no more: what the first batch read and left is in its snapshot."""
-    write(tmp_path / "in.csv", "a", "b", "c")
-    run = runner(by_interval(max_pending=2))
-    run.settled(run.open("one"))
-    (tmp_path / "in.csv").unlink()
-    run.settled(run.open("two"))
-    assert delivered(sink_rows) == ["a", "b", "c"]
-
-
 def test_no_room_while_as_many_are_pending(runner, tmp_path):
-    """With max_pending records undecided no batch opens; once they settle one does."""
+    """With max_pending records undecided no batch opens, nor before it is known how many they are;
+    once they settle one does.
+    """
     write(tmp_path / "in.csv", "a", "b", "c")
     run = runner(by_interval(max_pending=2))
     first = run.open("one")
-    with pytest.raises(
-        BackPressureError, match="2 records are pending in batches 1, max_pending is 2"
-    ):
-        run.open("other interval", START + timedelta(days=90), END + timedelta(days=90))
+    with pytest.raises(BackPressureError, match=r"batch 1 has yet to read it, .* is 2: wait until"):
+        run.open("two", *LATER)
     run.steps(first)
-    with pytest.raises(BackPressureError):
-        run.open("two")
+    with pytest.raises(
+        BackPressureError, match="3 records are pending in batches 1, max_pending is 2: wait until"
+    ):
+        run.open("two", *LATER)
     settle_once(run.job.database, first.batch_id)
-    assert run.open("two").batch_id > first.batch_id
+    assert run.open("two", *LATER).batch_id > first.batch_id
 
 
-def test_room_that_is_left_is_used(runner, tmp_path):
-    """A batch of fewer records than its quota leaves the others to the next, which may run
-    beside it.
+def test_an_interval_waits_for_room_or_is_read_beside(runner, tmp_path):
+    """An interval of more records than there is room for beside others waits until they settle;
+    one of fewer is read beside them. It is never cut.
     """
     write(tmp_path / "in.csv", "a")
     run = runner(by_interval(max_pending=3))
     first = run.open("one")
     run.step(first, "words")
-    write(tmp_path / "in.csv", "d", "e", "f", "g")
-    second = run.open("two", START + timedelta(days=90), END + timedelta(days=90))
-    run.settled(second)
-    found = one(
-        run.job.database,
-        "SELECT quota, roots, remainder FROM batch_source WHERE batch_id = :b",
-        b=second.batch_id,
-    )
-    assert tuple(found) == (2, 2, 2)
-
-
-def test_an_open_batch_keeps_its_rest(runner, tmp_path, sink_rows):
-    """While a batch is not settled its source may run again: what it left is nobody's yet."""
-    write(tmp_path / "in.csv", "a", "b", "c")
-    run = runner(by_interval(max_pending=2))
-    first = run.open("one")
-    run.step(first, "words")
-    roomy = runner(by_interval(max_pending=9))
+    write(tmp_path / "in.csv", "d", "e", "f")
     with pytest.raises(
-        BackPressureError, match="what it leaves, if anything, is read once it is settled"
+        BackPressureError,
+        match="1 record is pending in batches 1, and more than 2 are to be read, max_pending is 3",
     ):
-        roomy.open("two")
-    write(tmp_path / "in.csv", "x", "y", "z")
-    run.settled(first)
-    run.settled(run.open("two"))
-    assert delivered(sink_rows) == ["x", "y", "z"]
+        run.open("two", *LATER)
+    write(tmp_path / "in.csv", "d", "e")
+    second = run.open("two", *LATER)
+    assert run.settled(second).roots == 2
 
 
-def test_an_abandoned_part_goes_to_the_next(runner, tmp_path, sink_rows):
-    """A part whose source died gives its range back; opened again it would take what is left
-    then.
-    """
-    write(tmp_path / "in.csv", "a", "b", "c", "d")
-    run = runner(by_interval(max_pending=2))
-    run.settled(run.open("one"))
-    dead = run.open("two")
-    started(run.job.database, dead.batch_id, "words")
-    age(run.job.database, dead.batch_id, 10_000)
-    assert settle_once(run.job.database, dead.batch_id).status is BatchStatus.ABANDONED
-    run.settled(run.open("three"))
-    assert delivered(sink_rows) == ["a", "b", "c", "d"]
-    with pytest.raises(InputError, match="belongs to batch 1"):
-        run.open("two")
-
-
-def test_failures_in_a_part_are_replayed(runner, tmp_path, sink_rows):
-    """A record that fails in a later part is replayed from that part's snapshot."""
-    write(tmp_path / "in.csv", "a", "b", "c", "d")
-    run = runner(by_interval(max_pending=2, lose=["c", "d"]))
-    run.settled(run.open("one"))
-    second = run.open("two")
-    assert run.settled(second).failed == 2
-    fixed = runner(by_interval(max_pending=2))
-    fixed.settled(fixed.open_replay(second.batch_id))
-    assert delivered(sink_rows) == ["a", "b", "c", "d"]
-
-
-def test_reprocessing_an_interval_in_parts(runner, tmp_path, sink_rows):
-    """The batch that runs an interval again replaces all the parts that it was read in."""
-    write(tmp_path / "in.csv", "a", "b", "c")
-    run = runner(by_interval(max_pending=2))
-    for name in ("one", "two"):
-        run.settled(run.open(name))
-    write(tmp_path / "in.csv", "x", "y")
-    job = run.job
-    again = open_batch(
-        job.database,
-        job.settings,
-        job.pipeline,
-        RunKey("", "again"),
-        Interval(START, END),
-        reprocess=True,
-    )
-    run.settled(again)
-    assert delivered(sink_rows) == ["x", "y"]
-    found = rows(job.database, "SELECT status FROM batch_status ORDER BY batch_id")
-    assert [row.status for row in found] == ["superseded", "superseded", "settled"]
+def test_an_interval_of_a_size_that_nobody_knows(runner, tmp_path):
+    """It is read whole as soon as there is room for one record."""
+    made, schema = Pipeline("numbers", max_pending=2), pa.schema([("n", pa.int32())])
+    made.source("numbers", ArrowSource("in.arrow", "n INT"))
+    made.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(made)
+    for name, interval, count in (("one", (START, END), 1), ("two", LATER, 3)):
+        with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as file:
+            file.write_table(pa.table({"n": range(count)}, schema=schema))
+        batch = run.open(name, *interval)
+        run.step(batch, "numbers")
+    assert one(run.job.database, "SELECT sum(roots)::int AS n FROM batch_source").n == 4
+    with pytest.raises(BackPressureError, match="4 records are pending in batches 1, 2"):
+        run.open("three", END, LATER[0])
 
 
 def test_a_replay_is_bounded_by_the_room_too(runner, tmp_path):
@@ -239,68 +169,19 @@ def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
     first = run.open("one")
     assert run.settled(first).status is BatchStatus.HELD
     with pytest.raises(InputError, match=r"batch 1 is on hold: fix what holds it, or release it"):
-        run.open("two", START + timedelta(days=90), END + timedelta(days=90))
+        run.open("two", *LATER)
 
 
-def test_no_part_while_the_interval_is_run_again(runner, tmp_path, sink_rows):
-    """A part does not open beside the batch that replaces its interval, nor does a replay of a
-    part.
-    """
-    write(tmp_path / "in.csv", "a", "b", "c", "d", "e")
-    run = runner(by_interval(max_pending=2, lose=["c", "d"]))
-    run.settled(run.open("one"))
-    run.settled(run.open("two"))
-    job = run.job
-    roomy = runner(by_interval(max_pending=9)).job
-    again = open_batch(
-        job.database,
-        job.settings,
-        roomy.pipeline,
-        RunKey("", "again"),
-        Interval(START, END),
-        reprocess=True,
-    )
-    with pytest.raises(BackPressureError, match=f"batch {again.batch_id} replaces batch 1"):
-        runner(by_interval(max_pending=9)).open("three")
-    with pytest.raises(NotReadyError, match=f"is being replaced by batch {again.batch_id}"):
-        runner(by_interval(max_pending=99)).open_replay(2)
-    runner(by_interval(max_pending=9)).settled(again)
-    assert delivered(sink_rows) == ["a", "b", "c", "d", "e"]
-    assert summarize(job.database, again.batch_id).outcome is Outcome.COMPLETE
-
-
-def test_a_part_of_other_parameters_is_refused(runner, tmp_path):
-    """A run with other parameters would read another file: it is no part of this interval."""
+def test_an_interval_with_other_parameters_is_refused(runner, tmp_path):
+    """An interval belongs to its batch, whatever the parameters of another run."""
     write(tmp_path / "in.csv", "a", "b", "c")
-    run = runner(by_interval(max_pending=2))
+    run = runner(by_interval())
     run.settled(run.open("one"))
     job, key = run.job, RunKey("", "two")
     with pytest.raises(InputError, match="belongs to batch 1"):
         open_batch(
             job.database, job.settings, job.pipeline, key, Interval(START, END, {"region": "eu"})
         )
-
-
-def test_an_interval_left_in_parts_is_read_on(runner, tmp_path):
-    """A batch that was settled behind its run's back and left a rest is named by the sweeper,
-    once.
-    """
-    write(tmp_path / "in.csv", "a", "b", "c")
-    run = runner(by_interval(max_pending=2))
-    job = run.job
-    first = open_batch(
-        job.database, job.settings, job.pipeline, RunKey("dag", "one"), Interval(START, END)
-    )
-    run.settled(first)
-    later = job.database.transact(batches.database_now) + timedelta(hours=1)
-    assert sweep_once(job.database).overdue == ()
-    assert sweep_once(job.database, now=later).overdue == (OverdueFollowUp(first.batch_id, "dag"),)
-    second = open_batch(
-        job.database, job.settings, job.pipeline, RunKey("dag", "two"), Interval(START, END)
-    )
-    assert sweep_once(job.database, now=later).overdue == ()
-    run.settled(second)
-    assert sweep_once(job.database, now=later + timedelta(hours=1)).overdue == ()
 
 
 def test_the_position_of_intervals_stops_at_a_gap(runner, tmp_path):
@@ -477,17 +358,17 @@ def test_a_backlog_of_files_within_max_pending(runner, tmp_path, sink_rows):
 
 
 def test_a_file_larger_than_max_pending(runner, tmp_path, sink_rows):
-    """What one file has more than the quota is emitted by the next batches, before any new file."""
-    write(tmp_path / "in" / "1.csv", "a", "b", "c", "d", "e")
+    """A file is never cut: it waits while others are pending, and then one batch takes it alone."""
+    write(tmp_path / "in" / "1.csv", "z", modified=1_000)
+    write(tmp_path / "in" / "2.csv", "a", "b", "c", "d", "e", modified=1_001)
+    write(tmp_path / "in" / "3.csv", "y", modified=1_002)
     run = runner(incremental(max_pending=2))
-    run.settled(run.open("one"))
-    write(tmp_path / "in" / "0.csv", "z")
-    run.settled(run.open("two"))
-    assert len(delivered(sink_rows)) == 4
-    assert "z" not in delivered(sink_rows)
-    run.settled(run.open("three"))
-    run.settled(run.open("four"))
-    assert delivered(sink_rows) == ["a", "b", "c", "d", "e", "z"]
+    first = run.open("one")
+    run.step(first, "words")
+    with pytest.raises(BackPressureError, match="batches 1, and more than 1 are to be read"):
+        run.open("two")
+    assert [run.settled(run.open(name)).roots for name in ("one", "two", "three")] == [1, 5, 1]
+    assert delivered(sink_rows) == ["a", "b", "c", "d", "e", "y", "z"]
 
 
 # Tables
@@ -653,9 +534,7 @@ def test_a_password_is_nowhere_in_the_ledger(runner, database, table):
 
 
 def test_more_equal_values_than_there_is_room_for(runner, database, tmp_path, sink_rows):
-    """Rows of one cursor value are claimed together; what exceeds the quota is emitted by the
-    next batches.
-    """
+    """Rows of one cursor value are read together, be there room for fewer."""
     with database.plain.begin() as connection:
         connection.execute(sa.text("CREATE TABLE tie_source (id bigint, word text)"))
         for word in ("a", "b", "c"):
@@ -664,9 +543,7 @@ def test_more_equal_values_than_there_is_room_for(runner, database, tmp_path, si
     source = TableSource(url, "tie_source", cursor="id", schema="id BIGINT, word STRING")
     try:
         run = runner(words_of(source, max_pending=2))
-        run.settled(run.open("one"))
-        assert position(database) == []
-        run.settled(run.open("two"))
+        assert run.settled(run.open("one")).roots == 3
         assert delivered(sink_rows) == ["a", "b", "c"]
         assert position(database) == ["7"]
     finally:
@@ -705,6 +582,19 @@ def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_ro
     assert (counts.total, counts.acked, counts.failed) == (2, 1, 1)
     notify(run.job, batch.batch_id)
     assert told == ["a"]
+
+
+def test_untracked_records_are_never_pending(runner, tmp_path):
+    """They take no room of ``max_pending``."""
+    write(tmp_path / "in.csv", "a", "click", "click")
+    made = Pipeline("clicks", max_pending=2)
+    source = FileSource("in.csv", schema="word STRING", header=False)
+    made.source("words", source, track="word <> 'click'")
+    made.sink("out", ParquetSink("out"), reads="words")
+    run = runner(made)
+    run.step(run.open("one"), "words")
+    write(tmp_path / "in.csv", "b")
+    assert run.settled(run.open("two", *LATER)).roots == 1
 
 
 def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
@@ -791,22 +681,6 @@ def test_a_null_anchor_is_an_error_where_all_is_tracked(runner, tmp_path):
 
 
 # Ranges
-
-
-@pytest.mark.parametrize(
-    ("taken", "count", "gap"),
-    [
-        ([], 5, (0, 5)),
-        ([(0, 5)], 5, None),
-        ([(0, 2)], 5, (2, 5)),
-        ([(3, 5), (0, 2)], 5, (2, 3)),
-        ([(0, 2), (2, 2)], 2, None),
-        ([], 0, None),
-    ],
-)
-def test_first_gap(taken, count, gap):
-    """The first positions that nobody has claimed."""
-    assert first_gap(taken, count) == gap
 
 
 @pytest.mark.parametrize(

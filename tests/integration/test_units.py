@@ -198,10 +198,11 @@ def unit_of_100():
     "options",
     [
         {"max_replays": 2, "replay_limit": 1},
+        {"max_replays": 2, "max_pending": 1},
         {"max_replays": 1},
         {"max_replays": 3, "replay_backoff": "1h"},
     ],
-    ids=["limit of one", "one replay", "backoff"],
+    ids=["limit of one", "room for one", "one replay", "backoff"],
 )
 def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
     """Once the poisoned record is quarantined the other 99 are through, and none of them was

@@ -84,10 +84,9 @@ def emit(
     batch: Batch,
     count: int,
     edges: dict[int, int] | None = None,
-    remainder: int = 0,
 ) -> range:
     """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the
-    roots. ``remainder``: records that it leaves to further batches of its interval.
+    roots.
     """
     run = started(database, batch.batch_id, "source")
     first = database.transact(lambda c: batches.reserve_roots(c, count))
@@ -95,7 +94,7 @@ def emit(
     given = edges or {}
     deltas = [Delta(root, emitted=given.get(root, root + 1000), emitted_edges=1) for root in roots]
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(first, count, remainder))
+    commit(database, run, record_of(deltas), emitted=Emitted(first, count))
     return roots
 
 

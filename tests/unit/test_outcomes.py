@@ -19,9 +19,6 @@ from ledger.errors import DeclarationError
 SINKS = Undone("publish", 2, ("2 sinks are yet to publish what is acked of it",))
 COMBINES = Undone("combine", 1, ("combines are yet to publish what is acked of it",))
 STATES = Undone("state", 1, ("it waits",), incomplete=False)
-PART = Undone(
-    "next_part", 4, ("4 records of its interval wait for further batches",), by_publish=False
-)
 
 
 def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
@@ -49,7 +46,6 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
         ({"failed": 6, "quarantined": 5, "tolerate": 0.01}, Outcome.INCOMPLETE, 3),
         ({"quarantined": 11, "tolerate": 0.01}, Outcome.QUARANTINED, 4),
         ({"failed": 5, "tolerate": 0.01, "undone": (SINKS,)}, Outcome.INCOMPLETE, 3),
-        ({"undone": (PART,)}, Outcome.INCOMPLETE, 3),
         ({"undone": (COMBINES,)}, Outcome.INCOMPLETE, 3),
         ({"undone": (STATES,)}, Outcome.COMPLETE, 0),
         ({"status": BatchStatus.HELD}, Outcome.INCOMPLETE, 1),
@@ -105,7 +101,7 @@ def test_advice_names_the_original_and_the_pipeline():
 @pytest.mark.parametrize("left", [SINKS, COMBINES], ids=lambda one: one.follow_up)
 def test_advice_for_what_is_not_published(left):
     """The command, and the task of either form of the DAG."""
-    advice = advise(summary(undone=(left, PART)), "jobs.p:made")
+    advice = advise(summary(undone=(left,)), "jobs.p:made")
     assert advice.because == f"batch 7: {left.sentences[0]}"
     assert [str(action) for action in advice.actions] == [
         "Publish it: ackledger publish jobs.p:made --batch 7",
@@ -117,12 +113,9 @@ def test_advice_for_what_is_not_published(left):
 def test_what_is_tolerated_is_named():
     """A run that is green with failures says how many of how many, and how to replay them."""
     advice = advise(
-        summary(
-            failed=5, quarantined=2, tolerate=0.01, undone=(PART,), cases=(case("join", records=5),)
-        )
+        summary(failed=5, quarantined=2, tolerate=0.01, cases=(case("join", records=5),))
     )
     assert "7 of 1,000 records of batch 3 are tolerated (tolerate=0.01)" in advice.because
-    assert "4 records of its interval wait for further batches" in advice.because
     assert ANY_TARGET in str(advice)
 
 

@@ -130,6 +130,36 @@ def unread_source(made):
     made.source("second", SOURCE)
 
 
+def limited(incremental):
+    """A pipeline with ``max_pending``, a whole stage, a combine, and untracked records beside."""
+    made = Pipeline("limited", max_pending=10)
+    source = FileSource("in.csv", schema="n INT", incremental=incremental)
+    made.source("source", source)
+    made.source("clicks", source, track="n > 0")
+    made.stage(reads="source", whole=True)(whole)
+    made.combine(reads="clicks")(total)
+    made.sink("out", ParquetSink("out"), reads="whole")
+    made.sink("totals", ParquetSink("totals"), reads="total")
+    return made
+
+
+def whole(source):
+    return source
+
+
+def total(clicks):
+    return clicks
+
+
+def test_max_pending_cuts_no_interval():
+    """What needs all records of an interval goes with ``max_pending``. A batch that reads what is
+    new would take less of a unit than there is.
+    """
+    assert len(limited(incremental=False).steps()) == 4
+    with pytest.raises(DeclarationError, match=r"'source' .* would have a batch take less"):
+        limited(incremental=True).steps()
+
+
 def unknown_reference(made):
     @made.stage(reads="source")
     def other(rows, *, sides):

@@ -208,6 +208,15 @@ def test_a_header_that_is_a_record_is_a_quote(tmp_path, columns, first):
     assert "a.csv" in shown
 
 
+def test_lines_are_counted_up_to_a_limit(tmp_path):
+    """Beyond it the rest of a large file is not read: that there are more is enough."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a\n" * 1_000_000)
+    found = FoundFile(str(path), 2_000_000, None)
+    assert 10 < most_records(found, "csv", limit=10) < 1_000_000
+    assert most_records(found, "csv", limit=1_000_000) == 1_000_000
+
+
 def test_no_more_records_than_lines(tmp_path):
     """Whatever ends the lines of a file, it is known how many records it has at most."""
     for data, most in [(b"a\nb", 2), (b"a\rb\r", 2), (b"a\r\nb\r\n", 2), (b"", 0)]:

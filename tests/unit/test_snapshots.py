@@ -18,7 +18,7 @@ def read(path, table, layout, redact=NOTHING):
     """What is kept of every row of a snapshot of one file."""
     pq.write_table(table, path)
     rows = list(range(1, len(table) + 1))
-    source = SimpleNamespace(roots=rows, messages=rows, first_root=1, remainder_of_batch_id=None)
+    source = SimpleNamespace(roots=rows, messages=rows, first_root=1)
     file = SimpleNamespace(path=str(path), first_position=0, rows=len(table))
     return list(payloads(7, source, [file], layout, redact))
 

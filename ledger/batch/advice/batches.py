@@ -149,7 +149,6 @@ _NEEDS: Mapping[Need, tuple[str, str | None]] = {
     Need.SOURCE_UNTOLD: ("a source is yet to be told of its records: task notify", None),
     Need.STATE_DUE: ("a state is yet to include it", "status"),
     Need.CURRENT_STATE: ("it has the current state, which the next batch starts from", None),
-    Need.INTERVAL_UNREAD: ("further batches read the rest of its interval from it", None),
     Need.DEDUP_WINDOW: ("a sink compares new rows with it (window_batches)", None),
     Need.RECENT: ("something happened to it since: its time is not over", None),
 }

@@ -37,25 +37,13 @@ class Surroundings(Protocol):
 class Undone:
     """What of a follow-up is yet to be done for a batch: how many of what it counts, and sentences.
 
-    ``incomplete``: the batch is, as long as this is undone. ``by_publish``: ``ackledger publish``
-    does it.
+    ``incomplete``: the batch is, as long as this is undone; ``ackledger publish`` does it.
     """
 
     follow_up: str
     count: int
     sentences: tuple[str, ...]
     incomplete: bool = True
-    by_publish: bool = True
-
-
-@dataclass(frozen=True)
-class NextRun:
-    """A run of a DAG to be triggered."""
-
-    dag_id: str
-    run_id: str
-    conf: dict[str, Any]
-    note: str
 
 
 def _settle(_: Pipeline) -> str:
@@ -69,7 +57,7 @@ def _always(_: Pipeline) -> bool:
 @dataclass(frozen=True)
 class Task:
     """A task of a DAG. ``after``: the task that it follows; whatever becomes of that one it runs,
-    unless that is ``settle``. ``awaited``: ``complete`` waits for it, and answers for it."""
+    unless that is ``settle``. ``awaited``: ``complete`` waits for it."""
 
     after: Callable[[Pipeline], str] = _settle
     awaited: bool = True
@@ -82,8 +70,8 @@ class FollowUp:
     ``name``: also of its task. ``does``: in a sentence. ``task``: None: the task ``settle`` does
     it. ``wanted``: whether a pipeline has it at all.
 
-    How it is done: ``here``, without Spark; or by ``next_run`` of the DAG; or else on Spark, see
-    ``ledger.execution``. ``part_of``: the follow-up within which a driver does it.
+    How it is done: ``here``, without Spark; or else on Spark, see ``ledger.execution``.
+    ``part_of``: the follow-up within which a driver does it.
 
     When: ``not_due``: why there is nothing to do for a batch, None if there is; it keeps what it
     cannot look at in the Failures. Without it the follow-up is always run. ``left``: for
@@ -99,7 +87,6 @@ class FollowUp:
     task: Task | None = None
     wanted: Callable[[Pipeline], bool] = _always
     here: Callable[[Surroundings, int], Sequence[object]] | None = None
-    next_run: Callable[["Database", int], NextRun] | None = None
     part_of: str | None = None
     not_due: Callable[[Surroundings, int, Failures], str | None] | None = None
     left: Callable[[Connection, str, int | None], Sequence[int]] | None = None
@@ -110,4 +97,4 @@ class FollowUp:
     @property
     def on_spark(self) -> bool:
         """Whether its task starts a driver."""
-        return self.here is None and self.next_run is None
+        return self.here is None

@@ -1,6 +1,6 @@
 """The kind of source that is files, read by interval or each once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ledger.settings import Settings
 from ledger.sources import listing
 from ledger.sources.base import Offer, Scope, Sought, Source, SourceReader
 from ledger.sources.files.source import FileSource
+from ledger.sources.listing import FoundFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +59,17 @@ class Files(Source):
         """The files that no batch has claimed as they are now."""
         from ledger.sources.claims import new_files
 
-        count = partial(listing.most_records, format=self._declared.format)
-        return new_files(scope, self.path(scope.settings, scope.interval), count)
+        return new_files(scope, self.path(scope.settings, scope.interval), self._counter(scope))
+
+    def count(self, scope: Scope) -> int:
+        """By the lines of its text, or the footers of its Parquet files."""
+        from ledger.sources.claims import count_records
+
+        files = listing.list_files(self.path(scope.settings, scope.interval))
+        return count_records(files, self._counter(scope), scope.most)
+
+    def _counter(self, scope: Scope) -> Callable[[FoundFile], int]:
+        return partial(listing.most_records, format=self._declared.format, limit=scope.most)
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """What reads its files."""

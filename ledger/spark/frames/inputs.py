@@ -119,14 +119,12 @@ def read_stored(job: Job, manifest: Manifest) -> DataFrame:
 def _emitted(
     job: Job, snapshot: DataFrame, manifest: Manifest, batch_id: int, emit_run_id: int
 ) -> DataFrame:
-    """What a source's snapshot passes on: roots are dense over its first positions. What lies
-    after them is left to other batches, or, where records may be untracked, has no root.
+    """What a source's snapshot passes on: roots are dense over its first positions. Untracked
+    records lie after them and have none.
     """
     source = emitted_source(job, batch_id, emit_run_id)
     parsed = snapshot.where(F.col(ERROR).isNull())
     rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(int(source.first_root)))
-    if source.remainder:
-        return rows.where(F.col(POSITION) < source.roots)
     if source.roots < manifest.rows:
         return rows.withColumn(ROOT, F.when(F.col(POSITION) < source.roots, F.col(ROOT)))
     return rows

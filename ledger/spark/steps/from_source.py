@@ -83,8 +83,6 @@ def _kept(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
 def _read_once(job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any]) -> Claimed:
     """What the original read, where the source has it now."""
     own = _claim(job, run.batch.original_id, step)
-    if own.remainder_of_batch_id is not None:  # it read on where another had begun
-        own = _claim(job, own.remainder_of_batch_id, step)
     return Claimed(step.name, claimed.path, after=own.claimed_after, upto=own.claimed_upto)
 
 

@@ -66,7 +66,7 @@ def _messages(job: Job, source: Row[Any]) -> DataFrame:
     may have any name, ``raw``, and its root."""
     manifest = job.manifest(source.emit_run_id)
     stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
-    if source.roots < manifest.rows:  # the others are untracked, or left to other batches
+    if source.roots < manifest.rows:  # the others are untracked
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
     record = F.struct(*(f"`{name}`" for name in stored.columns if not is_own(name)))

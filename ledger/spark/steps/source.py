@@ -75,7 +75,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     reader.check_read(step.name, manifest.rows, lambda: job.spark.read.parquet(folder))
-    emitted = _reserved(job, manifest, claimed)
+    emitted = _reserved(job, manifest)
     malformed = sum(witness.failed for witness in wrote)
     made = _folded(job, run, manifest, emitted, malformed, redact)
     if position is not None and position.again is None:
@@ -122,14 +122,11 @@ def _claim(job: Job, run: OpenedRun, step: SourceStep) -> Row[Any]:
     return next(row for row in found if row.source == step.name)
 
 
-def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
-    """The roots of a snapshot: of its tracked records, at most the quota; the others are left."""
-    tracked = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
-    roots = tracked if claimed.quota is None else min(tracked, claimed.quota)
-    if claimed.remainder_of_batch_id is not None:
-        require_equal(f"remainder of batch {claimed.remainder_of_batch_id}", claimed.quota, tracked)
+def _reserved(job: Job, manifest: Manifest) -> Emitted:
+    """The roots of a snapshot, one for each tracked record."""
+    roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots))
-    return Emitted(first_root, roots, tracked - roots)
+    return Emitted(first_root, roots)
 
 
 def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) -> Witness:
@@ -197,8 +194,6 @@ def read_records(
         return (
             records_again(job, run, step, claimed, stored) if again else reader.parse_again(stored)
         )
-    if claimed.remainder_of_batch_id is not None:
-        return _remainder(job, step, claimed)
     files = _files(job, run, step)
     require_unchanged(step.name, files)
     mine = Claimed(step.name, claimed.path, files, claimed.claimed_after, claimed.claimed_upto)
@@ -211,16 +206,6 @@ def _files(job: Job, run: OpenedRun, step: SourceStep) -> tuple[FoundFile, ...]:
     """The files that the batch has claimed, as they were then."""
     rows = job.database.transact(lambda c: claims.files_of(c, run.batch.batch_id, step.name))
     return tuple(FoundFile(row.path, row.bytes, row.modified_at, row.digest) for row in rows)
-
-
-def _remainder(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
-    """Records that an earlier batch has in its snapshot and left, as they are there."""
-    found = job.database.transact(lambda c: batches.sources(c, claimed.remainder_of_batch_id))
-    emit = next(row for row in found if row.source == step.name)
-    first = claimed.first_position
-    stored = stored_rows(job, emit.emit_run_id, POSITION)
-    mine = (F.col(POSITION) >= first) & (F.col(POSITION) < first + claimed.quota)
-    return stored.where(mine).drop(POSITION)
 
 
 def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
@@ -248,6 +233,6 @@ def _folded(
     tracking = source_tracking(job, run, redact)
     check = partial(tracking.check, emitted=emitted, written=manifest.rows, failed=malformed)
     outcome = fold(job, run, tracking.records(manifest, emitted), check)
-    passed, failed = manifest.rows - emitted.remainder, outcome.posted.failed_roots
-    record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
+    read, failed = manifest.rows, outcome.posted.failed_roots
+    record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
     return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

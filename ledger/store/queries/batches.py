@@ -90,11 +90,6 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     return Batch(**fields)
 
 
-# The batches that emit one interval: the one that claimed it, and those that read on in its
-# snapshot.
-PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id"
-
-
 def target(connection: Connection, pipeline_id: int) -> str | None:
     """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
     statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
@@ -189,10 +184,9 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
     connection.execute(
         text("""
         INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end,
-                                  claimed, quota, remainder_of_batch_id, first_position,
-                                  claimed_after, claimed_upto)
+                                  claimed, claimed_after, claimed_upto)
         VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed,
-                :quota, :remainder_of_batch_id, :first_position, :claimed_after, :claimed_upto)
+                :claimed_after, :claimed_upto)
         """),
         dict(values),
     )
@@ -201,11 +195,11 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
 def claiming_batch(
     connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
 ) -> Row[Any] | None:
-    """The batch (batch_id, status, dag_id, run_id, params, roots and remainder of its snapshot)
-    that has claimed this interval of this source.
+    """The batch (batch_id, status, dag_id, run_id, params) that has claimed this interval of this
+    source.
     """
     statement = text("""
-        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.remainder
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params
         FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
           AND s.interval_start = :start AND s.interval_end = :end
@@ -216,11 +210,11 @@ def claiming_batch(
 
 def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its
-    claim: quota, remainder, remainder_of_batch_id, first_position, claimed_after, claimed_upto.
+    claim: claimed_after, claimed_upto.
     """
     statement = text("""
-        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, remainder,
-               remainder_of_batch_id, first_position, claimed_after, claimed_upto
+        SELECT source, path, emit_run_id, first_root, roots, notified_at, claimed_after,
+               claimed_upto
         FROM batch_source WHERE batch_id = :id ORDER BY source
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -278,24 +272,9 @@ def replacing_batches(
     ]
 
 
-def interval_owner(connection: Connection, batch_id: int) -> int:
-    """The batch that has the interval of which an original read a part; itself, if it is no
-    part.
-    """
-    statement = text("""
-        SELECT coalesce((SELECT min(s.remainder_of_batch_id)
-                         FROM batch_source s JOIN batch_source h
-                           ON h.batch_id = s.remainder_of_batch_id AND h.source = s.source
-                              AND h.claimed
-                         WHERE s.batch_id = :id), :id)
-    """)
-    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
-
-
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
-    """A settled original, the further parts of its interval and their replays give way to the
-    batch opened to replace them, which takes over the claims; their failed messages end as
-    superseded; how many batches.
+    """A settled original and its replays give way to the batch opened to replace them, which takes
+    over the claims; their failed messages end as superseded; how many batches.
     """
     keys = {"id": original_id, "successor": successor_id}
     connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
@@ -303,28 +282,16 @@ def supersede_family(connection: Connection, original_id: int, successor_id: int
         text("UPDATE batch_source SET claimed = true WHERE batch_id = :successor"), keys
     )
     connection.execute(
-        text(f"""
+        text("""
         UPDATE failed_message SET status = 'superseded', updated_at = now()
-        WHERE original_batch_id IN ({PARTS}) AND status = 'failed'
+        WHERE original_batch_id = :id AND status = 'failed'
         """),
         keys,
     )
-    statement = text(f"""
-        UPDATE batch SET status = 'superseded'
-        WHERE family_id IN ({PARTS}) AND status = 'settled'
+    statement = text("""
+        UPDATE batch SET status = 'superseded' WHERE family_id = :id AND status = 'settled'
     """)
     return connection.execute(statement, keys).rowcount
-
-
-def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
-    """Undecided batches among the further parts of a batch's interval, their replays, and its
-    own.
-    """
-    statement = text(f"""
-        SELECT batch_id FROM batch
-        WHERE family_id IN ({PARTS}) AND status IN ('open', 'held') ORDER BY 1
-    """)
-    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 
 
 def move_batch(

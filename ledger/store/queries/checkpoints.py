@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.store.queries.batches import PARTS, any_to_follow
+from ledger.store.queries.batches import any_to_follow
 from ledger.store.queries.combines import COMBINES_DUE
 
 
@@ -241,10 +241,10 @@ def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
 
 
 def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:
-    """Those of the states that include a batch, a further part of its interval, or a replay."""
-    statement = text(f"""
+    """Those of the states that include a batch or a replay of it."""
+    statement = text("""
         SELECT DISTINCT c.step FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.step = ANY(:states) AND b.family_id IN ({PARTS})
+        WHERE c.step = ANY(:states) AND b.family_id = :id
         ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "states": list(states)})

@@ -15,8 +15,7 @@ LEFT JOIN dedup_filter f USING (step_run_id)
 WHERE r.state = 'committed' AND b.status = 'settled' AND b.files_expired_at IS NULL
   AND r.step = :sink AND b.batch_id <> :batch_id
   AND NOT EXISTS (
-    SELECT FROM batch n LEFT JOIN batch_source p ON p.remainder_of_batch_id = n.replaces_batch_id
-    WHERE n.batch_id = :batch_id AND b.family_id IN (n.replaces_batch_id, p.batch_id))
+    SELECT FROM batch n WHERE n.batch_id = :batch_id AND b.family_id = n.replaces_batch_id)
 """
 
 

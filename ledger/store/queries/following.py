@@ -21,10 +21,6 @@ AND NOT EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = d.batch_id)
 AND NOT EXISTS (
   SELECT FROM batch_source s JOIN batch_step t ON t.batch_id = s.batch_id AND t.name = s.source
   WHERE s.batch_id = d.batch_id AND s.notified_at IS NULL AND t.notice)
-AND NOT EXISTS (
-  SELECT FROM batch_source h WHERE h.batch_id = d.batch_id AND h.claimed AND h.remainder > (
-    SELECT coalesce(sum(s.roots), 0) FROM batch_source s JOIN batch p USING (batch_id)
-    WHERE s.remainder_of_batch_id = h.batch_id AND s.source = h.source AND p.status = 'settled'))
 AND NOT EXISTS (SELECT {COMBINES_DUE} AND b.batch_id = d.batch_id)
 AND NOT EXISTS (
   SELECT FROM failed_message m JOIN pipeline p ON p.pipeline_id = d.pipeline_id

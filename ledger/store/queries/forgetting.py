@@ -37,7 +37,7 @@ def emits(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[An
           WHERE message_id = ANY (cast(:ids AS bigint[]))
         )
         SELECT b.family_id, b.batch_id, b.files_expired_at, r.folder, s.source, s.emit_run_id,
-               s.first_root, s.remainder_of_batch_id,
+               s.first_root,
                array_agg(a.message_id ORDER BY a.root_id) AS messages,
                array_agg(a.root_id ORDER BY a.root_id) AS roots
         FROM attempt a
@@ -46,7 +46,7 @@ def emits(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[An
                            AND a.root_id < s.first_root + s.roots
         JOIN step_run r ON r.step_run_id = s.emit_run_id
         GROUP BY b.family_id, b.batch_id, b.files_expired_at, r.folder, s.source, s.emit_run_id,
-                 s.first_root, s.remainder_of_batch_id
+                 s.first_root
         ORDER BY b.batch_id, s.source
     """)
     return connection.execute(statement, {"ids": list(message_ids)}).all()

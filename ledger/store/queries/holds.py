@@ -225,7 +225,7 @@ def without_content(connection: Connection, batch_id: int) -> Sequence[Row[Any]]
     """Of a batch on hold the sampled records whose content is not copied yet, as
     ``payloads.missing`` has failed ones."""
     statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id,
+        SELECT s.source, s.emit_run_id, s.first_root,
                array_agg(h.message_id ORDER BY h.root_id) AS messages,
                array_agg(h.root_id ORDER BY h.root_id) AS roots
         FROM hold_sample h
@@ -234,7 +234,7 @@ def without_content(connection: Connection, batch_id: int) -> Sequence[Row[Any]]
         WHERE h.batch_id = :id AND h.content IS NULL AND s.emit_run_id IS NOT NULL
           AND NOT EXISTS (SELECT FROM failed_payload f
                           WHERE f.message_id = h.message_id AND f.forgotten_at IS NOT NULL)
-        GROUP BY s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id ORDER BY s.source
+        GROUP BY s.source, s.emit_run_id, s.first_root ORDER BY s.source
     """)
     return connection.execute(statement, {"id": batch_id}).all()
 

@@ -18,16 +18,16 @@ _CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, so
 
 def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
     """By source of an original, the messages whose content is not kept: source, emit_run_id,
-    first_root, remainder_of_batch_id, messages and their roots (in order)."""
+    first_root, messages and their roots (in order)."""
     statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id,
+        SELECT s.source, s.emit_run_id, s.first_root,
                array_agg(m.message_id ORDER BY m.message_id) AS messages,
                array_agg(m.message_id ORDER BY m.message_id) AS roots
         FROM failed_message m
         JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
         WHERE m.original_batch_id = :id AND s.emit_run_id IS NOT NULL
           AND NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)
-        GROUP BY s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id ORDER BY s.source
+        GROUP BY s.source, s.emit_run_id, s.first_root ORDER BY s.source
     """)
     return connection.execute(statement, {"id": original_batch_id}).all()
 
@@ -35,14 +35,14 @@ def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]
 def claimed(connection: Connection, replay_batch_id: int, source: str) -> Sequence[Row[Any]]:
     """The messages that a replay has claimed of a source, as ``missing`` has them."""
     statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id,
+        SELECT s.source, s.emit_run_id, s.first_root,
                array_agg(m.message_id ORDER BY m.message_id) AS messages,
                array_agg(m.message_id ORDER BY m.message_id) AS roots
         FROM failed_message m
         JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
         WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying'
           AND s.emit_run_id IS NOT NULL
-        GROUP BY s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id
+        GROUP BY s.source, s.emit_run_id, s.first_root
     """)
     return connection.execute(statement, {"id": replay_batch_id, "source": source}).all()
 
@@ -51,7 +51,7 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
     """By replay of an original that read its sources again, and source, the messages that failed in
     it last and whose content is that of an earlier attempt: batch_id, and as ``missing``."""
     statement = text("""
-        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id,
+        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root,
                array_agg(r.message_id ORDER BY r.root_id) AS messages,
                array_agg(r.root_id ORDER BY r.root_id) AS roots
         FROM failed_root r
@@ -62,7 +62,7 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
         WHERE b.family_id = :id AND b.kind = 'replay' AND r.step <> s.source
-        GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id
+        GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root
         ORDER BY b.batch_id, s.source
     """)
     return connection.execute(statement, {"id": original_batch_id}).all()

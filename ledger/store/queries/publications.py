@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, text
 
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to
-# replace, with the further parts of its interval, and whatever that one was opened to replace.
+# replace, and whatever that one was opened to replace.
 _REPLACED = """
 WITH RECURSIVE chain AS (
   SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
@@ -16,11 +16,8 @@ WITH RECURSIVE chain AS (
   UNION
   SELECT b.replaces_batch_id FROM batch b JOIN chain USING (batch_id)
   WHERE b.replaces_batch_id IS NOT NULL
-), part AS (
-  SELECT batch_id FROM chain
-  UNION SELECT s.batch_id FROM batch_source s JOIN chain c ON s.remainder_of_batch_id = c.batch_id
 )
-SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
+SELECT b.batch_id FROM batch b JOIN chain c ON c.batch_id = b.family_id
 """
 
 # Decide what has not been decided of it yet: ``ready`` says of each run whether its files are just
@@ -318,24 +315,6 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
     return [row.batch_id for row in found]
-
-
-def unpublished_of(connection: Connection, interval_owner: int, batch_id: int, sink: str) -> bool:
-    """Whether a sink is yet to publish the batch that has the interval of which ``batch_id``
-    read a part, be it that nothing is decided of that one yet, for records of it are failed
-    (settle="hold").
-    """
-    statement = text("""
-        SELECT EXISTS (
-          SELECT FROM batch h
-          JOIN step_run r ON r.batch_id = h.batch_id AND r.step = :sink AND r.state = 'committed'
-          LEFT JOIN publication x ON x.step_run_id = r.step_run_id
-          WHERE h.batch_id = :interval_owner AND h.status = 'settled'
-            AND x.published_at IS NULL AND x.replaced_at IS NULL
-            AND :interval_owner <> (SELECT family_id FROM batch WHERE batch_id = :id))
-    """)
-    keys = {"interval_owner": interval_owner, "id": batch_id, "sink": sink}
-    return bool(connection.execute(statement, keys).scalar_one())
 
 
 def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:

@@ -55,15 +55,6 @@ CASE
     WHERE m.family_id = f.batch_id AND NOT EXISTS (
       SELECT FROM checkpoint l WHERE l.pipeline_id = c.pipeline_id AND l.step = c.step
         AND l.step_run_id > c.step_run_id)) THEN 'current_state'
-  WHEN f.status = 'settled' AND EXISTS (
-    SELECT FROM batch_source h WHERE h.batch_id = f.batch_id AND h.remainder > 0 AND (
-      h.remainder > (
-        SELECT coalesce(sum(coalesce(r.roots, r.quota)), 0) FROM batch_source r
-        WHERE r.remainder_of_batch_id = h.batch_id AND r.source = h.source)
-      OR EXISTS (
-        SELECT FROM batch_source r JOIN batch q ON q.batch_id = r.batch_id
-        WHERE r.remainder_of_batch_id = h.batch_id AND r.source = h.source
-          AND q.status IN ('open', 'held')))) THEN 'interval_unread'
   -- Outside the window are those with so many newer originals, and one more, for a batch that
   -- replaces another is not compared with that one. A sink that runs has chosen when it began; what
   -- settled up to a day before may have been committed after that, unseen by it.
@@ -86,8 +77,6 @@ CASE
             AND n.batch_id > (SELECT max(m.batch_id) FROM batch m WHERE m.family_id = f.batch_id)
             AND EXISTS (SELECT FROM step_run r WHERE r.batch_id = n.batch_id AND r.step = t.name
                         AND r.state = 'committed')
-            AND NOT EXISTS (SELECT FROM batch_source s WHERE s.batch_id = n.batch_id
-                            AND s.remainder_of_batch_id IS NOT NULL)
           LIMIT greatest(t.dedup_window, 0) + 1) AS newer))) THEN 'dedup_window'
   WHEN {_BEFORE} < (
     SELECT max(moment) FROM (
@@ -103,9 +92,7 @@ CASE
       UNION ALL
       SELECT a.accepted_at FROM acceptance a WHERE a.batch_id = f.batch_id
       UNION ALL  -- a sink that has begun may compare its rows with what has been replaced since
-      SELECT n.settled_at FROM batch n WHERE n.replaces_batch_id IN (
-        SELECT f.batch_id
-        UNION SELECT s.remainder_of_batch_id FROM batch_source s WHERE s.batch_id = f.batch_id)
+      SELECT n.settled_at FROM batch n WHERE n.replaces_batch_id = f.batch_id
     ) AS decided) THEN 'recent'
 END
 """

@@ -39,13 +39,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What an emit run emitted: ``roots`` from ``first_root`` on; ``remainder``: records of its
-    snapshot that are left to other batches.
-    """
+    """What an emit run emitted: ``roots`` from ``first_root`` on."""
 
     first_root: int
     roots: int
-    remainder: int = 0
 
 
 _RUN = """
@@ -205,7 +202,7 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     connection.execute(
         text("""
         UPDATE batch_source
-        SET emit_run_id = NULL, first_root = NULL, roots = NULL, remainder = NULL
+        SET emit_run_id = NULL, first_root = NULL, roots = NULL
         WHERE batch_id = :id
         """),
         {"id": batch_id},
@@ -258,11 +255,10 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
 def set_emitted(
     connection: Connection, batch_id: int, source: str, run_id: int, emitted: Emitted
 ) -> None:
-    """The emit run that counts for a source of a batch, its range of roots, and what it left."""
+    """The emit run that counts for a source of a batch, and its range of roots."""
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots,
-          remainder = :remainder
+        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots
         WHERE batch_id = :batch_id AND source = :source
         """),
         {
@@ -271,7 +267,6 @@ def set_emitted(
             "run": run_id,
             "first_root": emitted.first_root,
             "roots": emitted.roots,
-            "remainder": emitted.remainder,
         },
     )
 
