@@ -18,6 +18,7 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 ORDER = [
     "errors",
     "core",
+    "types",
     "settings",
     "storage",
     "deltas",
