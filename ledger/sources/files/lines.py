@@ -11,7 +11,6 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     IntegerType,
-    MapType,
     StringType,
     StructField,
     StructType,
@@ -19,8 +18,8 @@ from pyspark.sql.types import (
 
 from ledger.core.column_names import ERROR, RAW, TEXT
 from ledger.sources.parsing import keys, numerals, values
-from ledger.sources.parsing.fitting import kept
 from ledger.sources.parsing.typed import CORRUPT
+from ledger.types.spark import NESTED, without_lengths
 
 _RECORD, _EXACT, _TEXTS = "_ackledger_record", "_ackledger_exact", "_ackledger_texts"
 NOT_UTF8 = "not UTF-8"
@@ -114,7 +113,7 @@ def _columns(form: Format) -> list[Column]:
     """The schema's columns; null where a value does not fit, or the file has no such column."""
     made = []
     for one in form.schema.fields:
-        column = F.lit(None).cast(kept(one.dataType))
+        column = F.lit(None).cast(without_lengths(one.dataType))
         if one.name in form.names:
             column = values.converted(_read(form, one), one.dataType, form.format, form.options)
         made.append(column.alias(one.name))
@@ -276,7 +275,7 @@ def _misfit(form: Format) -> Column:
         wrong = made.isNull()
         if not values.plain(one.dataType):
             wrong |= values.misfits(F.col(_RECORD)[one.name], made, one.dataType)
-        if form.format == "json" and isinstance(one.dataType, ArrayType | MapType | StructType):
+        if form.format == "json" and isinstance(one.dataType, NESTED):
             wrong |= _has_misfit(form, text, one.dataType)
         expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))

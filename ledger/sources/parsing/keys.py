@@ -11,6 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from ledger.types.spark import walk
+
 # The blanks of ``str.split``, for Java.
 _BLANKS = (
     r"[\s\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
@@ -64,30 +66,18 @@ def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]
             yield value.isNotNull() & _any(parts), kind.names
         for one in kind.fields:
             yield from _lacking(value[one.name], one.dataType)
-    elif isinstance(kind, ArrayType | MapType) and _has_fields(kind):
+    elif isinstance(kind, ArrayType | MapType) and _names(kind):
         elements, inner = _elements(value, kind)
 
         def lacks(element: Column) -> Column:
             return _any([is_null for is_null, _ in _lacking(element, inner)])
 
-        yield F.coalesce(F.exists(elements, lacks), F.lit(False)), list(_names(inner))
+        yield F.coalesce(F.exists(elements, lacks), F.lit(False)), _names(inner)
 
 
-def _names(kind: DataType) -> Iterator[str]:
+def _names(kind: DataType) -> list[str]:
     """The names of a type's fields, at every depth."""
-    if isinstance(kind, StructType):
-        yield from kind.names
-        for one in kind.fields:
-            yield from _names(one.dataType)
-    elif isinstance(kind, ArrayType | MapType):
-        yield from _names(_inner(kind))
-
-
-def _has_fields(kind: DataType) -> bool:
-    """Whether a type is a STRUCT, or has one as a part."""
-    if isinstance(kind, ArrayType | MapType):
-        return _has_fields(_inner(kind))
-    return isinstance(kind, StructType) and bool(kind.fields)
+    return [name for _, part in walk(kind) if isinstance(part, StructType) for name in part.names]
 
 
 def _inner(kind: ArrayType | MapType) -> DataType:
@@ -105,7 +95,7 @@ def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str
         deeper = [
             _within(F.try_element_at(read, F.lit(one.name)), one.dataType, path + one.name, options)
             for one in kind.fields
-            if _has_fields(one.dataType)
+            if _names(one.dataType)
         ]
         return F.coalesce(_instead(F.map_keys(read), kind.names, path), *deeper)
 

@@ -6,7 +6,7 @@ VARIANT, which has a double of a number that no decimal holds, these are compare
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from ledger.sources.parsing import values
+from ledger.types.spark import NESTED, nullable, rebuilt, walk
 
 MARK = uuid4().hex
 _END = r"(?=\s*+[,\]}])"
@@ -53,7 +54,7 @@ def _allows(options: Mapping[str, str], name: str) -> bool:
 
 def texts(kind: DataType) -> DataType:
     """The type in which marked numbers are read."""
-    return values.rebuilt(kind, lambda _: StringType())
+    return nullable(rebuilt(kind, lambda _: StringType()))
 
 
 def doubtful(
@@ -92,7 +93,7 @@ def _any(conditions: list[Column]) -> Column:
 
 def _got_number(value: Column, kind: DataType) -> Column:
     """Whether a value may be the text of a number, or may have one in it."""
-    if isinstance(kind, ArrayType | MapType | StructType):
+    if isinstance(kind, NESTED):
         return value.isNotNull()
     if not _is_text(kind):
         return F.lit(False)
@@ -122,7 +123,7 @@ def unmarked(text: Column) -> Column:
 def restored(read: Column, exact: Column, kind: DataType) -> Column:
     """What was read, with the texts and decimals of ``exact``: the same of the marked line. A
     VARIANT that has another number than the line is null."""
-    if not any(_leaves(kind)):
+    if not _leaves(kind):
         return read
     if isinstance(kind, ArrayType):
         inner = kind.elementType
@@ -169,15 +170,11 @@ def _is_variant(kind: DataType) -> bool:
     return isinstance(kind, VariantType)
 
 
-def _leaves(kind: DataType, name: str = "") -> Iterator[tuple[str, DataType]]:
+def _leaves(schema: DataType) -> list[tuple[str, DataType]]:
     """The texts, decimals and variants of a type, at every depth, each with the name that stands
     before it, or before the list or map that it is in."""
-    if isinstance(kind, ArrayType):
-        yield from _leaves(kind.elementType, name)
-    elif isinstance(kind, MapType):
-        yield from _leaves(kind.valueType, name)
-    elif isinstance(kind, StructType):
-        for one in kind.fields:
-            yield from _leaves(one.dataType, one.name)
-    elif _is_text(kind) or _is_decimal(kind) or _is_variant(kind):
-        yield name, kind
+    return [
+        (name, kind)
+        for name, kind in walk(schema)
+        if _is_text(kind) or _is_decimal(kind) or _is_variant(kind)
+    ]

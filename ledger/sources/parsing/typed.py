@@ -11,6 +11,7 @@ from pyspark.sql.types import DataType, NullType, StringType, StructField, Struc
 from ledger.core.column_names import ERROR, MESSAGE, RAW, check_names, is_own
 from ledger.errors import DeclarationError, InputError, suggestion
 from ledger.sources.parsing import values
+from ledger.types.spark import nullable
 
 CORRUPT = "_ackledger_corrupt"  # a column of Spark's readers of text
 
@@ -42,9 +43,7 @@ def check_columns(where: str, found: StructType, schema: StructType) -> None:
     be null is a matter of each record."""
     types = {field.name: field.dataType for field in found.fields}
     for field in schema.fields:
-        if field.name not in types or values.nullable(types[field.name]) != values.nullable(
-            field.dataType
-        ):
+        if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
             none = f"no such column{suggestion(field.name, types)}"
             has = types[field.name].simpleString() if field.name in types else none
             raise InputError(
@@ -90,8 +89,8 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
 
 def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
     """A stored value in another type, without loss; null where that cannot be."""
-    kind = values.nullable(kind)
-    if values.nullable(had) == kind:
+    kind = nullable(kind)
+    if nullable(had) == kind:
         return kept
     if isinstance(had, NullType):
         return kept.cast(kind)

@@ -24,7 +24,6 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -34,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from ledger.core.column_names import TEXT
+from ledger.types.spark import nullable, rebuilt, walk
 
 Kind = Callable[[DataType, str], DataType]
 
@@ -72,19 +72,7 @@ _MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
 
 def parsed_type(kind: DataType, format: str) -> DataType:
     """The type that Spark's reader is to make of a field before it is converted."""
-    return rebuilt(kind, partial(_parsed, format))
-
-
-def rebuilt(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
-    """A type with another in the place of each that has no parts."""
-    if isinstance(kind, ArrayType):
-        return ArrayType(rebuilt(kind.elementType, leaf))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, rebuilt(kind.valueType, leaf))
-    if isinstance(kind, StructType):
-        fields = [StructField(one.name, rebuilt(one.dataType, leaf)) for one in kind.fields]
-        return StructType(fields)
-    return leaf(kind)
+    return nullable(rebuilt(kind, partial(_parsed, format)))
 
 
 def _parsed(format: str, kind: DataType) -> DataType:
@@ -146,14 +134,9 @@ def from_text(text: Column, kind: DataType, options: Mapping[str, str]) -> Colum
 
 
 def _changes(kind: DataType) -> bool:
-    """Whether a value is converted after it was read, or a part of it."""
-    if isinstance(kind, ArrayType):
-        return _changes(kind.elementType)
-    if isinstance(kind, MapType):  # of which a key may be there twice
-        return True
-    if isinstance(kind, StructType):
-        return any(_changes(one.dataType) for one in kind.fields)
-    return isinstance(kind, _CONVERTED)
+    """Whether a value is converted after it was read, or a part of it. A map may have a key
+    twice."""
+    return any(isinstance(part, (MapType, *_CONVERTED)) for _, part in walk(kind))
 
 
 def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
@@ -222,13 +205,6 @@ def misfits(read: Column, made: Column, kind: DataType) -> Column:
 def plain(kind: DataType) -> bool:
     """Whether a value that was read is always one of its type, at every depth."""
     return nullable(kind) == kind and not _changes(kind)
-
-
-def nullable(kind: DataType) -> DataType:
-    """A type whose parts may all be null, as Spark reads files and compares with what it has
-    read.
-    """
-    return kind.toNullable() if isinstance(kind, ArrayType | MapType | StructType) else kind
 
 
 def nulls(column: Column, kind: DataType, name: str) -> Iterator[tuple[Column, str]]:

@@ -8,12 +8,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     BooleanType,
     DataType,
-    MapType,
     StringType,
-    StructType,
     VariantType,
 )
 
@@ -23,8 +20,9 @@ from ledger.errors import MASK
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.typed import struct
+from ledger.types.spark import NESTED
 
-_PARTED = (ArrayType, MapType, StructType, VariantType)
+_PARTED = (*NESTED, VariantType)
 
 
 def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redaction:

@@ -15,9 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
-    MapType,
     StringType,
     StructField,
     StructType,
@@ -29,16 +27,17 @@ from ledger.core.outcomes import Drop, FailedRecord
 from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.errors import MASK
 from ledger.pipeline.steps import StageStep
-from ledger.sources.parsing.fitting import Fitting, kept, yielded
 from ledger.sources.parsing.typed import struct
 from ledger.spark.frames.inputs import user_columns
 from ledger.spark.steps.record_rows import Output
+from ledger.types.fitting import Fitting, yielded
+from ledger.types.spark import NESTED, without_lengths
 
 NOTHING = "emitted nothing"
 
 _MARKS = [StructField(FAILED, StringType()), StructField(DROPPED, StringType())]
 _AT_ONCE = 256  # records of which there are dicts
-_MUTABLE = (ArrayType, BinaryType, MapType, StructType, VariantType)
+_MUTABLE = (*NESTED, BinaryType, VariantType)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes, date, Decimal})  # never change
 
 Record = dict[str, Any]
@@ -140,7 +139,7 @@ def run_records(step: StageStep, redact: Redaction, frame: DataFrame) -> DataFra
     declared = struct(step.schema)
     check_names(f"record stage {step.name!r} declares", declared.names)
     # A row that only says why there is none has nulls in every column.
-    nullable = [StructField(f.name, kept(f.dataType)) for f in declared.fields]
+    nullable = [StructField(f.name, without_lengths(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
     telling = _Telling(redact, declared)
     given = frame.select(*user_columns(frame), *apart)

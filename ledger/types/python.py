@@ -1,0 +1,257 @@
+"""Python values of other classes, made values of a column's type, or refused."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from ledger.types.raw_rows import as_json, is_bytes
+
+Row = Sequence[Any]
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+Converter = tuple[Convert, type | None]  # and the class of values that it would leave as they are
+
+_LARGEST_FLOAT = 3.4028235677973366e38
+_NUMERAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBERS = (int, float, Decimal, np.integer, np.floating)
+_OTHER_TEXT = (UUID, time, timedelta, Enum)
+
+
+def converted(converter: Converter | None, values: Row) -> Row:
+    """The values as the converter makes them. Raises whatever a conversion raises: one that cannot
+    be made is refused."""
+    if converter is None:
+        return values
+    convert, plain = converter
+    return [
+        value if value is None or value.__class__ is plain else convert(value) for value in values
+    ]
+
+
+def converter_of(kind: DataType, *, strict: bool) -> Converter | None:
+    """How a value of a type is made; None: Arrow decides. ``strict``: see ``Scalar``."""
+    of = partial(converter_of, strict=strict)
+    if isinstance(kind, ArrayType):
+        return partial(_list, kind, of(kind.elementType)), None
+    if isinstance(kind, MapType):
+        return partial(_pairs, kind, of(kind.keyType), of(kind.valueType)), None
+    if isinstance(kind, StructType):
+        return partial(_fields, kind, [of(field.dataType) for field in kind.fields]), None
+    if isinstance(kind, CharType | VarcharType):
+        return partial(_short, kind.length), None
+    scalar = SCALARS.get(type(kind))
+    if scalar is None:
+        return None
+    convert = scalar.strict if strict else scalar.lenient
+    return convert, None if scalar.check else scalar.plain
+
+
+def _require(fits: bool) -> None:
+    """Refuse a value; the row's reason has its type and itself."""
+    if not fits:
+        raise ValueError
+
+
+def _of(kind: type[T], value: Any) -> T:
+    """The value, which has to be of a class."""
+    if not isinstance(value, kind):
+        raise ValueError
+    return value
+
+
+def _list(kind: ArrayType, element: Converter | None, value: Any) -> Row:
+    _require(isinstance(value, list | tuple | np.ndarray))
+    return _parts(element, list(value), kind.containsNull)
+
+
+def _pairs(kind: MapType, key: Converter | None, item: Converter | None, value: Any) -> Row:
+    pairs = dict(value)
+    keys = _parts(key, list(pairs), False)
+    return list(zip(keys, _parts(item, list(pairs.values()), kind.valueContainsNull), strict=True))
+
+
+def _fields(kind: StructType, converters: list[Converter | None], value: Any) -> dict[str, Any]:
+    _require(isinstance(value, dict) and set(kind.names).issuperset(value))
+    return {
+        field.name: _parts(converter, [value.get(field.name)], field.nullable)[0]
+        for field, converter in zip(kind.fields, converters, strict=True)
+    }
+
+
+def _parts(converter: Converter | None, values: Row, nullable: bool) -> Row:
+    _require(nullable or all(value is not None for value in values))
+    return converted(converter, values)
+
+
+def _integer(value: Any) -> int:
+    _require(not isinstance(value, bool | np.bool_ | str) and int(value) == value)
+    return int(value)
+
+
+def _double(value: Any) -> float:
+    special = isinstance(value, str) and value.lower() in ("nan", "infinity", "-infinity")
+    _require(special or (isinstance(value, _NUMBERS) and not isinstance(value, bool)))
+    return float(value)
+
+
+def _float(value: Any) -> float:
+    number = _double(value)
+    _require(not _LARGEST_FLOAT <= abs(number) < float("inf"))
+    return number
+
+
+def _decimal(value: Any) -> Decimal:
+    _require(not isinstance(value, bool))
+    _require(not isinstance(value, str) or bool(_NUMERAL.fullmatch(value)))
+    return value if isinstance(value, Decimal) else Decimal(str(value))
+
+
+def _number(convert: Convert, value: Any) -> Any:
+    _require(isinstance(value, _NUMBERS))
+    return convert(value)
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=as_json)
+    if isinstance(value, str):
+        return value
+    _require(isinstance(value, _OTHER_TEXT))
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    """Without a NUL character, which PostgreSQL cannot keep."""
+    _require("\0" not in _of(str, value))
+    return str(value)
+
+
+def _short(length: int, value: Any) -> str:
+    _require(len(_text(value)) <= length)
+    return str(value)
+
+
+def _boolean(value: Any) -> bool:
+    _require(value in (0, 1) and isinstance(value, int))
+    return bool(value)
+
+
+def _truth(value: Any) -> bool:
+    _require(isinstance(value, bool | np.bool_))
+    return bool(value)
+
+
+def _binary(value: Any) -> bytes:
+    _require(is_bytes(value))
+    return bytes(value)
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, str):
+        return date.fromisoformat(value)
+    return _day(value)
+
+
+def _day(value: Any) -> date:
+    _require(not isinstance(value, datetime))
+    return _of(date, value)
+
+
+def _moment(value: Any) -> datetime:
+    """In UTC; one without time zone is taken to be so."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    moment = _of(datetime, value)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _local(value: Any) -> datetime:
+    return _moment(value).replace(tzinfo=None)
+
+
+def _instant(value: Any) -> datetime:
+    """Of whole microseconds."""
+    _require(not getattr(value, "nanosecond", False))
+    return _moment(_of(datetime, value))
+
+
+def _wall_clock(value: Any) -> datetime:
+    _require(_of(datetime, value).tzinfo is None)
+    return _instant(value).replace(tzinfo=None)
+
+
+def _without_nul(column: pa.Array) -> bool:
+    """Whether no text has a NUL character, the one that has a byte of 0 in UTF-8."""
+    _, _, content = column.buffers()
+    return content is None or bool(np.frombuffer(content, np.uint8).all())
+
+
+def _without_infinity(column: pa.Array) -> bool:
+    """Whether no number is infinite, as one becomes that is too large."""
+    return not pc.any(pc.is_inf(column)).as_py()
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """How the values of a type without parts are made. ``lenient``: of what a driver returns;
+    ``strict``: of what a person's function yields: nothing is read out of a text, or into one.
+
+    ``plain``: the class of values that need no making, if their column passes ``check``.
+    """
+
+    lenient: Convert
+    strict: Convert
+    plain: type | None = None
+    check: Callable[[pa.Array], bool] | None = None
+
+
+_INTEGER = Scalar(_integer, _integer, int)
+SCALARS: Mapping[type[DataType], Scalar] = {
+    BooleanType: Scalar(_boolean, _truth, bool),
+    ByteType: _INTEGER,
+    ShortType: _INTEGER,
+    IntegerType: _INTEGER,
+    LongType: _INTEGER,
+    FloatType: Scalar(_float, partial(_number, _float), float, _without_infinity),
+    DoubleType: Scalar(_double, partial(_number, _double), float),
+    DecimalType: Scalar(_decimal, partial(_number, _decimal), Decimal),
+    StringType: Scalar(_string, _text, str, _without_nul),
+    BinaryType: Scalar(_binary, _binary, bytes),
+    DateType: Scalar(_date, _day, date),
+    TimestampType: Scalar(_moment, _instant),
+    TimestampNTZType: Scalar(_local, _wall_clock),
+}
