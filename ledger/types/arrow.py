@@ -102,13 +102,13 @@ def text(kind: pa.DataType, word: Word) -> str:
 
 
 def differences(
-    expected: Iterable[pa.Field], rows: Iterable[pa.Field], word: Word, where: str = ""
+    expected: Iterable[pa.Field], actual: Iterable[pa.Field], word: Word, where: str = ""
 ) -> Iterator[str]:
-    """What of the columns of ``rows`` is not as expected, each with the name of the column or of
+    """What of the ``actual`` columns is not as expected, each with the name of the column or of
     its part. The order of columns means nothing, that of the parts of one does. ``word``: of a
     scalar, for messages, and equal for equal types."""
     prefix = f"{where}." if where else ""
-    here, there = ({field.name: field for field in fields} for fields in (expected, rows))
+    here, there = ({field.name: field for field in fields} for fields in (expected, actual))
     for name in (name for name in here if name not in there):
         what = f"{text(here[name].type, word)}, found no such column"
         yield f"column {prefix + name!r}: expected {what}"
@@ -125,13 +125,13 @@ def differences(
             yield from _difference(field, there[name], word, prefix + name)
 
 
-def _difference(expected: pa.Field, row: pa.Field, word: Word, where: str) -> Iterator[str]:
-    if _outline(expected.type, word) == _outline(row.type, word):
-        yield from differences(parts(expected.type), parts(row.type), word, where)
+def _difference(expected: pa.Field, actual: pa.Field, word: Word, where: str) -> Iterator[str]:
+    if _outline(expected.type, word) == _outline(actual.type, word):
+        yield from differences(parts(expected.type), parts(actual.type), word, where)
     else:
-        types = [text(kind, word) for kind in (expected.type, row.type)]
+        types = [text(kind, word) for kind in (expected.type, actual.type)]
         yield f"column {where!r}: expected {types[0]}, found {types[1]}"
-    if row.nullable and not expected.nullable:
+    if actual.nullable and not expected.nullable:
         yield f"column {where!r}: expected never null, found nullable"
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -54,6 +55,7 @@ def require_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
         )
 
 
+@cache
 def word(kind: pa.DataType) -> str | None:
     """A scalar in Delta's words, as deltalake has them; None: Delta has no such type."""
     from deltalake import Schema
