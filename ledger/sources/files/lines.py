@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -260,7 +259,7 @@ def _misfits(form: Format) -> Column:
     ]
     if form.format == "json":
         found.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
-    return reduce(lambda one, other: one | other, found, F.col(_RECORD)[CORRUPT].isNotNull())
+    return values.any_of([F.col(_RECORD)[CORRUPT].isNotNull(), *found])
 
 
 def _misfit(form: Format) -> Column:
@@ -318,12 +317,13 @@ def _not_a_record(form: Format) -> Column:
 
 def _not_json(form: Format, otherwise: str) -> Column:
     """Why a line is no JSON, with the option that allows it if there is one."""
-    single = _options(form)["allowSingleQuotes"].lower() == "true"
+    options = _options(form)
+    single = values.allows(options, "allowSingleQuotes")
     bare = F.regexp_replace(F.col(TEXT), _STRINGS if single else _DOUBLE, '""')
     known = [
         F.when(bare.rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
         for name, (look, advice) in _ALLOWED.items()
-        if _options(form)[name].lower() != "true"
+        if not values.allows(options, name)
     ]
     return F.coalesce(*known, F.lit(otherwise))
 

@@ -5,12 +5,12 @@ Spark's reader takes no notice of them, whatever ``spark.sql.caseSensitive`` is:
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from ledger.sources.parsing.values import allows, any_of
 from ledger.types.spark import walk
 
 # The blanks of ``str.split``, for Java.
@@ -40,21 +40,13 @@ def misspelt(
     ]
     missing = [(values[name].isNull(), [name]) for name in schema.names] + lacking
     reason = _reason(text, schema, "", options)
-    if not any("Quote" in name or "Unquoted" in name for name in options if _allows(options, name)):
+    if not any("Quote" in name or "Unquoted" in name for name in options if allows(options, name)):
         # Looked for by its own name, a column that is there costs nothing.
         looks = [is_null & text.rlike(_looks(names)) for is_null, names in missing]
         escaped = F.contains(text, F.lit("\\")) & text.rlike(_ESCAPED)
         foreign = (F.octet_length(text) != F.length(text)) & text.rlike(_FOREIGN)
-        reason = F.when(_any([*looks, escaped, foreign]), reason)
-    return F.when(_any([is_null for is_null, _ in missing]), reason)
-
-
-def _any(conditions: list[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
-
-
-def _allows(options: Mapping[str, str], name: str) -> bool:
-    return options[name].lower() == "true"
+        reason = F.when(any_of([*looks, escaped, foreign]), reason)
+    return F.when(any_of([is_null for is_null, _ in missing]), reason)
 
 
 def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]]:
@@ -63,14 +55,14 @@ def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]
     if isinstance(kind, StructType):
         parts = [value[name].isNull() for name in kind.names]
         if parts:
-            yield value.isNotNull() & _any(parts), kind.names
+            yield value.isNotNull() & any_of(parts), kind.names
         for one in kind.fields:
             yield from _lacking(value[one.name], one.dataType)
     elif isinstance(kind, ArrayType | MapType) and _names(kind):
         elements, inner = _elements(value, kind)
 
         def lacks(element: Column) -> Column:
-            return _any([is_null for is_null, _ in _lacking(element, inner)])
+            return any_of([is_null for is_null, _ in _lacking(element, inner)])
 
         yield F.coalesce(F.exists(elements, lacks), F.lit(False)), _names(inner)
 

@@ -7,7 +7,6 @@ VARIANT, which has a double of a number that no decimal holds, these are compare
 
 import re
 from collections.abc import Mapping
-from functools import reduce
 from uuid import uuid4
 
 from pyspark.sql import Column
@@ -22,7 +21,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ledger.sources.parsing import values
+from ledger.sources.parsing.values import allows, any_of, parsed_type
 from ledger.types.spark import NESTED, nullable, rebuilt, walk
 
 MARK = uuid4().hex
@@ -41,15 +40,11 @@ _AS_DECIMAL = r"-?+(?:\d{1,38}+|(?=[\d.]{1,39}+(?![\d.]))\d++\.\d++|0\.\d{1,38}+
 
 def _number(options: Mapping[str, str]) -> str:
     """What a number looks like. What is none stays as it is, and is refused where it is parsed."""
-    zeros = "" if _allows(options, "allowNumericLeadingZeros") else r"(?!0\d)"
+    zeros = "" if allows(options, "allowNumericLeadingZeros") else r"(?!0\d)"
     number = rf"-?+{zeros}\d++(?:\.\d++)?+(?:[eE][-+]?+\d++)?+"
-    if _allows(options, "allowNonNumericNumbers"):
+    if allows(options, "allowNonNumericNumbers"):
         number += r"|[-+]?+(?:NaN|INF|Infinity)(?!\w)"
     return f"(?:{number})"
-
-
-def _allows(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "").lower() == "true"
 
 
 def texts(kind: DataType) -> DataType:
@@ -82,13 +77,9 @@ def doubtful(
             condition = text.rlike(named) & condition
         if kept is _is_text:  # one that was made of a number looks like it: no line is searched
             got = [_got_number(read[one.name], one.dataType) for one in schema.fields]
-            condition = _any([*got, read[corrupt].isNotNull()]) & condition
+            condition = any_of([*got, read[corrupt].isNotNull()]) & condition
         conditions.append(condition)
-    return _any(conditions)
-
-
-def _any(conditions: list[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
+    return any_of(conditions)
 
 
 def _got_number(value: Column, kind: DataType) -> Column:
@@ -105,7 +96,7 @@ def _got_number(value: Column, kind: DataType) -> Column:
 def marked(text: Column, options: Mapping[str, str]) -> Column:
     """A line with each number that Spark might change in quotes, with a mark before it."""
     quoted = [r'"[^"\\]*+(?:\\.[^"\\]*+)*+"']
-    if _allows(options, "allowSingleQuotes"):
+    if allows(options, "allowSingleQuotes"):
         quoted.append(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'")
     number = f"(?!{_OWN_TEXT}){_number(options)}{_END}"
     other = "|".join([rf"[^\"'\[:,]++|[\[:,](?!\s*+{number})", *quoted])
@@ -159,7 +150,7 @@ def _digits(number: Column) -> Column:
 
 
 def _is_text(kind: DataType) -> bool:
-    return isinstance(values.parsed_type(kind, "json"), StringType) and not _is_decimal(kind)
+    return isinstance(parsed_type(kind, "json"), StringType) and not _is_decimal(kind)
 
 
 def _is_decimal(kind: DataType) -> bool:

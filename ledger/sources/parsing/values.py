@@ -4,7 +4,7 @@ Spark's readers round decimals, read ``1,5`` as 15, a time of day as today's and
 text as a date. Types of which that is so are read as texts, or wider, and converted here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 
 from pyspark.sql import Column
@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -192,13 +193,12 @@ def misfits(read: Column, made: Column, kind: DataType) -> Column:
             made.isNull() | misfits(F.map_values(read), F.map_values(made), inner)
         )
     if isinstance(kind, StructType):
-        found = [
+        parts = [
             misfits(read[one.name], made[one.name], one.dataType)
             | (F.lit(not one.nullable) & made[one.name].isNull())
             for one in kind.fields
         ]
-        any_of = reduce(lambda one, other: one | other, found, F.lit(False))
-        return F.coalesce(read.isNotNull() & any_of, F.lit(False))
+        return F.coalesce(read.isNotNull() & any_of(parts), F.lit(False))
     return read.isNotNull() & made.isNull()
 
 
@@ -207,16 +207,29 @@ def plain(kind: DataType) -> bool:
     return nullable(kind) == kind and not _changes(kind)
 
 
-def nulls(column: Column, kind: DataType, name: str) -> Iterator[tuple[Column, str]]:
-    """Conditions under which a part of a value is null that may not be, each with the reason."""
+def nulls(
+    column: Column, field: StructField, name: str, within: Column | None = None
+) -> Iterator[tuple[Column, str]]:
+    """Conditions under which a value, or a part of it, is null that may not be, each with the
+    reason. ``within``: the struct that has it."""
+    kind, absent = field.dataType, column.isNull()
+    if not field.nullable:
+        yield absent if within is None else within.isNotNull() & absent, f"{name} is null"
     if isinstance(kind, StructType):
-        for one in kind.fields:
-            part, path = column[one.name], f"{name}.{one.name}"
-            if not one.nullable:
-                yield column.isNotNull() & part.isNull(), f"{path} is null"
-            yield from nulls(part, one.dataType, path)
+        for part in kind.fields:
+            yield from nulls(column[part.name], part, f"{name}.{part.name}", column)
     elif nullable(kind) != kind:
         yield misfits(column, column, kind), f"{name} has a null where none may be"
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Whether one of the conditions is true."""
+    return reduce(lambda first, second: first | second, conditions, F.lit(False))
+
+
+def allows(options: Mapping[str, str], name: str) -> bool:
+    """Whether an option of the reader of JSON is on."""
+    return options.get(name, "").lower() == "true"
 
 
 def textual(kind: DataType) -> bool:
