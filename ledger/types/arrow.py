@@ -107,34 +107,28 @@ def differences(
     """What of the ``actual`` columns is not as expected, each with the name of the column or of
     its part. The order of columns means nothing, that of the parts of one does. ``word``: of a
     scalar, for messages, and equal for equal types."""
-    prefix = f"{where}." if where else ""
     here, there = ({field.name: field for field in fields} for fields in (expected, actual))
-    for name in (name for name in here if name not in there):
-        what = f"{text(here[name].type, word)}, found no such column"
-        yield f"column {prefix + name!r}: expected {what}"
-    for name in (name for name in there if name not in here):
-        what = f"no such column, found {text(there[name].type, word)}"
-        yield f"column {prefix + name!r}: expected {what}"
+    for name in dict.fromkeys([*here, *there]):
+        place = f"{where}.{name}" if where else name
+        yield from _difference(here.get(name), there.get(name), word, place)
     if where and [*here] != [*there] and sorted(here) == sorted(there):
         yield (
             f"parts of column {where!r}: expected them in the order {', '.join(here)}, found"
             f" {', '.join(there)}"
         )
-    for name, field in here.items():
-        if name in there:
-            yield from _difference(field, there[name], word, prefix + name)
 
 
-def _difference(expected: pa.Field, actual: pa.Field, word: Word, where: str) -> Iterator[str]:
-    if _outline(expected.type, word) == _outline(actual.type, word):
-        yield from differences(parts(expected.type), parts(actual.type), word, where)
-    else:
-        types = [text(kind, word) for kind in (expected.type, actual.type)]
+def _difference(
+    expected: pa.Field | None, actual: pa.Field | None, word: Word, where: str
+) -> Iterator[str]:
+    types = [
+        "no such column" if field is None else text(field.type, word)
+        for field in (expected, actual)
+    ]
+    outlines = [kind.partition("<")[0] for kind in types]  # less the parts
+    if expected is None or actual is None or outlines[0] != outlines[1]:
         yield f"column {where!r}: expected {types[0]}, found {types[1]}"
-    if actual.nullable and not expected.nullable:
+    else:
+        yield from differences(parts(expected.type), parts(actual.type), word, where)
+    if expected and actual and actual.nullable and not expected.nullable:
         yield f"column {where!r}: expected never null, found nullable"
-
-
-def _outline(kind: pa.DataType, word: Word) -> str:
-    """A type in the words of a kind, less its parts."""
-    return text(kind, word).partition("<")[0]
