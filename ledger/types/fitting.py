@@ -18,7 +18,8 @@ _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all 
 class Fitting:
     """Fits rows into a schema. It travels to the executors; ``of_table`` and ``yielded`` make it.
 
-    ``strict``: see ``Scalar``. ``what``: begins the reason of a row that does not fit.
+    ``strict``: whether values are taken as ``Scalar.takes`` says. ``what``: begins the reason of a
+    row that does not fit.
     """
 
     def __init__(self, schema: StructType, what: str, *, strict: bool):

@@ -8,38 +8,17 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as T
 
 from ledger.types.raw_rows import as_json, is_bytes
 
 Row = Sequence[Any]
-T = TypeVar("T")
 Convert = Callable[[Any], Any]
 Converter = tuple[Convert, type | None]  # and the class of values that it would leave as they are
 
@@ -60,22 +39,23 @@ def converted(converter: Converter | None, values: Row) -> Row:
     ]
 
 
-def converter_of(kind: DataType, *, strict: bool) -> Converter | None:
-    """How a value of a type is made; None: Arrow decides. ``strict``: see ``Scalar``."""
+def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
+    """How a value of a type is made; None: Arrow decides. ``strict``: whether a value is taken
+    as ``Scalar.takes`` says."""
     of = partial(converter_of, strict=strict)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return partial(_list, kind, of(kind.elementType)), None
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         return partial(_pairs, kind, of(kind.keyType), of(kind.valueType)), None
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         return partial(_fields, kind, [of(field.dataType) for field in kind.fields]), None
-    if isinstance(kind, CharType | VarcharType):
+    if isinstance(kind, T.CharType | T.VarcharType):
         return partial(_short, kind.length), None
     scalar = SCALARS.get(type(kind))
     if scalar is None:
         return None
-    convert = scalar.strict if strict else scalar.lenient
-    return convert, None if scalar.check else scalar.plain
+    make = partial(_strictly, type(kind)) if strict else scalar.make
+    return make, None if scalar.check else scalar.plain
 
 
 def _require(fits: bool) -> None:
@@ -84,25 +64,24 @@ def _require(fits: bool) -> None:
         raise ValueError
 
 
-def _of(kind: type[T], value: Any) -> T:
-    """The value, which has to be of a class."""
-    if not isinstance(value, kind):
-        raise ValueError
-    return value
+def _strictly(kind: type[T.DataType], value: Any) -> Any:
+    scalar = SCALARS[kind]
+    _require(scalar.takes(value))
+    return scalar.make(value)
 
 
-def _list(kind: ArrayType, element: Converter | None, value: Any) -> Row:
+def _list(kind: T.ArrayType, element: Converter | None, value: Any) -> Row:
     _require(isinstance(value, list | tuple | np.ndarray))
     return _parts(element, list(value), kind.containsNull)
 
 
-def _pairs(kind: MapType, key: Converter | None, item: Converter | None, value: Any) -> Row:
+def _pairs(kind: T.MapType, key: Converter | None, item: Converter | None, value: Any) -> Row:
     pairs = dict(value)
     keys = _parts(key, list(pairs), False)
     return list(zip(keys, _parts(item, list(pairs.values()), kind.valueContainsNull), strict=True))
 
 
-def _fields(kind: StructType, converters: list[Converter | None], value: Any) -> dict[str, Any]:
+def _fields(kind: T.StructType, converters: list[Converter | None], value: Any) -> dict[str, Any]:
     _require(isinstance(value, dict) and set(kind.names).issuperset(value))
     return {
         field.name: _parts(converter, [value.get(field.name)], field.nullable)[0]
@@ -138,11 +117,6 @@ def _decimal(value: Any) -> Decimal:
     return value if isinstance(value, Decimal) else Decimal(str(value))
 
 
-def _number(convert: Convert, value: Any) -> Any:
-    _require(isinstance(value, _NUMBERS))
-    return convert(value)
-
-
 def _string(value: Any) -> str:
     if isinstance(value, dict | list):
         return json.dumps(value, default=as_json)
@@ -152,24 +126,13 @@ def _string(value: Any) -> str:
     return str(value)
 
 
-def _text(value: Any) -> str:
-    """Without a NUL character, which PostgreSQL cannot keep."""
-    _require("\0" not in _of(str, value))
-    return str(value)
-
-
 def _short(length: int, value: Any) -> str:
-    _require(len(_text(value)) <= length)
+    _require(len(_strictly(T.StringType, value)) <= length)
     return str(value)
 
 
 def _boolean(value: Any) -> bool:
-    _require(value in (0, 1) and isinstance(value, int))
-    return bool(value)
-
-
-def _truth(value: Any) -> bool:
-    _require(isinstance(value, bool | np.bool_))
+    _require(value in (0, 1) and isinstance(value, int | np.bool_))
     return bool(value)
 
 
@@ -181,12 +144,9 @@ def _binary(value: Any) -> bytes:
 def _date(value: Any) -> date:
     if isinstance(value, str):
         return date.fromisoformat(value)
-    return _day(value)
-
-
-def _day(value: Any) -> date:
-    _require(not isinstance(value, datetime))
-    return _of(date, value)
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise ValueError
+    return value
 
 
 def _moment(value: Any) -> datetime:
@@ -195,23 +155,31 @@ def _moment(value: Any) -> datetime:
         value = datetime.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
-    moment = _of(datetime, value)
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if not isinstance(value, datetime):
+        raise ValueError
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def _local(value: Any) -> datetime:
     return _moment(value).replace(tzinfo=None)
 
 
-def _instant(value: Any) -> datetime:
+def _is(*classes: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, classes)
+
+
+def _is_text(value: Any) -> bool:
+    """Without a NUL character, which PostgreSQL cannot keep."""
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_moment(value: Any) -> bool:
     """Of whole microseconds."""
-    _require(not getattr(value, "nanosecond", False))
-    return _moment(_of(datetime, value))
+    return isinstance(value, datetime) and not getattr(value, "nanosecond", False)
 
 
-def _wall_clock(value: Any) -> datetime:
-    _require(_of(datetime, value).tzinfo is None)
-    return _instant(value).replace(tzinfo=None)
+def _is_local(value: Any) -> bool:
+    return _is_moment(value) and value.tzinfo is None
 
 
 def _without_nul(column: pa.Array) -> bool:
@@ -227,31 +195,30 @@ def _without_infinity(column: pa.Array) -> bool:
 
 @dataclass(frozen=True)
 class Scalar:
-    """How the values of a type without parts are made. ``lenient``: of what a driver returns;
-    ``strict``: of what a person's function yields: nothing is read out of a text, or into one.
-
-    ``plain``: the class of values that need no making, if their column passes ``check``.
+    """How the values of a type without parts are made. ``make``: of what a driver returns, too.
+    ``takes``: whether a person's function may yield a value: nothing is read out of a text, or
+    into one. ``plain``: the class of values that need no making, if their column passes ``check``.
     """
 
-    lenient: Convert
-    strict: Convert
+    make: Convert
+    takes: Callable[[Any], bool]
     plain: type | None = None
     check: Callable[[pa.Array], bool] | None = None
 
 
-_INTEGER = Scalar(_integer, _integer, int)
-SCALARS: Mapping[type[DataType], Scalar] = {
-    BooleanType: Scalar(_boolean, _truth, bool),
-    ByteType: _INTEGER,
-    ShortType: _INTEGER,
-    IntegerType: _INTEGER,
-    LongType: _INTEGER,
-    FloatType: Scalar(_float, partial(_number, _float), float, _without_infinity),
-    DoubleType: Scalar(_double, partial(_number, _double), float),
-    DecimalType: Scalar(_decimal, partial(_number, _decimal), Decimal),
-    StringType: Scalar(_string, _text, str, _without_nul),
-    BinaryType: Scalar(_binary, _binary, bytes),
-    DateType: Scalar(_date, _day, date),
-    TimestampType: Scalar(_moment, _instant),
-    TimestampNTZType: Scalar(_local, _wall_clock),
+_INTEGER = Scalar(_integer, _is(object), int)
+SCALARS: Mapping[type[T.DataType], Scalar] = {
+    T.BooleanType: Scalar(_boolean, _is(bool, np.bool_), bool),
+    T.ByteType: _INTEGER,
+    T.ShortType: _INTEGER,
+    T.IntegerType: _INTEGER,
+    T.LongType: _INTEGER,
+    T.FloatType: Scalar(_float, _is(*_NUMBERS), float, _without_infinity),
+    T.DoubleType: Scalar(_double, _is(*_NUMBERS), float),
+    T.DecimalType: Scalar(_decimal, _is(*_NUMBERS), Decimal),
+    T.StringType: Scalar(_string, _is_text, str, _without_nul),
+    T.BinaryType: Scalar(_binary, _is(object), bytes),
+    T.DateType: Scalar(_date, _is(date), date),
+    T.TimestampType: Scalar(_moment, _is_moment),
+    T.TimestampNTZType: Scalar(_local, _is_local),
 }

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR, RAW, TEXT
 from ledger.sources.parsing import keys, numerals, values
@@ -60,7 +53,7 @@ class Format:
     """
 
     format: str
-    schema: StructType
+    schema: T.StructType
     names: Sequence[str]
     null_value: str | None
     options: Mapping[str, str]
@@ -119,7 +112,7 @@ def _columns(form: Format) -> list[Column]:
     return made
 
 
-def _read(form: Format, field: StructField) -> Column:
+def _read(form: Format, field: T.StructField) -> Column:
     """A field as it was read: of JSON with its numbers as they are written."""
     read, exact = F.col(_RECORD)[field.name], F.col(_EXACT)
     if form.format == "csv":
@@ -151,13 +144,13 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     longest = "_" * max(map(len, [CORRUPT, *types]))
     columns = [
         (
-            StructField(name, kind(types[name], form.format))
+            T.StructField(name, kind(types[name], form.format))
             if name in types
-            else StructField(f"{longest}{number}", StringType())
+            else T.StructField(f"{longest}{number}", T.StringType())
         )
         for number, name in enumerate(form.names)
     ]
-    target = StructType([*columns, StructField(CORRUPT, StringType())])
+    target = T.StructType([*columns, T.StructField(CORRUPT, T.StringType())])
     if form.format == "json":
         return F.from_json(text, target, _options(form))
     csv = {
@@ -218,8 +211,8 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _as_text(kind: DataType, format: str) -> DataType:
-    return StringType()
+def _as_text(kind: T.DataType, format: str) -> T.DataType:
+    return T.StringType()
 
 
 def _error(form: Format) -> Column:
@@ -293,11 +286,11 @@ def _aside(rare: Column) -> Column:
     return F.get(F.transform(F.array(F.lit(0)), lambda _: rare), F.lit(0))
 
 
-def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
+def _has_misfit(form: Format, text: Column, kind: T.DataType) -> Column:
     """Whether a part of a field's JSON is not of its type; Spark leaves it out, and says so of the
     whole record alone."""
-    field = StructField("value", values.parsed_type(kind, form.format))
-    target = StructType([field, StructField(CORRUPT, StringType())])
+    field = T.StructField("value", values.parsed_type(kind, form.format))
+    target = T.StructType([field, T.StructField(CORRUPT, T.StringType())])
     alone = F.concat(F.lit('{"value":'), text, F.lit("}"))
     return F.from_json(alone, target, _options(form))[CORRUPT].isNotNull()
 
@@ -378,8 +371,8 @@ def _json_shape(form: Format) -> list[tuple[Column, Column]]:
     before = F.substring_index(value, "}", 1)
     ends = F.octet_length(before) == F.octet_length(value) - 1
     two = F.concat(F.lit("["), value, F.lit(f',{{"{_END}":1}}]'))
-    end = StructType([StructField(_END, IntegerType())])
-    read = F.from_json(two, ArrayType(end), _options(form))
+    end = T.StructType([T.StructField(_END, T.IntegerType())])
+    read = F.from_json(two, T.ArrayType(end), _options(form))
     single = (F.size(read) == 2) & (F.get(read, F.lit(1))[_END] == 1)
     alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
     well_formed = alone & F.ltrim(value).startswith("{")

@@ -11,15 +11,7 @@ from uuid import uuid4
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    MapType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from ledger.sources.parsing.values import allows, any_of, parsed_type
 from ledger.types.spark import NESTED, nullable, rebuilt, walk
@@ -47,13 +39,13 @@ def _number(options: Mapping[str, str]) -> str:
     return f"(?:{number})"
 
 
-def texts(kind: DataType) -> DataType:
+def texts(kind: T.DataType) -> T.DataType:
     """The type in which marked numbers are read."""
-    return nullable(rebuilt(kind, lambda _: StringType()))
+    return nullable(rebuilt(kind, lambda _: T.StringType()))
 
 
 def doubtful(
-    text: Column, schema: StructType, options: Mapping[str, str], read: Column, corrupt: str
+    text: Column, schema: T.StructType, options: Mapping[str, str], read: Column, corrupt: str
 ) -> Column:
     """Whether a line has a number of which Spark makes another text, or another decimal, and a
     column that might have got it.
@@ -82,7 +74,7 @@ def doubtful(
     return any_of(conditions)
 
 
-def _got_number(value: Column, kind: DataType) -> Column:
+def _got_number(value: Column, kind: T.DataType) -> Column:
     """Whether a value may be the text of a number, or may have one in it."""
     if isinstance(kind, NESTED):
         return value.isNotNull()
@@ -111,20 +103,20 @@ def unmarked(text: Column) -> Column:
     return F.when(F.contains(text, F.lit(MARK)), plain).otherwise(text)
 
 
-def restored(read: Column, exact: Column, kind: DataType) -> Column:
+def restored(read: Column, exact: Column, kind: T.DataType) -> Column:
     """What was read, with the texts and decimals of ``exact``: the same of the marked line. A
     VARIANT that has another number than the line is null."""
     if not _leaves(kind):
         return read
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         inner = kind.elementType
         return F.zip_with(read, exact, lambda one, other: restored(one, other, inner))
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         inner = kind.valueType
         return F.transform_values(
             read, lambda key, one: restored(one, F.try_element_at(exact, key), inner)
         )
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         fields = [
             restored(read[one.name], exact[one.name], one.dataType).alias(one.name)
             for one in kind.fields
@@ -149,19 +141,19 @@ def _digits(number: Column) -> Column:
     return F.regexp_replace(mantissa, "^0+|0+$", "")
 
 
-def _is_text(kind: DataType) -> bool:
-    return isinstance(parsed_type(kind, "json"), StringType) and not _is_decimal(kind)
+def _is_text(kind: T.DataType) -> bool:
+    return isinstance(parsed_type(kind, "json"), T.StringType) and not _is_decimal(kind)
 
 
-def _is_decimal(kind: DataType) -> bool:
-    return isinstance(kind, DecimalType)
+def _is_decimal(kind: T.DataType) -> bool:
+    return isinstance(kind, T.DecimalType)
 
 
-def _is_variant(kind: DataType) -> bool:
-    return isinstance(kind, VariantType)
+def _is_variant(kind: T.DataType) -> bool:
+    return isinstance(kind, T.VariantType)
 
 
-def _leaves(schema: DataType) -> list[tuple[str, DataType]]:
+def _leaves(schema: T.DataType) -> list[tuple[str, T.DataType]]:
     """The texts, decimals and variants of a type, at every depth, each with the name that stands
     before it, or before the list or map that it is in."""
     return [
