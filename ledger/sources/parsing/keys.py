@@ -72,12 +72,10 @@ def _names(kind: DataType) -> list[str]:
     return [name for _, part in walk(kind) if isinstance(part, StructType) for name in part.names]
 
 
-def _inner(kind: ArrayType | MapType) -> DataType:
-    return kind.elementType if isinstance(kind, ArrayType) else kind.valueType
-
-
 def _elements(value: Column, kind: ArrayType | MapType) -> tuple[Column, DataType]:
-    return value if isinstance(kind, ArrayType) else F.map_values(value), _inner(kind)
+    if isinstance(kind, ArrayType):
+        return value, kind.elementType
+    return F.map_values(value), kind.valueType
 
 
 def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str]) -> Column:
