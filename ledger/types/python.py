@@ -54,7 +54,7 @@ def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
     scalar = SCALARS.get(type(kind))
     if scalar is None:
         return None
-    make = partial(_strictly, type(kind)) if strict else scalar.make
+    make = partial(_strictly, scalar.takes, scalar.make) if strict else scalar.make
     return make, None if scalar.check else scalar.plain
 
 
@@ -64,10 +64,10 @@ def _require(fits: bool) -> None:
         raise ValueError
 
 
-def _strictly(kind: type[T.DataType], value: Any) -> Any:
-    scalar = SCALARS[kind]
-    _require(scalar.takes(value))
-    return scalar.make(value)
+def _strictly(takes: Callable[[Any], bool], make: Convert, value: Any) -> Any:
+    if not takes(value):
+        raise ValueError
+    return make(value)
 
 
 def _list(kind: T.ArrayType, element: Converter | None, value: Any) -> Row:
@@ -127,7 +127,7 @@ def _string(value: Any) -> str:
 
 
 def _short(length: int, value: Any) -> str:
-    _require(len(_strictly(T.StringType, value)) <= length)
+    _require(_is_text(value) and len(value) <= length)
     return str(value)
 
 
@@ -164,8 +164,8 @@ def _local(value: Any) -> datetime:
     return _moment(value).replace(tzinfo=None)
 
 
-def _is(*classes: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, classes)
+def _is(classes: type | tuple[type, ...], value: Any) -> bool:
+    return isinstance(value, classes)
 
 
 def _is_text(value: Any) -> bool:
@@ -206,19 +206,19 @@ class Scalar:
     check: Callable[[pa.Array], bool] | None = None
 
 
-_INTEGER = Scalar(_integer, _is(object), int)
+_INTEGER = Scalar(_integer, partial(_is, object), int)
 SCALARS: Mapping[type[T.DataType], Scalar] = {
-    T.BooleanType: Scalar(_boolean, _is(bool, np.bool_), bool),
+    T.BooleanType: Scalar(_boolean, partial(_is, (bool, np.bool_)), bool),
     T.ByteType: _INTEGER,
     T.ShortType: _INTEGER,
     T.IntegerType: _INTEGER,
     T.LongType: _INTEGER,
-    T.FloatType: Scalar(_float, _is(*_NUMBERS), float, _without_infinity),
-    T.DoubleType: Scalar(_double, _is(*_NUMBERS), float),
-    T.DecimalType: Scalar(_decimal, _is(*_NUMBERS), Decimal),
+    T.FloatType: Scalar(_float, partial(_is, _NUMBERS), float, _without_infinity),
+    T.DoubleType: Scalar(_double, partial(_is, _NUMBERS), float),
+    T.DecimalType: Scalar(_decimal, partial(_is, _NUMBERS), Decimal),
     T.StringType: Scalar(_string, _is_text, str, _without_nul),
-    T.BinaryType: Scalar(_binary, _is(object), bytes),
-    T.DateType: Scalar(_date, _is(date), date),
+    T.BinaryType: Scalar(_binary, partial(_is, object), bytes),
+    T.DateType: Scalar(_date, partial(_is, date), date),
     T.TimestampType: Scalar(_moment, _is_moment),
     T.TimestampNTZType: Scalar(_local, _is_local),
 }
