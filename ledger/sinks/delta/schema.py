@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ledger.errors import ConfigurationError, StageError
 from ledger.sinks.base import Rule
+from ledger.sinks.folder import require_partition_columns
 from ledger.types import arrow
 
 if TYPE_CHECKING:
@@ -35,12 +36,8 @@ def require_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
     _require_names(schema.names)
     for field in schema:
         _require_types(field)
+    require_partition_columns("the sink", partition_by, schema.names)
     for name in partition_by:
-        if name not in schema.names:
-            raise StageError(
-                f"the sink is partitioned by {name!r}, which its input lacks; it has "
-                f"{', '.join(schema.names)}: hand the column on, or change partition_by"
-            )
         kind = arrow.text(schema.field(name).type, word)
         if kind not in _IN_FOLDERS:
             raise StageError(
@@ -48,11 +45,6 @@ def require_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
                 " whose text in a folder's name means one value to every reader: cast it in the"
                 " stage, for example to a date or a string"
             )
-    if len(set(partition_by)) == len(schema.names):
-        raise StageError(
-            f"the sink is partitioned by all of its columns, {', '.join(partition_by)}: files need "
-            "at least one column more"
-        )
 
 
 @cache
