@@ -72,7 +72,10 @@ def test_types_in_arrow():
     assert found == pa.schema(
         [("n", pa.int64()), ("d", pa.decimal128(10, 2)), ("at", pa.timestamp("us", "UTC"))]
     )
+    texts = ddl.arrow_schema("a CHAR(3), b varchar ( 3 ), c STRING COLLATE UTF8_LCASE")
+    assert set(texts.types) == {pa.string()}
     assert ddl.arrow_schema("n BIGINT, l ARRAY<INT>") is None
+    assert ddl.arrow_schema("n BIGINT, v VARIANT") is None
 
 
 @pytest.mark.parametrize(
