@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ledger.core import columns as declared
 from ledger.core.connect_server import require_server
 from ledger.core.java import require_java
 from ledger.core.run_request import Interval, RunKey
@@ -24,6 +23,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries.batches import Batch
 from ledger.store.upgrade import connect
+from ledger.types import ddl
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _written(pipeline: Pipeline, step: SinkStep) -> Any:
         schema = before.source.schema
     elif isinstance(before, StageStep):
         schema = before.schema
-    return None if schema is None else declared.arrow_schema(schema)
+    return None if schema is None else ddl.arrow_schema(schema)
 
 
 def _steps(pipeline: Pipeline) -> list[Any]:

@@ -5,7 +5,7 @@ import base64
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,7 @@ from ledger.core.redaction import NOTHING, Redaction, json_texts
 from ledger.errors import MASK
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
+from ledger.types.arrow import rebuilt
 
 MOST_CHARACTERS = 10_000
 _NUL = "\\u0000"  # JSON has it, PostgreSQL's jsonb does not
@@ -198,24 +199,19 @@ def _python(column: pa.Array) -> list[Any]:
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
-        plain = column.cast(_mapped(column.type, _PLAIN))
-        return list(plain.cast(_mapped(column.type, _TEXTUAL)).to_pylist())
+        plain = column.cast(rebuilt(column.type, _local))
+        return list(plain.cast(rebuilt(plain.type, _textual)).to_pylist())
 
 
-_Leaf = tuple[Callable[[pa.DataType], bool], pa.DataType]
-_PLAIN: list[_Leaf] = [(pa.types.is_timestamp, pa.timestamp("us"))]  # without their time zone: UTC
-_TEXTUAL: list[_Leaf] = [(pa.types.is_temporal, pa.string()), (pa.types.is_string, pa.binary())]
+def _local(kind: pa.DataType, _where: str) -> pa.DataType:
+    """Moments without their time zone: UTC."""
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
-def _mapped(kind: pa.DataType, leaves: Sequence[_Leaf]) -> pa.DataType:
-    """A type with other leaves, at any depth."""
-    if pa.types.is_list(kind):
-        return pa.list_(_mapped(kind.value_type, leaves))
-    if pa.types.is_map(kind):
-        return pa.map_(_mapped(kind.key_type, leaves), _mapped(kind.item_type, leaves))
-    if pa.types.is_struct(kind):
-        return pa.struct([(one.name, _mapped(one.type, leaves)) for one in kind])
-    return next((made for fits, made in leaves if fits(kind)), kind)
+def _textual(kind: pa.DataType, _where: str) -> pa.DataType:
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_string(kind) else kind
 
 
 def _located(path: str) -> bool:

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from ledger.core.columns import columns
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.steps import SourceStep
+from ledger.types.ddl import columns
 
 
 def named_columns(pipeline: str, redact: str | Sequence[str]) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from ledger.core.columns import check_types
 from ledger.core.stateful import StatefulSource, StatefulStage
 from ledger.errors import DeclarationError, suggestion
 from ledger.sinks.base import Sink
 from ledger.sources.base import Source
 from ledger.sources.registry import AnySource, source_of
+from ledger.types.ddl import check_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

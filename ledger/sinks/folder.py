@@ -1,11 +1,12 @@
 """What sinks that are folders of files have in common."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
 
-from ledger.errors import DeclarationError, InputError
+from ledger.errors import DeclarationError, InputError, StageError
 from ledger.settings import Settings
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
 
@@ -62,6 +63,21 @@ class FolderSink(_FileOptions):
                     "skip those that begin with _ or a dot, and SQL quotes names by backticks: "
                     "rename the column in the stage before the sink"
                 )
+
+
+def require_partition_columns(sink: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise StageError unless files of these columns can lie in folders by ``names``."""
+    for name in names:
+        if name not in columns:
+            raise StageError(
+                f"{sink} is partitioned by {name!r}, which its input lacks; it has "
+                f"{', '.join(columns)}: hand the column on, or change partition_by"
+            )
+    if names and set(columns) <= set(names):
+        raise StageError(
+            f"{sink} is partitioned by all of its columns, {', '.join(names)}: files need at least"
+            " one column more"
+        )
 
 
 def _require_room(path: str) -> None:

@@ -6,14 +6,13 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import IntegrityError
 from ledger.sinks.base import stage_again
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, stored_file
 
-TRACKING = frozenset(
-    {"_ackledger_root", "_ackledger_roots", "_ackledger_unit"}
-)  # the ledger's own columns beside the user's
+TRACKING = frozenset({ROOT, ROOTS, UNIT})  # the ledger's own columns beside the user's
 MOST_ROWS = 1 << 16
 MOST_BYTES = 64 << 20
 

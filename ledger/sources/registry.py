@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from ledger.core.columns import check_types
 from ledger.core.stateful import StatefulSource
 from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
@@ -12,6 +11,7 @@ from ledger.sources.files.source import FileSource
 from ledger.sources.stateful.kind import Stateful
 from ledger.sources.table.kind import Table
 from ledger.sources.table.source import TableSource
+from ledger.types.ddl import check_types
 
 AnySource = FileSource | TableSource | StatefulSource | Source
 Declared = TypeVar("Declared", bound=type)

@@ -49,7 +49,6 @@ from ledger.sinks.folder import BATCH_FOLDER
 from ledger.sinks.parquet.sink import ParquetSink
 from ledger.sources.base import Source
 from ledger.sources.files.source import FileSource
-from ledger.sources.parsing import fitting
 from ledger.sources.parsing.typed import struct
 from ledger.sources.registry import source_of
 from ledger.spark.job import Job
@@ -60,6 +59,7 @@ from ledger.store.queries import reports
 from ledger.store.queries.batches import Batch, get_batch
 from ledger.store.upgrade import upgrade
 from ledger.testing.faults import Crash, Fault
+from ledger.types.fitting import yielded
 
 Rows = Sequence[Mapping[str, Any]] | DataFrame
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -348,7 +348,7 @@ def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> 
                 raise DeclarationError(f"row {number} of {name!r} has a column {column!r}{hint}")
     fields = [StructField(field.name, field.dataType) for field in schema.fields]
     given = [[row.get(column) for column in schema.names] for row in rows]
-    columns, errors = fitting.yielded(StructType(fields)).fit(given)
+    columns, errors = yielded(StructType(fields)).fit(given)
     for number, error in enumerate(errors, start=1):
         if error is not None:
             raise DeclarationError(f"row {number} of {name!r}: {error.removeprefix('yielded ')}")

@@ -30,7 +30,6 @@ from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import settle_once
 from ledger.cli import running
 from ledger.cli.base import app
-from ledger.core.columns import check_types
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import (
@@ -45,6 +44,7 @@ from ledger.sources import listing
 from ledger.sources.parsing.typed import struct
 from ledger.storage import folders as storage
 from ledger.store import embedded
+from ledger.types.ddl import check_types
 from tests.support.ledgers import emit_replay, one, pipeline, replayed, whole_batch
 from tests.support.runner import END, START
 

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from ledger import FileSource, Pipeline
-from ledger.core import columns as declared
 from ledger.core.java import require_java
 from ledger.errors import ConfigurationError, DeclarationError
+from ledger.types import ddl
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_columns_of_a_schema(schema, found):
     """Names and types are told of DDL and StructTypes alike; text that cannot be told apart
     gives none.
     """
-    assert declared.columns(schema) == found
+    assert ddl.columns(schema) == found
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,14 @@ def test_a_type_that_does_not_exist(schema, says):
 
 def test_types_in_arrow():
     """Plain types are those that Spark hands over; one with parts leaves the whole unknown."""
-    found = declared.arrow_schema("n BIGINT, d DECIMAL(10,2), at TIMESTAMP")
+    found = ddl.arrow_schema("n BIGINT, d DECIMAL(10,2), at TIMESTAMP")
     assert found == pa.schema(
         [("n", pa.int64()), ("d", pa.decimal128(10, 2)), ("at", pa.timestamp("us", "UTC"))]
     )
-    assert declared.arrow_schema("n BIGINT, l ARRAY<INT>") is None
+    texts = ddl.arrow_schema("a CHAR(3), b varchar ( 3 ), c STRING COLLATE UTF8_LCASE")
+    assert set(texts.types) == {pa.string()}
+    assert ddl.arrow_schema("n BIGINT, l ARRAY<INT>") is None
+    assert ddl.arrow_schema("n BIGINT, v VARIANT") is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 ORDER = [
     "errors",
     "core",
+    "types",
     "settings",
     "storage",
     "deltas",
@@ -34,10 +35,6 @@ ORDER = [
 # What of the core needs more than the standard library, and what for.
 NEEDS = {
     "path_templates": {"jinja2"},  # templates are Airflow's
-    "columns": {
-        "pyarrow",
-        "pyspark",
-    },  # a schema that users declare: for its types, and within functions
     "outcomes": {"pyspark"},  # for types
     "stateful": {"pyspark"},
 }

@@ -9,7 +9,7 @@ import pytest
 
 from ledger.airflow import maintenance
 from ledger.batch import source_positions
-from ledger.core import columns, durations, text
+from ledger.core import durations, text
 from ledger.deltas import portions
 from ledger.pipeline import steps
 from ledger.pipeline.pipeline import Pipeline
@@ -19,6 +19,7 @@ from ledger.sources.parsing import values
 from ledger.sources.table import connection
 from ledger.store.connection import QUERY_TIMEOUT
 from ledger.store.queries import pages
+from ledger.types import ddl
 from tests.support.pages import PAGES
 from tests.support.places import ROOT
 
@@ -187,7 +188,7 @@ def test_limits_are_those_of_the_code():
         "lines of one quoted value": multiline.MOST_LINES,
         "fields of a CSV line": lines._MOST_FIELDS,
         "digits of a JSON decimal": (values.MOST_DIGITS, values.MOST_EXPONENT),
-        "a number of JSON in a `VARIANT`": columns.MOST_DIGITS,
+        "a number of JSON in a `VARIANT`": ddl.MOST_DIGITS,
         "characters of a decimal": values.MOST_CHARACTERS,
         "content of a failed record": portions.MOST_DETAIL,
         "a value that a reason quotes": lines._MOST_SHOWN,

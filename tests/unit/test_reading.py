@@ -41,7 +41,7 @@ from ledger.sources.files import lines, multiline
 from ledger.sources.files.reader import _Text
 from ledger.sources.listing import FoundFile, most_records
 from ledger.sources.parsing import numerals
-from ledger.sources.parsing.fitting import yielded
+from ledger.types.fitting import yielded
 from tests.support.footers import set_rows
 
 

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 from ledger.core.outcomes import FailedRecord, dropped
 from ledger.core.redaction import Redaction
 from ledger.core.text import as_reason
-from ledger.sources.parsing.fitting import yielded
 from ledger.spark.steps.records import _Taking, _task, _Telling
+from ledger.types.fitting import yielded
 
 MISFIT = object()
 NOON = datetime(2024, 1, 5, 12)

@@ -24,9 +24,10 @@ from sqlalchemy import create_engine
 from ledger import TableSource
 from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
 from ledger.sources.cursor import from_text, to_text
-from ledger.sources.parsing.fitting import from_raw, of_table, raw
 from ledger.sources.table.moments import MomentForm
 from ledger.sources.table.writers import POLL_SECONDS, Running, outwait
+from ledger.types.fitting import of_table
+from ledger.types.raw_rows import from_raw, raw
 
 URL = "postgresql+psycopg2://reader:secret@host:5433/shop?options=-csecret"
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

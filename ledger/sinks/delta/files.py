@@ -124,19 +124,21 @@ class TableFolder:
                 return False
         return True
 
-    def write_columns(self, columns: list[dict[str, Any]]) -> None:
+    def write_columns(self, schema: pa.Schema) -> None:
         """Keep the columns of a table that is still to be made, by whoever publishes first."""
-        self._write(self._columns, {"columns": columns})
+        from deltalake import Schema
 
-    def read_columns(self) -> list[dict[str, Any]] | None:
-        """The columns, as kept by the latest who was asked; None if nobody was."""
+        self._write(self._columns, json.loads(Schema.from_arrow(schema).to_json()))
+
+    def read_columns(self) -> pa.Schema | None:
+        """The columns of the latest check; None if there was none."""
+        from deltalake import Schema
+
         try:
-            kept: list[dict[str, Any]] = json.loads(self._fs.cat_file(self._stored(self._columns)))[
-                "columns"
-            ]
+            text = self._fs.cat_file(self._stored(self._columns)).decode()
         except FileNotFoundError:
             return None
-        return kept
+        return pa.schema(Schema.from_json(text).to_arrow())
 
     def file_schema(self, file: TableFile) -> pa.Schema:
         """The schema of a staged file, by its footer."""

@@ -27,18 +27,17 @@ from ledger.errors import (
 from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.sinks.delta.schema import (
-    Json,
-    delta_fields,
-    file_fields,
-    nullable,
     require_checked,
+    require_columns,
     require_fit,
     require_partitions,
     require_plain,
     required,
-    table_fields,
+    table_columns,
     table_rules,
 )
+from ledger.sinks.staged_files import user_schema
+from ledger.types.arrow import nullable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -51,10 +50,10 @@ _REPLACED = 2**63 - 1  # the recorded version of a batch whose rows another batc
 
 @dataclass(frozen=True)
 class _Staged:
-    """What a delivery adds. ``fields``: the user's columns in the files, None if there are none."""
+    """What a delivery adds. ``schema``: the user's columns in the files; None: there are none."""
 
     files: list[TableFile]
-    fields: list[Json] | None
+    schema: pa.Schema | None
 
 
 class DeltaPublisher:
@@ -86,25 +85,26 @@ class DeltaPublisher:
         """
         self._look(schema, by_row=by_row)
         if self._open() is None:
-            self._folder.write_columns(delta_fields(schema, self._partition_by))
+            self._folder.write_columns(nullable(schema))
 
     def look(self, schema: pa.Schema | None) -> None:
         """See ``Publisher``."""
         self._look(schema, by_row=True)
 
     def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
-        fields = None if schema is None else delta_fields(schema, self._partition_by)
+        if schema is not None:
+            require_columns(schema, self._partition_by)
         table = self._open()
         if table is not None:
             self._require_taking(table)
-            if fields is None:
+            if schema is None:
                 return
-            columns = table_fields(table)
+            columns = table_columns(table)
             if by_row:
-                columns = [{**column, "nullable": True} for column in columns]
+                columns = pa.schema([column.with_nullable(True) for column in columns])
             else:  # of NOT NULL the columns themselves say whether they keep to it
                 require_checked(table, required(table).values())
-            require_fit(fields, columns, f"Delta table {self._path}")
+            require_fit(schema, columns, f"Delta table {self._path}")
             return
         if found := self._folder.strangers():
             raise ConfigurationError(
@@ -181,7 +181,7 @@ class DeltaPublisher:
         self._folder.let_read(files)
         self._folder.write_list(delivery.batch_id, delivery.version, files)
         reached("files listed", delivery.sink)
-        return _Staged(files, file_fields(self._folder.file_schema(files[0])) if files else None)
+        return _Staged(files, user_schema(self._folder.file_schema(files[0])) if files else None)
 
     def _open(self) -> "DeltaTable | None":
         """The table at its newest version, or None."""
@@ -199,26 +199,25 @@ class DeltaPublisher:
         require_plain(table)
         require_partitions(self._partition_by, table)
 
-    def _require_files_fit(self, staged: _Staged, columns: list[Json], place: str) -> None:
+    def _require_files_fit(self, staged: _Staged, columns: pa.Schema, place: str) -> None:
         """Files lack partition columns, and columns that the user has added since: these are
         null then. Spark writes everything nullable.
         """
-        if staged.fields is None:
+        if staged.schema is None:
             return
-        names = {field["name"] for field in staged.fields}
-        held = [
+        expected = [
             column
             for column in columns
-            if column["name"] not in self._partition_by
-            and (column["name"] in names or not column["nullable"])
+            if column.name not in self._partition_by
+            and (column.name in staged.schema.names or not column.nullable)
         ]
-        require_fit(nullable(staged.fields), nullable(held), place)
+        require_fit(nullable(staged.schema), nullable(pa.schema(expected)), place)
 
     def _create(self, staged: _Staged) -> None:
         """Make the table, unless somebody else just did. Its columns are nullable, as in Spark's
         files.
         """
-        from deltalake import CommitProperties, DeltaTable, Schema
+        from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError
 
         columns = self._folder.read_columns()
@@ -228,11 +227,10 @@ class DeltaPublisher:
                 " Run the sink again: in Airflow clear the task that ran it"
             )
         self._require_files_fit(staged, columns, f"Delta table {self._path}, which is to be made")
-        struct = json.dumps({"type": "struct", "fields": nullable(columns)})
         try:
             DeltaTable.create(
                 self._path,
-                Schema.from_json(struct),
+                columns,
                 partition_by=list(self._partition_by),
                 # A retry would commit these columns over those of the table that came between.
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -290,7 +288,7 @@ class DeltaPublisher:
             if condition not in checked and self._folder.never_null(staged.files, name):
                 checked.add(condition)
         require_checked(table, checked)
-        self._require_files_fit(staged, table_fields(table), f"Delta table {self._path}")
+        self._require_files_fit(staged, table_columns(table), f"Delta table {self._path}")
         removed = self._to_remove(table, delivery)
 
         try:

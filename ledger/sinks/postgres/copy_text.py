@@ -10,10 +10,11 @@ import pyarrow.csv
 import pyarrow.types as t
 
 from ledger.errors import StageError
-from ledger.sinks.postgres.types import is_list
+from ledger.types.arrow import is_list, scalar, utc
 
 _OPTIONS = pa.csv.WriteOptions(include_header=False)  # text in quotes, null as nothing
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype="S2")
+_ESCAPED = ("string", "binary")  # the text of bytes has a backslash
 _CONTROLS = [chr(code) for code in range(32)]
 
 
@@ -43,7 +44,7 @@ class _NoCounterpartError(Exception):
 
 def _refuse_nul(batch: pa.RecordBatch) -> None:
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        if _is_text(array.type) and pc.any(pc.match_substring(array, "\0")).as_py():
+        if scalar(array.type) == "string" and pc.any(pc.match_substring(array, "\0")).as_py():
             raise StageError(
                 f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold:"
                 " remove it in the stage before the sink"
@@ -56,13 +57,9 @@ def _copied(array: pa.Array) -> pa.Array:
     kind = array.type
     if is_list(kind):
         return _array_literals(array)
-    if _is_binary(kind):
+    if scalar(kind) == "binary":
         return _hex(array)
-    if t.is_timestamp(kind) and kind.tz is not None:
-        return array.cast(pa.timestamp(kind.unit, "UTC"))
-    if t.is_date64(kind):
-        return array.cast(pa.date32())
-    return array
+    return array.cast(pa.date32() if t.is_date64(kind) else utc(kind))
 
 
 def _text(array: pa.Array) -> pa.Array:
@@ -73,7 +70,7 @@ def _text(array: pa.Array) -> pa.Array:
 def _array_literals(array: pa.Array) -> pa.Array:
     values = _decoded(pc.list_flatten(array))
     text = _text(values)
-    if _is_text(values.type) or _is_binary(values.type):
+    if scalar(values.type) in _ESCAPED:
         text = _replaced(_replaced(text, "\\", "\\\\"), '"', '\\"')
     text = pc.fill_null(_joined('"', text, '"'), "NULL")
     return _bracketed("{", array, text, "}")
@@ -102,7 +99,7 @@ def _json_values(array: pa.Array) -> pa.Array:
 
 def _json_text(array: pa.Array) -> pa.Array:
     text = _text(array)
-    if _is_binary(array.type) or _is_text(array.type):
+    if scalar(array.type) in _ESCAPED:
         text = _replaced(_replaced(text, "\\", "\\\\"), '"', '\\"')
         if pc.any(pc.match_substring_regex(text, "[\\x00-\\x1f]")).as_py():
             for code in _CONTROLS:
@@ -172,11 +169,3 @@ def _decoded(array: pa.Array) -> pa.Array:
     if t.is_string_view(array.type) or t.is_large_string(array.type):
         return array.cast(pa.string())
     return array
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(t.is_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind))

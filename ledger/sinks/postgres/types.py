@@ -1,5 +1,6 @@
 """Which columns of PostgreSQL hold which columns of Arrow, without a loss."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -9,66 +10,66 @@ from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.types import TypeEngine
 
 from ledger.sinks.postgres.table import TargetColumn, TargetTable
+from ledger.types.arrow import is_list, nested, parts, plain, scalar
 
-_JSON = ("json", "jsonb")
-_DIGITS = {"int16": 5, "int32": 10, "int64": 19, "uint64": 20}
-_INTEGERS = ["int2", "int4", "int8"]
-# Named by the type that a new table would have.
-_HOLDERS = {
-    "bool": ["bool"],
-    "int16": [*_INTEGERS, "float4", "float8"],
-    "int32": [*_INTEGERS[1:], "float8"],
-    "int64": _INTEGERS[2:],
-    "uint64": [],
-    "float32": ["float4", "float8"],
-    "float64": ["float8"],
-    "binary": ["bytea"],
-    "date": ["date"],
-    "time": ["time"],
-    "timestamp": ["timestamp"],
-    "timestamptz": ["timestamptz"],
-}
-_NEW: dict[str, TypeEngine[Any]] = {
-    "bool": sa.Boolean(),
-    "int16": sa.SmallInteger(),
-    "int32": sa.Integer(),
-    "int64": sa.BigInteger(),
-    "uint64": sa.Numeric(20, 0),
-    "float32": sa.REAL(),
-    "float64": sa.DOUBLE_PRECISION(),
-    "string": sa.Text(),
-    "binary": pg.BYTEA(),
-    "date": sa.Date(),
-    "time": pg.TIME(),
-    "timestamp": pg.TIMESTAMP(),
-    "timestamptz": pg.TIMESTAMP(timezone=True),
+
+@dataclass(frozen=True)
+class _Type:
+    """A type of PostgreSQL. ``new``: of a new column; ``holders``: types that hold each value;
+    ``digits``: of the longest integer, for a numeric."""
+
+    new: TypeEngine[Any]
+    holders: str
+    digits: int | None = None
+
+
+# By the names of Arrow's scalars. A decimal is a numeric of its own size.
+_TYPES = {
+    "bool": _Type(sa.Boolean(), "bool"),
+    "int8": _Type(sa.SmallInteger(), "int2 int4 int8 float4 float8", digits=3),
+    "uint8": _Type(sa.SmallInteger(), "int2 int4 int8 float4 float8", digits=3),
+    "int16": _Type(sa.SmallInteger(), "int2 int4 int8 float4 float8", digits=5),
+    "uint16": _Type(sa.Integer(), "int4 int8 float8", digits=5),
+    "int32": _Type(sa.Integer(), "int4 int8 float8", digits=10),
+    "uint32": _Type(sa.BigInteger(), "int8", digits=10),
+    "int64": _Type(sa.BigInteger(), "int8", digits=19),
+    "uint64": _Type(sa.Numeric(20, 0), "", digits=20),
+    "halffloat": _Type(sa.REAL(), "float4 float8"),
+    "float": _Type(sa.REAL(), "float4 float8"),
+    "double": _Type(sa.DOUBLE_PRECISION(), "float8"),
+    "string": _Type(sa.Text(), ""),  # see _FROM_TEXT
+    "binary": _Type(pg.BYTEA(), "bytea"),
+    "date": _Type(sa.Date(), "date"),
+    "time": _Type(pg.TIME(), "time"),
+    "timestamp": _Type(pg.TIMESTAMP(), "timestamp"),
+    "timestamptz": _Type(pg.TIMESTAMP(timezone=True), "timestamptz"),
 }
 # Text, enums, network addresses, uuid and the like: the server reads each of them from text.
 _FROM_TEXT = "SEIUTG"
+_JSON = ("json", "jsonb")
 
 
 def column_type(kind: pa.DataType) -> TypeEngine[Any] | None:
     """The type of a new column for values of ``kind``; None if PostgreSQL has no counterpart."""
-    kind = plain(kind)
     if is_list(kind) and not nested(kind.value_type):
         element = column_type(kind.value_type)
         return None if element is None else pg.ARRAY(element)
     if nested(kind):
         return pg.JSONB() if _json_parts(kind) else None
+    kind, own = plain(kind), _TYPES.get(scalar(kind))
     if t.is_decimal(kind):
-        known = 0 <= kind.scale <= kind.precision
-        return sa.Numeric(kind.precision, kind.scale) if known else sa.Numeric()
-    return _NEW.get(_family(kind) or "")
+        has_size = 0 <= kind.scale <= kind.precision
+        return sa.Numeric(kind.precision, kind.scale) if has_size else sa.Numeric()
+    return own.new if own else None
 
 
 def fits(kind: pa.DataType, column: TargetColumn) -> bool:
     """Whether every value of ``kind`` has one in the column that means the same."""
-    kind = plain(kind)
     if nested(kind) and column.base in _JSON:
         return _json_parts(kind)
     if is_list(kind) and column.element is not None:
-        return not nested(kind.value_type) and _fits_base(kind.value_type, column, column.element)
-    return not nested(kind) and column.element is None and _fits_base(kind, column, column.base)
+        return not nested(kind.value_type) and _holds(column, column.element, kind.value_type)
+    return not nested(kind) and column.element is None and _holds(column, column.base, kind)
 
 
 def json_columns(schema: pa.Schema, table: TargetTable) -> frozenset[str]:
@@ -76,37 +77,24 @@ def json_columns(schema: pa.Schema, table: TargetTable) -> frozenset[str]:
     return frozenset(
         field.name
         for field in schema
-        if nested(plain(field.type)) and table.columns[field.name].base in _JSON
+        if nested(field.type) and table.columns[field.name].base in _JSON
     )
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
-    """The type of a dictionary's values, or the type itself."""
-    return kind.value_type if t.is_dictionary(kind) else kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether values are lists, of whatever layout."""
-    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
-
-
-def nested(kind: pa.DataType) -> bool:
-    """Whether values have parts."""
-    return bool(is_list(kind) or t.is_struct(kind) or t.is_map(kind))
-
-
-def _fits_base(kind: pa.DataType, column: TargetColumn, base: str) -> bool:
-    kind = plain(kind)
-    family = _family(kind)
-    if family == "string":
+def _holds(column: TargetColumn, base: str, kind: pa.DataType) -> bool:
+    """Whether a column, or an array, of ``base`` holds each scalar of ``kind``."""
+    kind, own = plain(kind), _TYPES.get(scalar(kind))
+    if t.is_decimal(kind):
+        return base == "numeric" and _room(column.modifier, kind.precision - kind.scale, kind.scale)
+    if own is None:
+        return False
+    if scalar(kind) == "string":
         return base != "bytea" and column.category in _FROM_TEXT
-    if base == "numeric" and t.is_decimal(kind):
-        return _room(column.modifier, kind.precision - kind.scale, kind.scale)
-    if base == "numeric" and family in _DIGITS:
-        return _room(column.modifier, _DIGITS[family], 0)
+    if base == "numeric" and own.digits is not None:
+        return _room(column.modifier, own.digits, 0)
     if base.startswith("time") and 0 <= column.modifier < 6:
         return False  # it rounds
-    return base in _HOLDERS.get(family or "", ())
+    return base in own.holders.split()
 
 
 def _room(modifier: int, whole: int, scale: int) -> bool:
@@ -117,33 +105,10 @@ def _room(modifier: int, whole: int, scale: int) -> bool:
     return scale_there >= scale and precision - scale_there >= whole
 
 
-def _family(kind: pa.DataType) -> str | None:
-    """The values' family, as in ``_NEW``; None if PostgreSQL has no such scalar."""
-    if t.is_integer(kind):
-        signed = kind.bit_width if t.is_signed_integer(kind) else kind.bit_width * 2
-        return "uint64" if signed > 64 else f"int{max(16, signed)}"
-    if t.is_floating(kind):
-        return f"float{max(32, kind.bit_width)}"
-    if t.is_timestamp(kind):  # it keeps microseconds
-        return None if kind.unit == "ns" else "timestamp" if kind.tz is None else "timestamptz"
-    if t.is_time(kind):
-        return None if kind.unit == "ns" else "time"
-    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
-        return "string"
-    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
-        return "binary"
-    return "date" if t.is_date(kind) else "bool" if t.is_boolean(kind) else None
-
-
 def _json_parts(kind: pa.DataType) -> bool:
     """Whether JSON can hold the values."""
-    kind = plain(kind)
-    if is_list(kind):
-        return _json_parts(kind.value_type)
-    if t.is_map(kind):
-        return (
-            not nested(kind.key_type) and _json_parts(kind.key_type) and _json_parts(kind.item_type)
-        )
-    if t.is_struct(kind):
-        return all(_json_parts(field.type) for field in kind)
-    return _family(kind) is not None or t.is_decimal(kind)
+    if t.is_map(kind) and nested(kind.key_type):
+        return False
+    if nested(kind):
+        return all(_json_parts(part.type) for part in parts(kind))
+    return column_type(kind) is not None

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.core import path_templates
-from ledger.core.columns import columns
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError
@@ -14,6 +13,7 @@ from ledger.sources import listing
 from ledger.sources.base import Offer, Scope, Sought, Source, SourceReader
 from ledger.sources.files.source import FileSource
 from ledger.sources.listing import FoundFile
+from ledger.types.ddl import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

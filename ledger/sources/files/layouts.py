@@ -16,33 +16,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.typed import check_columns
+from ledger.types.arrow import plain, rebuilt
 
 _log = logging.getLogger(__name__)
 
-# Unsigned integers, as Spark reads them.
-_WIDENED = {
-    pa.uint8(): ShortType(),
-    pa.uint16(): IntegerType(),
-    pa.uint32(): LongType(),
-    pa.uint64(): DecimalType(20, 0),
+# What Spark reads as another type. Moments of seconds are none of Parquet's: see _parquet_footer.
+_READ_AS = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.timestamp("s"): pa.timestamp("us", "UTC"),
 }
 _NO_CODEC = ("BROTLI", "LZO")
 
@@ -208,20 +199,23 @@ def _first_line(path: str) -> str | None:
 def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
     """The columns of ``names`` as Spark reads them, and the number of records."""
     try:
-        with opened(path) as stream, pq.ParquetFile(stream) as file:
+        # INT96 is a moment in UTC, as Hive and Impala write it: it shows by a unit that Parquet
+        # has not.
+        with (
+            opened(path) as stream,
+            pq.ParquetFile(stream, coerce_int96_timestamp_unit="s") as file,
+        ):
             metadata, arrow = file.metadata, file.schema_arrow
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
     _check_codecs(path, metadata, names)
     _check_row_groups(path, metadata)
-    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
-    physical = iter([column.physical_type for column in columns])
-    fields = []
-    for field in arrow:
-        # The leaves of all columns follow each other as their columns do.
-        own = iter([next(physical) for _ in range(_leaves(field.type))])
-        if field.name in names:
-            fields.append(StructField(field.name, _spark_type(path, field.name, field.type, own)))
+    read_as = partial(_read_as, path)
+    fields = [
+        StructField(field.name, from_arrow_type(rebuilt(field.type, read_as, field.name)))
+        for field in arrow
+        if field.name in names
+    ]
     return StructType(fields), int(metadata.num_rows)
 
 
@@ -235,20 +229,6 @@ def _check_row_groups(path: str, metadata: pq.FileMetaData) -> None:
             f" found {rows} in the row groups that it lists. Write the file again, then run this"
             " again"
         )
-
-
-def _leaves(kind: pa.DataType) -> int:
-    """The columns of Parquet that a column of Arrow is made of."""
-    parts = _parts(kind)
-    return sum(_leaves(part.type) for part in parts) if parts else 1
-
-
-def _parts(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [kind.value_field]
-    return list(kind) if pa.types.is_struct(kind) else []
 
 
 def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
@@ -265,34 +245,21 @@ def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) ->
                 )
 
 
-def _spark_type(path: str, name: str, kind: pa.DataType, physical: Iterator[str]) -> DataType:
-    """A column's type as Spark reads it. Raises InputError where it would not, with the way out.
-
-    ``physical``: the types of its leaves in the file.
-    """
-    parts = [_spark_type(path, f"{name}.{part.name}", part.type, physical) for part in _parts(kind)]
-    if pa.types.is_map(kind):
-        return MapType(parts[0], parts[1])
-    if pa.types.is_struct(kind):
-        names = [part.name for part in kind]
-        return StructType([StructField(*one) for one in zip(names, parts, strict=True)])
-    if parts:
-        return ArrayType(parts[0])
-    if next(physical) == "INT96":  # a moment in UTC, as Hive and Impala write it
-        return TimestampType()
-    if pa.types.is_dictionary(kind):  # as pandas writes categories; the file holds their values
-        kind = kind.value_type
-    if kind in _WIDENED:
-        return _WIDENED[kind]
+def _read_as(path: str, kind: pa.DataType, where: str) -> pa.DataType:
+    """The type of which Spark reads a scalar. Raises InputError where it would not, with the way
+    out."""
+    kind = plain(kind)  # as pandas writes categories; the file holds their values
+    kind = _READ_AS.get(kind, kind)
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         raise InputError(
-            f"{path}: column {name} holds nanoseconds, which Spark does not read: write it "
+            f"{path}: column {where} holds nanoseconds, which Spark does not read: write it "
             "with microseconds, with pyarrow coerce_timestamps='us'"
         )
     try:
-        return from_arrow_type(kind)
+        from_arrow_type(kind)
     except PySparkException as exc:
         raise InputError(
-            f"{path}: column {name} is of type {kind}, which Spark does not read: "
+            f"{path}: column {where} is of type {kind}, which Spark does not read: "
             "write it as another type"
         ) from exc
+    return kind

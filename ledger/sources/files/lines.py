@@ -3,24 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR, RAW, TEXT
 from ledger.sources.parsing import keys, numerals, values
-from ledger.sources.parsing.fitting import kept
 from ledger.sources.parsing.typed import CORRUPT
+from ledger.types.spark import NESTED, without_lengths
 
 _RECORD, _EXACT, _TEXTS = "_ackledger_record", "_ackledger_exact", "_ackledger_texts"
 NOT_UTF8 = "not UTF-8"
@@ -62,7 +53,7 @@ class Format:
     """
 
     format: str
-    schema: StructType
+    schema: T.StructType
     names: Sequence[str]
     null_value: str | None
     options: Mapping[str, str]
@@ -114,14 +105,14 @@ def _columns(form: Format) -> list[Column]:
     """The schema's columns; null where a value does not fit, or the file has no such column."""
     made = []
     for one in form.schema.fields:
-        column = F.lit(None).cast(kept(one.dataType))
+        column = F.lit(None).cast(without_lengths(one.dataType))
         if one.name in form.names:
             column = values.converted(_read(form, one), one.dataType, form.format, form.options)
         made.append(column.alias(one.name))
     return made
 
 
-def _read(form: Format, field: StructField) -> Column:
+def _read(form: Format, field: T.StructField) -> Column:
     """A field as it was read: of JSON with its numbers as they are written."""
     read, exact = F.col(_RECORD)[field.name], F.col(_EXACT)
     if form.format == "csv":
@@ -153,13 +144,13 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     longest = "_" * max(map(len, [CORRUPT, *types]))
     columns = [
         (
-            StructField(name, kind(types[name], form.format))
+            T.StructField(name, kind(types[name], form.format))
             if name in types
-            else StructField(f"{longest}{number}", StringType())
+            else T.StructField(f"{longest}{number}", T.StringType())
         )
         for number, name in enumerate(form.names)
     ]
-    target = StructType([*columns, StructField(CORRUPT, StringType())])
+    target = T.StructType([*columns, T.StructField(CORRUPT, T.StringType())])
     if form.format == "json":
         return F.from_json(text, target, _options(form))
     csv = {
@@ -220,8 +211,8 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _as_text(kind: DataType, format: str) -> DataType:
-    return StringType()
+def _as_text(kind: T.DataType, format: str) -> T.DataType:
+    return T.StringType()
 
 
 def _error(form: Format) -> Column:
@@ -261,7 +252,7 @@ def _misfits(form: Format) -> Column:
     ]
     if form.format == "json":
         found.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
-    return reduce(lambda one, other: one | other, found, F.col(_RECORD)[CORRUPT].isNotNull())
+    return values.any_of([F.col(_RECORD)[CORRUPT].isNotNull(), *found])
 
 
 def _misfit(form: Format) -> Column:
@@ -276,7 +267,7 @@ def _misfit(form: Format) -> Column:
         wrong = made.isNull()
         if not values.plain(one.dataType):
             wrong |= values.misfits(F.col(_RECORD)[one.name], made, one.dataType)
-        if form.format == "json" and isinstance(one.dataType, ArrayType | MapType | StructType):
+        if form.format == "json" and isinstance(one.dataType, NESTED):
             wrong |= _has_misfit(form, text, one.dataType)
         expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))
@@ -295,11 +286,11 @@ def _aside(rare: Column) -> Column:
     return F.get(F.transform(F.array(F.lit(0)), lambda _: rare), F.lit(0))
 
 
-def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
+def _has_misfit(form: Format, text: Column, kind: T.DataType) -> Column:
     """Whether a part of a field's JSON is not of its type; Spark leaves it out, and says so of the
     whole record alone."""
-    field = StructField("value", values.parsed_type(kind, form.format))
-    target = StructType([field, StructField(CORRUPT, StringType())])
+    field = T.StructField("value", values.parsed_type(kind, form.format))
+    target = T.StructType([field, T.StructField(CORRUPT, T.StringType())])
     alone = F.concat(F.lit('{"value":'), text, F.lit("}"))
     return F.from_json(alone, target, _options(form))[CORRUPT].isNotNull()
 
@@ -319,12 +310,13 @@ def _not_a_record(form: Format) -> Column:
 
 def _not_json(form: Format, otherwise: str) -> Column:
     """Why a line is no JSON, with the option that allows it if there is one."""
-    single = _options(form)["allowSingleQuotes"].lower() == "true"
+    options = _options(form)
+    single = values.allows(options, "allowSingleQuotes")
     bare = F.regexp_replace(F.col(TEXT), _STRINGS if single else _DOUBLE, '""')
     known = [
         F.when(bare.rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
         for name, (look, advice) in _ALLOWED.items()
-        if _options(form)[name].lower() != "true"
+        if not values.allows(options, name)
     ]
     return F.coalesce(*known, F.lit(otherwise))
 
@@ -379,8 +371,8 @@ def _json_shape(form: Format) -> list[tuple[Column, Column]]:
     before = F.substring_index(value, "}", 1)
     ends = F.octet_length(before) == F.octet_length(value) - 1
     two = F.concat(F.lit("["), value, F.lit(f',{{"{_END}":1}}]'))
-    end = StructType([StructField(_END, IntegerType())])
-    read = F.from_json(two, ArrayType(end), _options(form))
+    end = T.StructType([T.StructField(_END, T.IntegerType())])
+    read = F.from_json(two, T.ArrayType(end), _options(form))
     single = (F.size(read) == 2) & (F.get(read, F.lit(1))[_END] == 1)
     alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
     well_formed = alone & F.ltrim(value).startswith("{")

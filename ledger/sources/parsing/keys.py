@@ -5,11 +5,13 @@ Spark's reader takes no notice of them, whatever ``spark.sql.caseSensitive`` is:
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from ledger.sources.parsing.values import allows, any_of
+from ledger.types.spark import walk
 
 # The blanks of ``str.split``, for Java.
 _BLANKS = (
@@ -38,21 +40,13 @@ def misspelt(
     ]
     missing = [(values[name].isNull(), [name]) for name in schema.names] + lacking
     reason = _reason(text, schema, "", options)
-    if not any("Quote" in name or "Unquoted" in name for name in options if _allows(options, name)):
+    if not any("Quote" in name or "Unquoted" in name for name in options if allows(options, name)):
         # Looked for by its own name, a column that is there costs nothing.
         looks = [is_null & text.rlike(_looks(names)) for is_null, names in missing]
         escaped = F.contains(text, F.lit("\\")) & text.rlike(_ESCAPED)
         foreign = (F.octet_length(text) != F.length(text)) & text.rlike(_FOREIGN)
-        reason = F.when(_any([*looks, escaped, foreign]), reason)
-    return F.when(_any([is_null for is_null, _ in missing]), reason)
-
-
-def _any(conditions: list[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
-
-
-def _allows(options: Mapping[str, str], name: str) -> bool:
-    return options[name].lower() == "true"
+        reason = F.when(any_of([*looks, escaped, foreign]), reason)
+    return F.when(any_of([is_null for is_null, _ in missing]), reason)
 
 
 def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]]:
@@ -61,41 +55,27 @@ def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]
     if isinstance(kind, StructType):
         parts = [value[name].isNull() for name in kind.names]
         if parts:
-            yield value.isNotNull() & _any(parts), kind.names
+            yield value.isNotNull() & any_of(parts), kind.names
         for one in kind.fields:
             yield from _lacking(value[one.name], one.dataType)
-    elif isinstance(kind, ArrayType | MapType) and _has_fields(kind):
+    elif isinstance(kind, ArrayType | MapType) and _names(kind):
         elements, inner = _elements(value, kind)
 
         def lacks(element: Column) -> Column:
-            return _any([is_null for is_null, _ in _lacking(element, inner)])
+            return any_of([is_null for is_null, _ in _lacking(element, inner)])
 
-        yield F.coalesce(F.exists(elements, lacks), F.lit(False)), list(_names(inner))
+        yield F.coalesce(F.exists(elements, lacks), F.lit(False)), _names(inner)
 
 
-def _names(kind: DataType) -> Iterator[str]:
+def _names(kind: DataType) -> list[str]:
     """The names of a type's fields, at every depth."""
-    if isinstance(kind, StructType):
-        yield from kind.names
-        for one in kind.fields:
-            yield from _names(one.dataType)
-    elif isinstance(kind, ArrayType | MapType):
-        yield from _names(_inner(kind))
-
-
-def _has_fields(kind: DataType) -> bool:
-    """Whether a type is a STRUCT, or has one as a part."""
-    if isinstance(kind, ArrayType | MapType):
-        return _has_fields(_inner(kind))
-    return isinstance(kind, StructType) and bool(kind.fields)
-
-
-def _inner(kind: ArrayType | MapType) -> DataType:
-    return kind.elementType if isinstance(kind, ArrayType) else kind.valueType
+    return [name for _, part in walk(kind) if isinstance(part, StructType) for name in part.names]
 
 
 def _elements(value: Column, kind: ArrayType | MapType) -> tuple[Column, DataType]:
-    return value if isinstance(kind, ArrayType) else F.map_values(value), _inner(kind)
+    if isinstance(kind, ArrayType):
+        return value, kind.elementType
+    return F.map_values(value), kind.valueType
 
 
 def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str]) -> Column:
@@ -105,7 +85,7 @@ def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str
         deeper = [
             _within(F.try_element_at(read, F.lit(one.name)), one.dataType, path + one.name, options)
             for one in kind.fields
-            if _has_fields(one.dataType)
+            if _names(one.dataType)
         ]
         return F.coalesce(_instead(F.map_keys(read), kind.names, path), *deeper)
 

@@ -6,23 +6,15 @@ VARIANT, which has a double of a number that no decimal holds, these are compare
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import reduce
+from collections.abc import Mapping
 from uuid import uuid4
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    MapType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
-from ledger.sources.parsing import values
+from ledger.sources.parsing.values import allows, any_of, parsed_type
+from ledger.types.spark import NESTED, nullable, rebuilt, walk
 
 MARK = uuid4().hex
 _END = r"(?=\s*+[,\]}])"
@@ -40,24 +32,20 @@ _AS_DECIMAL = r"-?+(?:\d{1,38}+|(?=[\d.]{1,39}+(?![\d.]))\d++\.\d++|0\.\d{1,38}+
 
 def _number(options: Mapping[str, str]) -> str:
     """What a number looks like. What is none stays as it is, and is refused where it is parsed."""
-    zeros = "" if _allows(options, "allowNumericLeadingZeros") else r"(?!0\d)"
+    zeros = "" if allows(options, "allowNumericLeadingZeros") else r"(?!0\d)"
     number = rf"-?+{zeros}\d++(?:\.\d++)?+(?:[eE][-+]?+\d++)?+"
-    if _allows(options, "allowNonNumericNumbers"):
+    if allows(options, "allowNonNumericNumbers"):
         number += r"|[-+]?+(?:NaN|INF|Infinity)(?!\w)"
     return f"(?:{number})"
 
 
-def _allows(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "").lower() == "true"
-
-
-def texts(kind: DataType) -> DataType:
+def texts(kind: T.DataType) -> T.DataType:
     """The type in which marked numbers are read."""
-    return values.rebuilt(kind, lambda _: StringType())
+    return nullable(rebuilt(kind, lambda _: T.StringType()))
 
 
 def doubtful(
-    text: Column, schema: StructType, options: Mapping[str, str], read: Column, corrupt: str
+    text: Column, schema: T.StructType, options: Mapping[str, str], read: Column, corrupt: str
 ) -> Column:
     """Whether a line has a number of which Spark makes another text, or another decimal, and a
     column that might have got it.
@@ -81,18 +69,14 @@ def doubtful(
             condition = text.rlike(named) & condition
         if kept is _is_text:  # one that was made of a number looks like it: no line is searched
             got = [_got_number(read[one.name], one.dataType) for one in schema.fields]
-            condition = _any([*got, read[corrupt].isNotNull()]) & condition
+            condition = any_of([*got, read[corrupt].isNotNull()]) & condition
         conditions.append(condition)
-    return _any(conditions)
+    return any_of(conditions)
 
 
-def _any(conditions: list[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
-
-
-def _got_number(value: Column, kind: DataType) -> Column:
+def _got_number(value: Column, kind: T.DataType) -> Column:
     """Whether a value may be the text of a number, or may have one in it."""
-    if isinstance(kind, ArrayType | MapType | StructType):
+    if isinstance(kind, NESTED):
         return value.isNotNull()
     if not _is_text(kind):
         return F.lit(False)
@@ -104,7 +88,7 @@ def _got_number(value: Column, kind: DataType) -> Column:
 def marked(text: Column, options: Mapping[str, str]) -> Column:
     """A line with each number that Spark might change in quotes, with a mark before it."""
     quoted = [r'"[^"\\]*+(?:\\.[^"\\]*+)*+"']
-    if _allows(options, "allowSingleQuotes"):
+    if allows(options, "allowSingleQuotes"):
         quoted.append(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'")
     number = f"(?!{_OWN_TEXT}){_number(options)}{_END}"
     other = "|".join([rf"[^\"'\[:,]++|[\[:,](?!\s*+{number})", *quoted])
@@ -119,20 +103,20 @@ def unmarked(text: Column) -> Column:
     return F.when(F.contains(text, F.lit(MARK)), plain).otherwise(text)
 
 
-def restored(read: Column, exact: Column, kind: DataType) -> Column:
+def restored(read: Column, exact: Column, kind: T.DataType) -> Column:
     """What was read, with the texts and decimals of ``exact``: the same of the marked line. A
     VARIANT that has another number than the line is null."""
-    if not any(_leaves(kind)):
+    if not _leaves(kind):
         return read
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         inner = kind.elementType
         return F.zip_with(read, exact, lambda one, other: restored(one, other, inner))
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         inner = kind.valueType
         return F.transform_values(
             read, lambda key, one: restored(one, F.try_element_at(exact, key), inner)
         )
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         fields = [
             restored(read[one.name], exact[one.name], one.dataType).alias(one.name)
             for one in kind.fields
@@ -157,27 +141,23 @@ def _digits(number: Column) -> Column:
     return F.regexp_replace(mantissa, "^0+|0+$", "")
 
 
-def _is_text(kind: DataType) -> bool:
-    return isinstance(values.parsed_type(kind, "json"), StringType) and not _is_decimal(kind)
+def _is_text(kind: T.DataType) -> bool:
+    return isinstance(parsed_type(kind, "json"), T.StringType) and not _is_decimal(kind)
 
 
-def _is_decimal(kind: DataType) -> bool:
-    return isinstance(kind, DecimalType)
+def _is_decimal(kind: T.DataType) -> bool:
+    return isinstance(kind, T.DecimalType)
 
 
-def _is_variant(kind: DataType) -> bool:
-    return isinstance(kind, VariantType)
+def _is_variant(kind: T.DataType) -> bool:
+    return isinstance(kind, T.VariantType)
 
 
-def _leaves(kind: DataType, name: str = "") -> Iterator[tuple[str, DataType]]:
+def _leaves(schema: T.DataType) -> list[tuple[str, T.DataType]]:
     """The texts, decimals and variants of a type, at every depth, each with the name that stands
     before it, or before the list or map that it is in."""
-    if isinstance(kind, ArrayType):
-        yield from _leaves(kind.elementType, name)
-    elif isinstance(kind, MapType):
-        yield from _leaves(kind.valueType, name)
-    elif isinstance(kind, StructType):
-        for one in kind.fields:
-            yield from _leaves(one.dataType, one.name)
-    elif _is_text(kind) or _is_decimal(kind) or _is_variant(kind):
-        yield name, kind
+    return [
+        (name, kind)
+        for name, kind in walk(schema)
+        if _is_text(kind) or _is_decimal(kind) or _is_variant(kind)
+    ]

@@ -1,16 +1,17 @@
 """Records that have types already: what does not fit the schema fails, today's or another day's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import ArithmeticException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, NullType, StringType, StructType
 
 from ledger.core.column_names import ERROR, MESSAGE, RAW, check_names, is_own
 from ledger.errors import DeclarationError, InputError, suggestion
-from ledger.sources.parsing import values
+from ledger.sources.parsing.values import from_text, nulls
+from ledger.types.spark import nullable
 
 CORRUPT = "_ackledger_corrupt"  # a column of Spark's readers of text
 
@@ -42,9 +43,7 @@ def check_columns(where: str, found: StructType, schema: StructType) -> None:
     be null is a matter of each record."""
     types = {field.name: field.dataType for field in found.fields}
     for field in schema.fields:
-        if field.name not in types or values.nullable(types[field.name]) != values.nullable(
-            field.dataType
-        ):
+        if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
             none = f"no such column{suggestion(field.name, types)}"
             has = types[field.name].simpleString() if field.name in types else none
             raise InputError(
@@ -70,7 +69,7 @@ def aligned(
         what = f"{field.name}: expected {field.dataType.simpleString()}, found "
         text = F.concat(F.lit(what), kept.cast("string"))
         misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
-        misfits += [F.when(*one) for one in _nulls(kept, field)]
+        misfits += [F.when(*null) for null in nulls(kept, field, field.name)]
     message = [name for name in (MESSAGE,) if name in stored.columns]
     own = [name for name in stored.columns if not is_own(name)]
     return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
@@ -90,13 +89,13 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
 
 def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
     """A stored value in another type, without loss; null where that cannot be."""
-    kind = values.nullable(kind)
-    if values.nullable(had) == kind:
+    kind = nullable(kind)
+    if nullable(had) == kind:
         return kept
     if isinstance(had, NullType):
         return kept.cast(kind)
     if isinstance(had, StringType):
-        return values.from_text(kept, kind, options)
+        return from_text(kept, kind, options)
     made = kept.try_cast(kind)
     return F.when(made.try_cast(had) == kept, made)
 
@@ -106,16 +105,9 @@ def checked(rows: DataFrame, schema: StructType) -> DataFrame:
     missing = [
         F.when(condition, reason)
         for field in schema.fields
-        for condition, reason in _nulls(F.col(f"`{field.name}`"), field)
+        for condition, reason in nulls(F.col(f"`{field.name}`"), field, field.name)
     ]
     return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing), rows.columns))
-
-
-def _nulls(column: Column, field: StructField) -> Iterator[tuple[Column, str]]:
-    """Conditions under which a value, or a part of it, is null that may not be, with the reason."""
-    if not field.nullable:
-        yield column.isNull(), f"{field.name} is null"
-    yield from values.nulls(column, field.dataType, field.name)
 
 
 def _marks(error: Column, names: Sequence[str]) -> list[Column]:

@@ -4,38 +4,17 @@ Spark's readers round decimals, read ``1,5`` as 15, a time of day as today's and
 text as a date. Types of which that is so are read as texts, or wider, and converted here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-    VarcharType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from ledger.core.column_names import TEXT
+from ledger.types.spark import nullable, rebuilt, walk
 
-Kind = Callable[[DataType, str], DataType]
+Kind = Callable[[T.DataType, str], T.DataType]
 
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
 _CLOCK = r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
@@ -43,9 +22,9 @@ _MOMENT = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK}(Z|[+-]\d{{2}}:?\d{{2}})?)?$"
 _LOCAL = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK})?$"
 _NUMBER = r"^([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN|[+-]?Inf(inity)?)$"
 # Numbers of JSON in whose record one is so large that a float, or a double, is infinite.
-_LARGE: Mapping[type[DataType], str] = {
-    FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
-    DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
+_LARGE: Mapping[type[T.DataType], str] = {
+    T.FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
+    T.DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
 }
 # A number with an exponent that no other of so few digits has the double of, and that no decimal
 # rounds to zero unseen.
@@ -60,103 +39,86 @@ _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
-_CLOCKS = (TimeType, DayTimeIntervalType)
-_TEXTUAL = (DateType, TimestampType, TimestampNTZType, *_CLOCKS, CharType, VarcharType)
-_CONVERTED = (ByteType, DecimalType, DoubleType, FloatType, VariantType, *_TEXTUAL)
-_MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
-    DateType: ("dateFormat", _DATE),
-    TimestampType: ("timestampFormat", _MOMENT),
-    TimestampNTZType: ("timestampNTZFormat", _LOCAL),
+_CLOCKS = (T.TimeType, T.DayTimeIntervalType)
+_TEXTUAL = (T.DateType, T.TimestampType, T.TimestampNTZType, *_CLOCKS, T.CharType, T.VarcharType)
+_CONVERTED = (T.ByteType, T.DecimalType, T.DoubleType, T.FloatType, T.VariantType, *_TEXTUAL)
+_MOMENTS: Mapping[type[T.DataType], tuple[str, str]] = {
+    T.DateType: ("dateFormat", _DATE),
+    T.TimestampType: ("timestampFormat", _MOMENT),
+    T.TimestampNTZType: ("timestampNTZFormat", _LOCAL),
 }
 
 
-def parsed_type(kind: DataType, format: str) -> DataType:
+def parsed_type(kind: T.DataType, format: str) -> T.DataType:
     """The type that Spark's reader is to make of a field before it is converted."""
-    return rebuilt(kind, partial(_parsed, format))
+    return nullable(rebuilt(kind, partial(_parsed, format)))
 
 
-def rebuilt(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
-    """A type with another in the place of each that has no parts."""
-    if isinstance(kind, ArrayType):
-        return ArrayType(rebuilt(kind.elementType, leaf))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, rebuilt(kind.valueType, leaf))
-    if isinstance(kind, StructType):
-        fields = [StructField(one.name, rebuilt(one.dataType, leaf)) for one in kind.fields]
-        return StructType(fields)
-    return leaf(kind)
-
-
-def _parsed(format: str, kind: DataType) -> DataType:
-    if isinstance(kind, (*_TEXTUAL, DecimalType)):
-        return StringType()
-    if format == "csv" and isinstance(kind, DoubleType | FloatType):
-        return StringType()
-    if isinstance(kind, ByteType):  # of which the reader of JSON takes 255 for -1
-        return ShortType()
+def _parsed(format: str, kind: T.DataType) -> T.DataType:
+    if isinstance(kind, (*_TEXTUAL, T.DecimalType)):
+        return T.StringType()
+    if format == "csv" and isinstance(kind, T.DoubleType | T.FloatType):
+        return T.StringType()
+    if isinstance(kind, T.ByteType):  # of which the reader of JSON takes 255 for -1
+        return T.ShortType()
     return kind
 
 
-def converted(read: Column, kind: DataType, format: str, options: Mapping[str, str]) -> Column:
+def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str, str]) -> Column:
     """A field that was read as ``parsed_type`` says, in its own type; null where it does not fit.
 
     ``TEXT`` is that of its record.
     """
     if not _changes(kind):
         return read
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         inner = kind.elementType
         return F.transform(read, lambda one: converted(one, inner, format, options))
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         inner, keys = kind.valueType, F.map_keys(read)
         made = F.transform_values(read, lambda _, one: converted(one, inner, format, options))
         return F.when(F.size(keys) == F.size(F.array_distinct(keys)), made)
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         fields = [
             converted(read[one.name], one.dataType, format, options).alias(one.name)
             for one in kind.fields
         ]
         return F.when(read.isNotNull(), F.struct(*fields))
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, T.DecimalType):
         return _decimal(read, kind, format)
-    if isinstance(kind, DoubleType | FloatType):
+    if isinstance(kind, T.DoubleType | T.FloatType):
         return _number(read, kind, format)
-    if isinstance(kind, CharType | VarcharType):
+    if isinstance(kind, T.CharType | T.VarcharType):
         return F.when(F.length(read) <= kind.length, read)
-    if isinstance(kind, ByteType):
+    if isinstance(kind, T.ByteType):
         return read.try_cast(kind)
-    if isinstance(kind, VariantType):  # of which numbers may have been rounded
+    if isinstance(kind, T.VariantType):  # of which numbers may have been rounded
         return read
-    if isinstance(kind, TimeType):
+    if isinstance(kind, T.TimeType):
         digits = rf"\.\d{{1,{kind.precision}}}0*" if kind.precision else r"\.0+"
         return F.when(read.rlike(rf"^\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?$"), read.try_cast(kind))
-    if isinstance(kind, DayTimeIntervalType):
+    if isinstance(kind, T.DayTimeIntervalType):
         return F.when(~read.rlike(_FINER), read.try_cast(kind))
     return _moment(read, kind, options)
 
 
-def from_text(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
+def from_text(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     """A text in another type, as a field of CSV is read; null where it does not fit."""
     if textual(kind):
         return converted(text, kind, "csv", options)
     made = text.try_cast(kind)
-    if isinstance(kind, IntegralType | BooleanType):
-        return F.when(text.rlike(_TRUTH if isinstance(kind, BooleanType) else _WHOLE), made)
+    if isinstance(kind, T.IntegralType | T.BooleanType):
+        return F.when(text.rlike(_TRUTH if isinstance(kind, T.BooleanType) else _WHOLE), made)
     return made
 
 
-def _changes(kind: DataType) -> bool:
-    """Whether a value is converted after it was read, or a part of it."""
-    if isinstance(kind, ArrayType):
-        return _changes(kind.elementType)
-    if isinstance(kind, MapType):  # of which a key may be there twice
-        return True
-    if isinstance(kind, StructType):
-        return any(_changes(one.dataType) for one in kind.fields)
-    return isinstance(kind, _CONVERTED)
+def _changes(kind: T.DataType) -> bool:
+    """Whether a value is converted after it was read, or a part of it. A map may have a key
+    twice."""
+    return any(isinstance(part, (T.MapType, *_CONVERTED)) for _, part in walk(kind))
 
 
-def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
+def _moment(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     """A date or a moment, written as ISO 8601 or as the option says, and nothing beside it."""
     option, pattern = _MOMENTS[type(kind)]
     given = options.get(option)
@@ -165,7 +127,7 @@ def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
     return F.try_to_timestamp(text, F.lit(given)).cast(kind)
 
 
-def _decimal(read: Column, kind: DecimalType, format: str) -> Column:
+def _decimal(read: Column, kind: T.DecimalType, format: str) -> Column:
     """Exactly the number, or null. Only what looks like it is made a number of: with an exponent
     of eight digits that takes half a minute."""
     exactly = _exactly(kind)
@@ -177,12 +139,12 @@ def _decimal(read: Column, kind: DecimalType, format: str) -> Column:
     return F.when(same, made)
 
 
-def _exactly(kind: DecimalType) -> str:
+def _exactly(kind: T.DecimalType) -> str:
     """The texts of which a decimal is made without rounding."""
     return rf"^{_LONGEST}[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)$"
 
 
-def _number(read: Column, kind: DataType, format: str) -> Column:
+def _number(read: Column, kind: T.DataType, format: str) -> Column:
     """A number; one that is too large is none, unless the record writes that it is infinite."""
     made = read.try_cast(kind)
     finite = F.abs(made) != F.lit(float("inf"))
@@ -191,9 +153,9 @@ def _number(read: Column, kind: DataType, format: str) -> Column:
     return F.when(read.rlike(_NUMBER) & (finite | F.contains(read, F.lit("Inf"))), made)
 
 
-def misfits(read: Column, made: Column, kind: DataType) -> Column:
+def misfits(read: Column, made: Column, kind: T.DataType) -> Column:
     """Whether something was read that did not become a value, at any depth."""
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         pairs = F.zip_with(
             read,
             made,
@@ -203,46 +165,51 @@ def misfits(read: Column, made: Column, kind: DataType) -> Column:
             ),
         )
         return F.coalesce(F.exists(pairs, lambda one: one), F.lit(False))
-    if isinstance(kind, MapType):
-        inner = ArrayType(kind.valueType, kind.valueContainsNull)
+    if isinstance(kind, T.MapType):
+        inner = T.ArrayType(kind.valueType, kind.valueContainsNull)
         return read.isNotNull() & (
             made.isNull() | misfits(F.map_values(read), F.map_values(made), inner)
         )
-    if isinstance(kind, StructType):
-        found = [
+    if isinstance(kind, T.StructType):
+        parts = [
             misfits(read[one.name], made[one.name], one.dataType)
             | (F.lit(not one.nullable) & made[one.name].isNull())
             for one in kind.fields
         ]
-        any_of = reduce(lambda one, other: one | other, found, F.lit(False))
-        return F.coalesce(read.isNotNull() & any_of, F.lit(False))
+        return F.coalesce(read.isNotNull() & any_of(parts), F.lit(False))
     return read.isNotNull() & made.isNull()
 
 
-def plain(kind: DataType) -> bool:
+def plain(kind: T.DataType) -> bool:
     """Whether a value that was read is always one of its type, at every depth."""
     return nullable(kind) == kind and not _changes(kind)
 
 
-def nullable(kind: DataType) -> DataType:
-    """A type whose parts may all be null, as Spark reads files and compares with what it has
-    read.
-    """
-    return kind.toNullable() if isinstance(kind, ArrayType | MapType | StructType) else kind
-
-
-def nulls(column: Column, kind: DataType, name: str) -> Iterator[tuple[Column, str]]:
-    """Conditions under which a part of a value is null that may not be, each with the reason."""
-    if isinstance(kind, StructType):
-        for one in kind.fields:
-            part, path = column[one.name], f"{name}.{one.name}"
-            if not one.nullable:
-                yield column.isNotNull() & part.isNull(), f"{path} is null"
-            yield from nulls(part, one.dataType, path)
+def nulls(
+    column: Column, field: T.StructField, name: str, within: Column | None = None
+) -> Iterator[tuple[Column, str]]:
+    """Conditions under which a value, or a part of it, is null that may not be, each with the
+    reason. ``within``: the struct that has it."""
+    kind, absent = field.dataType, column.isNull()
+    if not field.nullable:
+        yield absent if within is None else within.isNotNull() & absent, f"{name} is null"
+    if isinstance(kind, T.StructType):
+        for part in kind.fields:
+            yield from nulls(column[part.name], part, f"{name}.{part.name}", column)
     elif nullable(kind) != kind:
         yield misfits(column, column, kind), f"{name} has a null where none may be"
 
 
-def textual(kind: DataType) -> bool:
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Whether one of the conditions is true."""
+    return reduce(lambda first, second: first | second, conditions, F.lit(False))
+
+
+def allows(options: Mapping[str, str], name: str) -> bool:
+    """Whether an option of the reader of JSON is on."""
+    return options.get(name, "").lower() == "true"
+
+
+def textual(kind: T.DataType) -> bool:
     """Whether a field of CSV is read as a text and converted here."""
-    return isinstance(parsed_type(kind, "csv"), StringType)
+    return isinstance(parsed_type(kind, "csv"), T.StringType)

@@ -3,11 +3,11 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ledger.core import columns as declared_columns
 from ledger.core.run_request import Interval
 from ledger.settings import Settings
 from ledger.sources.base import Offer, Scope, Source, SourceReader
 from ledger.sources.table.source import TableSource
+from ledger.types import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ class Table(Source):
         """Raises InputError unless the table is there and has the schema's columns."""
         from ledger.sources.table import queries
 
-        names = declared_columns.columns(self.schema) or {self._declared.cursor: ""}
+        names = ddl.columns(self.schema) or {self._declared.cursor: ""}
         self._declared.require_cursor(list(names))
         queries.require_columns(self._declared, [*names, self._declared.cursor])
         return f"{self._declared.shown} has columns {', '.join(names)}"

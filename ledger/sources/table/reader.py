@@ -12,10 +12,11 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from ledger.core.column_names import ERROR, MESSAGE, RAW
 from ledger.sources.base import Claimed, SourceReader
 from ledger.sources.cursor import Range, from_text
-from ledger.sources.parsing.fitting import Fitting, from_raw, of_table, raw
 from ledger.sources.parsing.typed import aligned, check_schema, struct
 from ledger.sources.table import queries as source_tables
 from ledger.sources.table.source import TableSource
+from ledger.types.fitting import Fitting, of_table
+from ledger.types.raw_rows import from_raw, raw
 
 _OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
 

@@ -7,15 +7,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    MapType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR, NAMES, RAW, is_own
 from ledger.core.redaction import NOTHING, Redaction, found_pattern, without
@@ -23,8 +15,9 @@ from ledger.errors import MASK
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.typed import struct
+from ledger.types.spark import NESTED
 
-_PARTED = (ArrayType, MapType, StructType, VariantType)
+_PARTED = (*NESTED, T.VariantType)
 
 
 def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redaction:
@@ -50,7 +43,7 @@ def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
     hidden = F.regexp_replace(ERROR, found_pattern(names), f"$1{MASK}")
     if not redact.among(names):
         texts = [F.col(name).cast("string") for name in (RAW, NAMES) if name in records.columns]
-        may_be = _udf(redact.may_be_in, BooleanType())
+        may_be = _udf(redact.may_be_in, T.BooleanType())
         failed = [F.when(F.col(ERROR).isNotNull(), text) for text in texts]
         hidden = F.when(may_be(*failed), hidden).otherwise(F.col(ERROR))
     return records.withColumn(ERROR, hidden)
@@ -64,7 +57,7 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
         values = F.when(reason.isNotNull(), F.array(*plain))
-        reason = _udf(_without, StringType())(reason, values)
+        reason = _udf(_without, T.StringType())(reason, values)
     if parted:
         there = [F.col(f"`{name}`").isNotNull() for name in parted]
         hides = reason.isNotNull() & reduce(lambda one, other: one | other, there)
@@ -83,7 +76,7 @@ def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
     return F.regexp_replace(said, r"\s*\R\s*", " ")
 
 
-def _udf(function: Callable[..., Any], kind: DataType) -> Callable[..., Column]:
+def _udf(function: Callable[..., Any], kind: T.DataType) -> Callable[..., Column]:
     """A function of rows. Said to be no Arrow's, for PySpark otherwise asks its type hints, and
     warns on each run that it learns nothing from them."""
     return F.udf(function, kind, useArrow=False)

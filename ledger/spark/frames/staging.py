@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.folder import STAGING_FOLDER
+from ledger.sinks.folder import STAGING_FOLDER, require_partition_columns
 from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
 from ledger.storage.folders import require_writable
@@ -32,17 +32,8 @@ def stage_rows(
     what is there then, by the footers. ``wrote`` watches the rows, with all columns, on their way.
     """
     names, written = step.sink.partition_by, rows.select(*columns).columns
-    missing = sorted(set(names) - set(written))
-    if missing:
-        raise StageError(
-            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has"
-            f" {', '.join(written)}"
-        )
-    if names and not set(written) - set(names) - {ROOT, ROOTS, UNIT}:
-        raise StageError(
-            f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
-            "need at least one column more"
-        )
+    own = [name for name in written if name not in (ROOT, ROOTS, UNIT)]
+    require_partition_columns(f"sink {step.name!r}", names, own)
     if "://" not in folder:
         _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")

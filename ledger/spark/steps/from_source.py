@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType, StructType
 from sqlalchemy import Row
 
 from ledger.batch.payloads import claimed_keys, keep_payloads
@@ -19,6 +19,7 @@ from ledger.sources.parsing import values
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, payloads
+from ledger.types.spark import NESTED
 
 NO_KEY = "its key could not be read when it failed"
 SHARED_KEY = "several failed records have its key"
@@ -119,7 +120,7 @@ def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:
     A date of what did not parse is written as in its file, of what did as ISO 8601.
     """
     text = F.col(f"`{name}`")
-    if isinstance(kind, ArrayType | MapType | StructType):
+    if isinstance(kind, NESTED):
         return text
     as_written = values.converted(text, kind, "csv", options)
     as_stored = values.converted(text, kind, "csv", {})

@@ -14,31 +14,24 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Drop, FailedRecord
 from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.errors import MASK
 from ledger.pipeline.steps import StageStep
-from ledger.sources.parsing.fitting import Fitting, kept, yielded
 from ledger.sources.parsing.typed import struct
 from ledger.spark.frames.inputs import user_columns
 from ledger.spark.steps.record_rows import Output
+from ledger.types.fitting import Fitting, yielded
+from ledger.types.spark import NESTED, without_lengths
 
 NOTHING = "emitted nothing"
 
-_MARKS = [StructField(FAILED, StringType()), StructField(DROPPED, StringType())]
+_MARKS = [T.StructField(FAILED, T.StringType()), T.StructField(DROPPED, T.StringType())]
 _AT_ONCE = 256  # records of which there are dicts
-_MUTABLE = (ArrayType, BinaryType, MapType, StructType, VariantType)
+_MUTABLE = (*NESTED, T.BinaryType, T.VariantType)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes, date, Decimal})  # never change
 
 Record = dict[str, Any]
@@ -52,7 +45,7 @@ class _Taking:
     ``row``: takes them from a dict of as many columns as the schema has; KeyError if it has others.
     """
 
-    def __init__(self, schema: StructType):
+    def __init__(self, schema: T.StructType):
         self.names = schema.names
         self._known = frozenset(schema.names)
         # An itemgetter of one name gives no tuple: it gets the name twice.
@@ -90,7 +83,7 @@ class _Taking:
 class _Telling:
     """Puts into words why a record goes no further; without the values of redacted columns."""
 
-    def __init__(self, redact: Redaction, schema: StructType):
+    def __init__(self, redact: Redaction, schema: T.StructType):
         self._redact = redact
         self._found = re.compile(found_pattern(schema.names))
 
@@ -140,7 +133,7 @@ def run_records(step: StageStep, redact: Redaction, frame: DataFrame) -> DataFra
     declared = struct(step.schema)
     check_names(f"record stage {step.name!r} declares", declared.names)
     # A row that only says why there is none has nulls in every column.
-    nullable = [StructField(f.name, kept(f.dataType)) for f in declared.fields]
+    nullable = [T.StructField(f.name, without_lengths(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
     telling = _Telling(redact, declared)
     given = frame.select(*user_columns(frame), *apart)
@@ -155,17 +148,17 @@ def run_records(step: StageStep, redact: Redaction, frame: DataFrame) -> DataFra
     )
     # By number: mapInArrow looks columns up by name, and takes one with a dot for a field.
     numbered = given.toDF(*(f"_{number}" for number in range(len(given.columns))))
-    made = numbered.mapInArrow(task, StructType([*nullable, *own, *_MARKS]))
+    made = numbered.mapInArrow(task, T.StructType([*nullable, *own, *_MARKS]))
     return made.select(*user_columns(made), together, FAILED, DROPPED)
 
 
-def _anchor_parts(frame: DataFrame) -> tuple[list[StructField], list[Column], Column]:
+def _anchor_parts(frame: DataFrame) -> tuple[list[T.StructField], list[Column], Column]:
     """``_anchor`` on its way to Python and back: its columns there, how they are made of it, and it
     of them. Fields travel faster than the struct that they make; a list travels as it is."""
     anchor = frame.schema[ANCHOR].dataType
-    if not isinstance(anchor, StructType):
-        return [StructField(ANCHOR, anchor)], [F.col(ANCHOR)], F.col(ANCHOR)
-    own = [StructField(f"{PREFIX}{f.name}", f.dataType, f.nullable) for f in anchor.fields]
+    if not isinstance(anchor, T.StructType):
+        return [T.StructField(ANCHOR, anchor)], [F.col(ANCHOR)], F.col(ANCHOR)
+    own = [T.StructField(f"{PREFIX}{f.name}", f.dataType, f.nullable) for f in anchor.fields]
     apart = [F.col(ANCHOR)[f.name].alias(f"{PREFIX}{f.name}") for f in anchor.fields]
     fields = [F.col(f"{PREFIX}{f.name}").alias(f.name) for f in anchor.fields]
     return own, apart, F.struct(*fields).alias(ANCHOR)

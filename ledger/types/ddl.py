@@ -1,4 +1,4 @@
-"""What a declared schema says of a table's columns, without a Spark session."""
+"""Schemas in Spark's DDL, read without a Spark session: where they are declared there is none."""
 
 import re
 from typing import TYPE_CHECKING
@@ -22,20 +22,27 @@ _PIECE = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\r\n]*|/\*(?!\+)|.""", re.DOTALL
 )
 _BRACKETS = re.compile(r"/\*|\*/")  # of comments, which lie in each other
-_DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(\d+))?\))?")
 MOST_DIGITS = 38  # of a decimal
-# Types without parts, as Spark's parser takes them.
-_PLAIN = re.compile(
-    r"""(?ix) boolean | tinyint | byte | smallint | short | int | integer | bigint | long | float
-    | real | double | date | timestamp(_ntz|_ltz)? | timestamp\s+with(out|\s+local)\s+time\s+zone
-    | binary | void | variant
-    | (string | (char|character|varchar)\s*\(\s*\d+\s*\))(\s+collate\s+\S+)?
-    | time(\s*\(\s*[0-6]\s*\))?(\s+without\s+time\s+zone)?
-    | (geometry|geography)\s*\(\s*(\d+|any)\s*\)
-    | (decimal|dec|numeric)(\s*\(\s*(?P<precision>\d+)\s*(,\s*(?P<scale>\d+)\s*)?\))?
-    | interval(\s+(year|month|day|hour|minute|second|year\s+to\s+month
-        | day\s+to\s+(hour|minute|second) | hour\s+to\s+(minute|second) | minute\s+to\s+second))?"""
-)
+# Types without parts as Spark's parser takes them, in lower case and without needless blanks, by
+# the alias of Arrow's type that Spark hands over. Sinks have none of the last ones.
+_SCALARS = {
+    "bool": r"boolean",
+    "int8": r"tinyint|byte",
+    "int16": r"smallint|short",
+    "int32": r"int|integer",
+    "int64": r"bigint|long",
+    "float": r"float|real",
+    "double": r"double",
+    "decimal": r"(?:decimal|dec|numeric)(?:\((\d+)(?:,(\d+))?\))?",
+    "string": r"(?:string|(?:char|character|varchar)\(\d+\))(?: collate \S+)?",
+    "binary": r"binary",
+    "date32": r"date",
+    "timestamp[us, tz=UTC]": r"timestamp(?:_ltz| with local time zone)?",
+    "timestamp[us]": r"timestamp(?:_ntz| without time zone)",
+    "": r"void|variant|time(?:\([0-6]\))?(?: without time zone)?|geo(?:metry|graphy)\((?:\d+|any)\)"
+    r"|interval(?: (?:year|month|day|hour|minute|second|year to month|day to (?:hour|minute|second)"
+    r"|hour to (?:minute|second)|minute to second))?",
+}
 _WITH_PARTS = re.compile(r"(array|map|struct)\s*<(.*)>", re.DOTALL | re.IGNORECASE)
 _USUAL = (
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "MAP",
@@ -49,67 +56,85 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
     """
     if not isinstance(schema, str):
         return {field.name: field.dataType.simpleString() for field in schema.fields}
-    found = {}
-    for part in _parts(_without_comments(schema)):
-        column = _COLUMN.match(part)
-        if column is None:
-            return None
-        name = column[2] or column[1].replace("``", "`")
-        found[name] = _type(column[3]).lower()
-    return found
+    try:
+        return {name: kind.lower() for name, kind in _columns("schema", schema)}
+    except DeclarationError:
+        return None
 
 
 def check_types(what: str, schema: "StructType | str") -> None:
     """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
     of none. ``what``: whose it is."""
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):  # JSON is Spark's to read
-        text = _without_comments(schema)
-        whole = _WITH_PARTS.fullmatch(text.strip())
-        _check_columns(what, "column", whole[2] if whole else text)
+        _columns(what, schema)
 
 
-def _check_columns(what: str, kind: str, text: str) -> None:
-    for part in _parts(text):
-        column = _COLUMN.match(part)
-        if column is None:
-            raise DeclarationError(
-                f"{what}: expected {kind}s with a name and a type each, separated by commas, found"
-                f" {part.strip()!r}"
-            )
-        name = column[1] if column[2] is None else column[2]
-        if column[2] and not _BARE.fullmatch(name):
-            raise DeclarationError(
-                f"{what}: {kind} {name}: expected a name of letters A to Z, digits and _, or one in"
-                f" backticks: write `{name}`"
-            )
-        _check_type(f"{what}: {kind} {name}", _bare_type(column[3]))
+def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
+    """The columns as Spark hands them over in Arrow; None if one of them has a type with parts, or
+    one that no sink can have."""
+    import pyarrow as pa
+
+    types = {name: _arrow(kind) for name, kind in (columns(schema) or {}).items()}
+    if not types or None in types.values():
+        return None
+    return pa.schema(list(types.items()))
 
 
-def _bare_type(text: str) -> str:
-    """Of what follows a column's name its type, and what may not follow that."""
-    bare = _COMMENT.sub("", _without_texts(text).strip(), count=1)
-    return _MORE.sub("", bare, count=1).strip()
+def _arrow(kind: str) -> "pa.DataType | None":
+    import pyarrow as pa
+
+    alias, digits = _scalar(kind) or ("", ())
+    if alias == "decimal":
+        return pa.decimal128(*digits)
+    if alias.endswith("UTC]"):
+        return pa.timestamp("us", "UTC")
+    return pa.type_for_alias(alias) if alias else None
 
 
-def _type(text: str) -> str:
-    """Of what follows a column's name its type alone."""
-    return _REST.sub("", _bare_type(text)).strip()
+def _columns(what: str, schema: str) -> list[tuple[str, str]]:
+    """The columns with their types. Raises DeclarationError where Spark would refuse them."""
+    text = _without_comments(schema)
+    whole = _WITH_PARTS.fullmatch(text.strip())
+    return _fields(what, "column", whole[2] if whole else text)
+
+
+def _fields(what: str, kind: str, text: str) -> list[tuple[str, str]]:
+    return [_field(what, kind, part) for part in _parts(text)]
+
+
+def _field(what: str, kind: str, text: str) -> tuple[str, str]:
+    field = _COLUMN.match(text)
+    if field is None:
+        raise DeclarationError(
+            f"{what}: expected {kind}s with a name and a type each, separated by commas, found"
+            f" {text.strip()!r}"
+        )
+    quoted, name, rest = field.groups()
+    if name and not _BARE.fullmatch(name):
+        raise DeclarationError(
+            f"{what}: {kind} {name}: expected a name of letters A to Z, digits and _, or one in"
+            f" backticks: write `{name}`"
+        )
+    bare = _COMMENT.sub("", _without_texts(rest).strip(), count=1)
+    bare = _MORE.sub("", bare, count=1).strip()
+    _check_type(f"{what}: {kind} {name or quoted}", bare)
+    return name or quoted.replace("``", "`"), bare
 
 
 def _without_texts(text: str) -> str:
     """A text with each quoted text in it empty."""
-    return _QUOTED.sub(lambda found: found[1] or "''", text)
+    return _QUOTED.sub(lambda quoted: quoted[1] or "''", text)
 
 
 def _check_type(what: str, text: str) -> None:
     parts = _WITH_PARTS.fullmatch(text)
     if parts is None:
-        _check_plain(what, text)
+        _check_scalar(what, text)
         return
     kind, within = parts[1].lower(), parts[2]
     if kind == "struct":
         if within.strip():
-            _check_columns(what, "field", within)
+            _fields(what, "field", within)
         return
     elements = _parts(within)
     if len(elements) != (1 if kind == "array" else 2):
@@ -119,18 +144,18 @@ def _check_type(what: str, text: str) -> None:
         _check_type(what, element.strip())
 
 
-def _check_plain(what: str, text: str) -> None:
-    plain = _PLAIN.fullmatch(text)
-    if plain is None and _PLAIN.fullmatch(_REST.sub("", text)):
+def _check_scalar(what: str, text: str) -> None:
+    scalar = _scalar(text)
+    if scalar is None and _scalar(_REST.sub("", text)):
         raise DeclarationError(
             f"{what}: expected after its type NOT NULL, COMMENT 'text', both in this order, or"
             f" nothing, found {text!r}"
         )
-    if plain is None:
+    if scalar is None:
         raise DeclarationError(
             f"{what}: expected a type of Spark, found {text!r}{suggestion(text.upper(), _USUAL)}"
         )
-    precision, scale = int(plain["precision"] or 10), int(plain["scale"] or 0)
+    _, (precision, scale) = scalar
     if not scale <= precision <= MOST_DIGITS:
         raise DeclarationError(
             f"{what}: expected a decimal of at most {MOST_DIGITS} digits, and no more of them"
@@ -138,38 +163,15 @@ def _check_plain(what: str, text: str) -> None:
         )
 
 
-def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
-    """The columns as Spark hands them over in Arrow; None if one of them has a type with parts."""
-    import pyarrow as pa
-
-    found = columns(schema)
-    types = {name: _arrow(kind) for name, kind in (found or {}).items()}
-    if not types or None in types.values():
-        return None
-    return pa.schema(list(types.items()))
-
-
-def _arrow(kind: str) -> "pa.DataType | None":
-    import pyarrow as pa
-
-    decimal = _DECIMAL.fullmatch(kind)
-    if decimal:
-        return pa.decimal128(int(decimal[1] or 10), int(decimal[2] or 0))
-    known = {
-        ("string",): pa.string(),
-        ("bigint", "long"): pa.int64(),
-        ("int", "integer"): pa.int32(),
-        ("smallint", "short"): pa.int16(),
-        ("tinyint", "byte"): pa.int8(),
-        ("double",): pa.float64(),
-        ("float", "real"): pa.float32(),
-        ("boolean",): pa.bool_(),
-        ("binary",): pa.binary(),
-        ("date",): pa.date32(),
-        ("timestamp", "timestamp_ltz"): pa.timestamp("us", "UTC"),
-        ("timestamp_ntz",): pa.timestamp("us"),
-    }
-    return next((one for names, one in known.items() if kind in names), None)
+def _scalar(text: str) -> tuple[str, tuple[int, int]] | None:
+    """The alias of a type without parts, and its precision and scale, of a decimal; None if it is
+    none."""
+    plain = re.sub(r" ?([(,]) ?| (?=\))", r"\1", " ".join(text.lower().split()))
+    for alias, pattern in _SCALARS.items():
+        if match := re.fullmatch(pattern, plain):
+            precision, scale = match.groups() or (None, None)
+            return alias, (int(precision or 10), int(scale or 0))
+    return None
 
 
 def _without_comments(text: str) -> str:

@@ -1,0 +1,1 @@
+"""Types: the Arrow schema is the model, and each kind of source or sink has a table to its own."""

@@ -1,0 +1,134 @@
+"""Arrow's types, the model of all others: the names of scalars, the parts of the rest, and how two
+schemas differ.
+
+A kind of sink has one table, from the names of scalars to its own types.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.types as t
+
+Leaf = Callable[[pa.DataType, str], pa.DataType]
+Word = Callable[[pa.DataType], str | None]
+
+
+def scalar(kind: pa.DataType) -> str:
+    """The name of a type without parts, in whatever layout its values lie: ``int8`` to ``uint64``,
+    ``halffloat``, ``float``, ``double``, ``bool``, ``decimal``, ``string``, ``binary``, ``date``,
+    ``time``, ``timestamp`` and ``timestamptz``. Any other type, and one of nanoseconds, has its own
+    name, which no table has.
+    """
+    kind = plain(kind)
+    if t.is_decimal(kind):
+        return "decimal"
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        return "string"
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return "binary"
+    if t.is_date(kind):
+        return "date"
+    if t.is_time(kind) and kind.unit != "ns":
+        return "time"
+    if t.is_timestamp(kind) and kind.unit != "ns":
+        return "timestamp" if kind.tz is None else "timestamptz"
+    return str(kind)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type of a dictionary's values, or the type itself."""
+    return kind.value_type if t.is_dictionary(kind) else kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values are lists, in whatever layout."""
+    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
+
+
+def nested(kind: pa.DataType) -> bool:
+    """Whether values have parts."""
+    return bool(is_list(kind) or t.is_struct(kind) or t.is_map(kind))
+
+
+def parts(kind: pa.DataType) -> list[pa.Field]:
+    """The parts of a type: the ``element`` of a list, the ``key`` and the ``value`` of a map, the
+    fields of a struct."""
+    if t.is_map(kind):
+        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    if is_list(kind):
+        return [kind.value_field.with_name("element")]
+    return list(kind) if t.is_struct(kind) else []
+
+
+def scalars(kind: pa.DataType, where: str) -> Iterator[tuple[str, pa.DataType]]:
+    """The scalars of a type, at every depth, each with the name of its place: ``where``, or a part
+    of it."""
+    if not nested(kind):
+        yield where, kind
+    for part in parts(kind):
+        yield from scalars(part.type, f"{where}.{part.name}")
+
+
+def rebuilt(kind: pa.DataType, leaf: Leaf, where: str = "") -> pa.DataType:
+    """A type with other scalars, which ``leaf`` makes of each and of the name of its place. Parts
+    may be null."""
+    inner = [(part.name, rebuilt(part.type, leaf, f"{where}.{part.name}")) for part in parts(kind)]
+    if t.is_struct(kind):
+        return pa.struct(inner)
+    if t.is_map(kind):
+        return pa.map_(inner[0][1], inner[1][1])
+    return pa.list_(inner[0][1]) if inner else leaf(kind, where)
+
+
+def utc(kind: pa.DataType, where: str = "") -> pa.DataType:
+    """A scalar, of which moments are in UTC, whatever the zone that they are shown in."""
+    return pa.timestamp(kind.unit, "UTC") if t.is_timestamp(kind) and kind.tz else kind
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The columns, of which any value, and any part of one, may be null, with moments in UTC."""
+    return pa.schema([(field.name, rebuilt(field.type, utc)) for field in schema])
+
+
+def text(kind: pa.DataType, word: Word) -> str:
+    """A type in the words of a kind; ``word``: of a scalar."""
+    inner = [text(part.type, word) for part in parts(kind)]
+    if t.is_struct(kind):
+        names = [part.name for part in parts(kind)]
+        return f"struct<{','.join(map(':'.join, zip(names, inner, strict=True)))}>"
+    if t.is_map(kind):
+        return f"map<{','.join(inner)}>"
+    return f"array<{inner[0]}>" if inner else word(kind) or str(kind)
+
+
+def differences(
+    expected: Iterable[pa.Field], actual: Iterable[pa.Field], word: Word, where: str = ""
+) -> Iterator[str]:
+    """What of the ``actual`` columns is not as expected, each with the name of the column or of
+    its part. The order of columns means nothing, that of the parts of one does. ``word``: of a
+    scalar, for messages, and equal for equal types."""
+    here, there = ({field.name: field for field in fields} for fields in (expected, actual))
+    for name in dict.fromkeys([*here, *there]):
+        place = f"{where}.{name}" if where else name
+        yield from _difference(here.get(name), there.get(name), word, place)
+    if where and [*here] != [*there] and sorted(here) == sorted(there):
+        yield (
+            f"parts of column {where!r}: expected them in the order {', '.join(here)}, found"
+            f" {', '.join(there)}"
+        )
+
+
+def _difference(
+    expected: pa.Field | None, actual: pa.Field | None, word: Word, where: str
+) -> Iterator[str]:
+    types = [
+        "no such column" if field is None else text(field.type, word)
+        for field in (expected, actual)
+    ]
+    outlines = [kind.partition("<")[0] for kind in types]  # less the parts
+    if expected is None or actual is None or outlines[0] != outlines[1]:
+        yield f"column {where!r}: expected {types[0]}, found {types[1]}"
+    else:
+        yield from differences(parts(expected.type), parts(actual.type), word, where)
+    if expected and actual and actual.nullable and not expected.nullable:
+        yield f"column {where!r}: expected never null, found nullable"

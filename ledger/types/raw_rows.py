@@ -1,0 +1,46 @@
+"""Rows of Python values as JSON, from which they can be made again."""
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+_BASE64, _DECIMAL = "base64", "decimal"  # what a value is that JSON has no form for
+_AS_IS = "json"  # a dict that stands for itself, and not for a value without a form of JSON
+
+
+def raw(names: Sequence[str], row: Sequence[Any]) -> bytes:
+    """A row as JSON, from which ``from_raw`` makes it again."""
+    values = [{_AS_IS: value} if isinstance(value, dict) else value for value in row]
+    return json.dumps(dict(zip(names, values, strict=True)), default=as_json).encode()
+
+
+def from_raw(names: Sequence[str], stored: bytes) -> Sequence[Any]:
+    """The values of ``names`` in a row that ``raw`` made; None for those that it has not."""
+    record = json.loads(stored)
+    return [_unwrapped(record.get(name)) for name in names]
+
+
+def as_json(value: Any) -> Any:
+    """A form of JSON for a value that has none of its own."""
+    if is_bytes(value):
+        return {_BASE64: base64.b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return {_DECIMAL: str(value)}
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def is_bytes(value: object) -> bool:
+    """Whether a value is of bytes."""
+    return isinstance(value, bytes | bytearray | memoryview)
+
+
+def _unwrapped(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((form, content),) = value.items()
+    if form == _BASE64:
+        return base64.b64decode(content)
+    return Decimal(content) if form == _DECIMAL else content

@@ -1,0 +1,51 @@
+"""Spark's types: their parts, and the same types with others in the place of scalars."""
+
+from collections.abc import Callable, Iterator
+
+from pyspark.sql import types as T
+
+NESTED = (T.ArrayType, T.MapType, T.StructType)
+
+Leaf = Callable[[T.DataType], T.DataType]
+
+
+def walk(kind: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType]]:
+    """A type and its parts, at every depth, but for the keys of maps: each with the name of the
+    field that it is, or that it lies in."""
+    yield name, kind
+    if isinstance(kind, T.ArrayType):
+        yield from walk(kind.elementType, name)
+    elif isinstance(kind, T.MapType):
+        yield from walk(kind.valueType, name)
+    elif isinstance(kind, T.StructType):
+        for field in kind.fields:
+            yield from walk(field.dataType, field.name)
+
+
+def rebuilt(kind: T.DataType, leaf: Leaf, key: Leaf = lambda kind: kind) -> T.DataType:
+    """A type with another in the place of each that has no parts. ``key``: of the keys of maps."""
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(rebuilt(kind.elementType, leaf, key), kind.containsNull)
+    if isinstance(kind, T.MapType):
+        item = rebuilt(kind.valueType, leaf, key)
+        return T.MapType(rebuilt(kind.keyType, key, key), item, kind.valueContainsNull)
+    if isinstance(kind, T.StructType):
+        parts = [(part.name, rebuilt(part.dataType, leaf, key), part.nullable) for part in kind]
+        return T.StructType([T.StructField(*part) for part in parts])
+    return leaf(kind)
+
+
+def nullable(kind: T.DataType) -> T.DataType:
+    """A type whose parts may all be null, as Spark reads files and compares with what it has
+    read.
+    """
+    return kind.toNullable() if isinstance(kind, NESTED) else kind
+
+
+def without_lengths(kind: T.DataType) -> T.DataType:
+    """The type that values are stored as: a text of limited length is a text."""
+    return rebuilt(kind, _without_length, _without_length)
+
+
+def _without_length(kind: T.DataType) -> T.DataType:
+    return T.StringType() if isinstance(kind, T.CharType | T.VarcharType) else kind
