@@ -21,7 +21,6 @@ from ledger.errors import (
     FencedError,
     LostFileError,
     NotReadyError,
-    StageError,
     redacted,
 )
 from ledger.pipeline.load import known_target
@@ -111,30 +110,30 @@ def publish(
     batch_id: int,
     sinks: Collection[str] | None = None,
 ) -> list[Published]:
-    """Publish what is decided of a batch's family and not published yet; what was published, in
-    order.
+    """Publish what is decided of a batch's family and not published yet: batch by batch, of each
+    the sinks in the order in which they are declared; what was published, in order.
 
     ``sinks``: in these; None: in those of records, which wait for nothing that follows the
     settlement. What is wrong with one sink keeps no other waiting; it is raised at the end.
     Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
     else is publishing the same.
     """
-    found = database.transact(lambda c: publications.pending(c, batch_id))
+    chosen = _in_order(pipeline, database.transact(lambda c: publications.pending(c, batch_id)))
     followers = {step.name for step in pipeline.followers()}
     chosen = [
-        row for row in found if (row.sink not in followers if sinks is None else row.sink in sinks)
+        row for row in chosen if (row.sink not in followers if sinks is None else row.sink in sinks)
     ]
     done, failed = _publish_each(database, settings, pipeline, chosen)
-    refused = {name for name, failure in failed.items() if isinstance(failure, StageError)}
-    if done and refused:  # a foreign key may refer to rows that another sink has published by now
-        again = [row for row in chosen if row.sink in refused]
-        more, still = _publish_each(database, settings, pipeline, again)
-        done += more
-        failed = {name: failed[name] for name in failed if name not in refused} | still
     for failure in failed.values():
         raise failure
     reached("batch published")
     return done
+
+
+def _in_order(pipeline: Pipeline, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """By batch, then by the declaration of the sink: one that is declared no more is last."""
+    places = {step.name: place for place, step in enumerate(pipeline.sinks())}
+    return sorted(rows, key=lambda row: (row.batch_id, places.get(row.sink, len(places))))
 
 
 def _publish_each(

@@ -4,7 +4,6 @@
 worked example in docs/extending.md.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -102,10 +101,9 @@ class Publisher(Protocol):
         caller evaluates all of them: from here the publish takes the delivery for checked against
         these."""
 
-    def refused(self, delivery: Delivery, siblings: "Sequence[Sink]" = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         """The rows of the delivery that the sink does not take as it is now, by position; it
-        changes nothing. ``siblings``: the other sinks of the pipeline, which the same batch
-        fills."""
+        changes nothing."""
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: nobody else ever does.

@@ -8,14 +8,14 @@ import pytest
 
 from ledger.batch import publishing
 from ledger.batch.publishing import Published, lost, publish
-from ledger.errors import ConfigurationError, Failures, LostFileError, StageError, UnavailableError
+from ledger.errors import ConfigurationError, Failures, LostFileError, UnavailableError
 from ledger.sinks.base import Delivery, require_staged
-from ledger.sinks.postgres.declared import database_of
 from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
-PIPELINE = SimpleNamespace(followers=list, redact=(), module="jobs.none")
+SINKS = [SimpleNamespace(name=name) for name in ("customers", "orders", "down")]
+PIPELINE = SimpleNamespace(sinks=lambda: SINKS, followers=list, redact=(), module="jobs.none")
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
 
@@ -50,43 +50,27 @@ def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
     failures.raise_first()
 
 
-def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch, caplog):
-    """A sink that refuses rows is asked once more when others publish theirs: what they refer to
-    may be there by then. One that cannot be reached, or has lost files, is not; what stays wrong
-    is raised, and what is published is in the log all the same.
+def test_sinks_are_published_as_they_are_declared(pending, monkeypatch, caplog):
+    """Batch by batch, and of each in the order of the sinks. One that fails is tried once, and its
+    later batches wait; the other sinks do not. The failure is raised, and what is published is in
+    the log all the same.
     """
-    pending((1, "a_orders"), (2, "a_orders"), (1, "b_customers"), (1, "c_down"), (1, "d_lost"))
-    shown, asked = [], []
+    pending((1, "down"), (1, "orders"), (1, "customers"), (2, "customers"), (2, "down"))
+    asked = []
 
     def show(connection, settings, pipeline, row):
-        asked.append(row.sink)
-        if row.sink == "a_orders" and (1, "b_customers") not in shown:
-            raise StageError("violates foreign key constraint")
-        if row.sink == "c_down":
-            raise UnavailableError("down")
-        if row.sink == "d_lost":
-            raise LostFileError("gone")
-        shown.append((row.batch_id, row.sink))
+        asked.append((row.batch_id, row.sink))
+        if row.sink == "down":
+            raise UnavailableError("no answer")
         return Published(row.batch_id, row.sink, 1)
 
     monkeypatch.setattr(publishing, "publish_one", show)
     with caplog.at_level("INFO", "ledger"), pytest.raises(UnavailableError):
         publish(DATABASE, None, PIPELINE, 1)
-    assert shown == [(1, "b_customers"), (1, "a_orders"), (2, "a_orders")]
-    told = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in shown]
+    published = [(1, "customers"), (1, "orders"), (2, "customers")]
+    assert asked == [*published[:2], (1, "down"), published[2]]
+    told = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in published]
     assert [record.getMessage() for record in caplog.records] == told
-    assert [asked.count(name) for name in ("a_orders", "c_down", "d_lost")] == [3, 1, 1]
-
-
-def test_urls_of_one_database(monkeypatch):
-    """A database is the same by its address and by a variable that holds it, for whoever logs
-    in.
-    """
-    monkeypatch.setenv("SHOP_URL", "postgresql+psycopg2://etl@db:5432/shop")
-    one = database_of("env:SHOP_URL")
-    assert one == database_of("postgresql://other:secret@db/shop")
-    assert one != database_of("postgresql://etl@db/other")
-    assert database_of("env:ANOTHER_URL") == "env:ANOTHER_URL"
 
 
 def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):

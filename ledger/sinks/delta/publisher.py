@@ -4,7 +4,7 @@ its log.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from ledger.errors import (
     UnavailableError,
     WaitedError,
 )
-from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.sinks.delta.schema import (
     Json,
@@ -124,7 +124,7 @@ class DeltaPublisher:
             self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
         return rules
 
-    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         """None: all that a table asks for is in its rules."""
         return []
 

@@ -1,6 +1,5 @@
 """A folder of Parquet files: a batch is published by renaming the folder that it was staged in."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ import pyarrow as pa
 
 from ledger.core.probes import reached
 from ledger.errors import StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
 
@@ -46,7 +45,7 @@ class ParquetPublisher:
         """None."""
         return ()
 
-    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         """None."""
         return []
 
