@@ -7,27 +7,23 @@ whether it was carried out.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.batch import recovery
 from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.core.probes import reached
-from ledger.errors import (
-    Failures,
-    FencedError,
-    LostFileError,
-    NotReadyError,
-    redacted,
-)
+from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
-from ledger.sinks.base import Delivery, Publisher, require_staged
+from ledger.sinks.base import Delivery, Publisher
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, runs
@@ -56,50 +52,45 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
     return bool(units_to_rebuild) or any(not row.ready for row in found)
 
 
-def lost(
-    database: Database,
-    settings: Settings,
-    pipeline: Pipeline,
-    batch_id: int,
-    failures: Failures,
-    sinks: Collection[str] | None = None,
-) -> list[Row[Any]]:
-    """What is decided of a batch's family and not published, although it is ready, for staged
-    files are gone or were changed: to be staged anew by a Spark job, see
-    ``ledger.spark.steps.withhold``. What a sink publishes already, by its own record, needs no
-    file.
-
-    ``sinks``: only of these. ``failures``: keeps what is wrong with a sink that cannot be looked
-    at.
-    """
-    missing = []
-    for row in database.transact(lambda c: publications.pending(c, batch_id)):
-        if row.ready and (sinks is None or row.sink in sinks):
-            with failures.kept(unpublished_note(pipeline, row)):
-                if is_lost(database, settings, pipeline, row):
-                    missing.append(row)
-    return missing
-
-
-def is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
-    """Whether staged files of a publication are gone that its sink still needs."""
-    publisher = _publisher(settings, pipeline, row.sink)
-    delivery = database.transact(lambda c: _delivery(c, publisher, row))
+@contextmanager
+def publication_errors(database: Database, pipeline: Pipeline, row: Row[Any]) -> Iterator[None]:
+    """Say of what fails in here which publication that is, and how to go on once its cause is
+    fixed."""
     try:
-        require_staged(delivery)
-    except LostFileError:
-        return not publisher.has_published(delivery)
-    return False
+        yield
+    except Exception as exc:
+        failure = _explained(database, pipeline, row, exc)
+        if failure is exc:
+            raise
+        raise failure from None
 
 
-def unpublished_note(pipeline: Pipeline, row: Row[Any]) -> str:
-    """Whose failure it is that a publication is not published, and how to go on once its cause
-    is fixed.
-    """
-    return (
+def _explained(database: Database, pipeline: Pipeline, row: Row[Any], exc: Exception) -> Exception:
+    if isinstance(exc, LostFileError):
+        return _lost(database, pipeline, row, exc)
+    failure = redacted(exc) if pipeline.redact else exc
+    failure.add_note(
         f"Sink {row.sink!r} has not published batch {row.batch_id}. To go on: ackledger publish"
         f" {known_target(pipeline)} --batch {row.batch_id}, or in Airflow clear the task that"
         " failed"
+    )
+    return failure
+
+
+def _lost(
+    database: Database, pipeline: Pipeline, row: Row[Any], exc: LostFileError
+) -> LostFileError:
+    """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
+    batch = database.transact(lambda c: batches.get_batch(c, row.original_id))
+    way = f"or reprocess the interval: {recovery.reprocess(batch, known_target(pipeline))}"
+    if batch.dag_id:
+        way += f", or a run of DAG {batch.dag_id} with the conf reprocess: true"
+    if any(step.incremental for step in pipeline.sources()):
+        way = "for an incremental source has no interval to reprocess"
+    return LostFileError(
+        f"sink {row.sink!r} cannot publish batch {row.batch_id}: {str(exc).rpartition('. ')[0]}."
+        f" Put the file back and publish again, {way}",
+        quotes=exc.quotes,
     )
 
 
@@ -149,11 +140,10 @@ def _publish_each(
             continue  # a sink has published the batches of a family in order
         work = partial(publish_one, settings=settings, pipeline=pipeline, row=row)
         try:
-            published = database.transact(work)
+            with publication_errors(database, pipeline, row):
+                published = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
-            failure = redacted(exc) if pipeline.redact else exc
-            failure.add_note(unpublished_note(pipeline, row))
-            failed[row.sink] = failure
+            failed[row.sink] = exc
             continue
         if published is not None:
             done.append(published)

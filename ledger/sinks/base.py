@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.settings import Settings
 from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
@@ -44,18 +43,15 @@ class Delivery:
         return sum(file.rows for file in self.files)
 
 
+# A settled batch runs no step again.
+WHERE_STAGED_FILES_ARE_LOST = (
+    "If the batch is settled, reprocess its interval; if it is not, run the sink again"
+)
+
+
 def require_staged(delivery: Delivery) -> None:
     """Raise LostFileError unless all that was staged is still there."""
-    check_files(Manifest(delivery.files), stage_again())
-
-
-def stage_again(before: str = "") -> str:
-    """What to do about a staged file that is lost; ``before``: what comes first."""
-    return (
-        f"Of a settled batch {before}publish again, or in Airflow {CLEAR_WITHHOLD}: the "
-        "rows are staged anew from the sink's input. Of one that is not "
-        "settled run the sink again"
-    )
+    check_files(Manifest(delivery.files), WHERE_STAGED_FILES_ARE_LOST)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from sqlalchemy import Connection
 from ledger.batch.following.base import FollowUp, NextRun, Surroundings, Task, Undone
 from ledger.batch.following.publications import PUBLISH
 from ledger.core.text import quantity
-from ledger.errors import Failures
 from ledger.store.queries import batches, claims
 
 if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 
-def _nothing_to_read(at: Surroundings, batch_id: int, _: Failures) -> str | None:
+def _nothing_to_read(at: Surroundings, batch_id: int) -> str | None:
     unread = at.database.transact(lambda c: claims.unread(c, batch_id))
     return None if unread else "the interval is read to its end"
 

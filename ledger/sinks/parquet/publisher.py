@@ -1,5 +1,6 @@
 """A folder of Parquet files: a batch is published by renaming the folder that it was staged in."""
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -85,12 +86,10 @@ class ParquetPublisher:
 
     def _clean(self, delivery: Delivery) -> None:
         """Remove runs that did not count, and what was moved aside. What a newer run has staged
-        stays, and then what was staged anew, which may be of it.
+        stays.
         """
-        found = self._staged(delivery)
-        newer = any(_run_of(name) > delivery.version for name in found)
-        for name, folder in found.items():
-            if _run_of(name) <= delivery.version and not (newer and name.startswith("kept-")):
+        for name, folder in self._staged(delivery).items():
+            if _run_of(name) <= delivery.version:
                 self._remove(folder)
         with suppress(OSError):  # somebody has begun to stage there
             self._fs.rmdir(self._place(delivery.batch_id))
@@ -155,5 +154,7 @@ class ParquetPublisher:
 
 
 def _run_of(name: str) -> int:
-    """The version that staged a folder of this name; 0: it is no run's."""
-    return int(name.removeprefix("run=")) if name.startswith("run=") else 0
+    """The version that staged a folder of this name, or withheld rows into it; 0: it is no
+    run's."""
+    of_run = re.match(r"(?:run=|kept-)(\d+)", name)
+    return int(of_run[1]) if of_run else 0

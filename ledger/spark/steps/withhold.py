@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
-from ledger.batch import interventions, recovery
-from ledger.batch.publishing import unpublished_note
+from ledger.batch import interventions
+from ledger.batch.publishing import publication_errors
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
 from ledger.core.probes import reached
-from ledger.errors import InputError, LostFileError
+from ledger.errors import InputError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
 from ledger.spark.failures import failures_of
@@ -29,7 +29,7 @@ from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job, require_equal
 from ledger.spark.units.units import Replacement
-from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.storage.manifest import DataFile, Manifest
 from ledger.storage.paths import literal
 from ledger.store.queries import batches, publications, runs
 
@@ -48,7 +48,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     chosen = [row for row in found if not row.ready]
     failures = failures_of(job.pipeline)
     for row in chosen:
-        with failures.kept(unpublished_note(job.pipeline, row)):
+        with failures.kept(), publication_errors(job.database, job.pipeline, row):
             _make_ready(job, row)
             reached("sink withheld", row.sink)
     failures.raise_first()
@@ -65,11 +65,11 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
         # What was to replace published rows failed: these stay.
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
-    staged, (base, folder) = job.noted_files(row.step_run_id), _folders(job, row, step)
+    staged, (base, folder) = job.manifest(row.step_run_id), _folders(job, row, step)
     # Of a row of several records its position says whose it is, and no staged file has that.
     by_position = chosen.roots is not None and job.pipeline.graph.in_units(step.name)
     by_file = job.publisher(step).keeps_tracking and not by_position
-    if by_file and not again and not _is_lost(staged):
+    if by_file and not again:
         files = _clean_files(job, row, step, staged, base, folder)
     else:
         files = stage_rows(_kept(job, row, step, staged), step, folder).files
@@ -82,25 +82,6 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     job.database.transact(record)
 
 
-def stage_anew(job: Job, row: Row[Any]) -> None:
-    """Stage what was ready, and is lost since, from the sink's kept input: as many rows as there
-    were."""
-    step = job.pipeline.step(row.sink)
-    assert isinstance(step, SinkStep)
-    _, folder = _folders(job, row, step)
-    staged = job.noted_files(row.step_run_id)
-    rows = staged.rows if row.files is None else sum(file["rows"] for file in row.files)
-    made = stage_rows(_kept(job, row, step, staged), step, folder)
-    if made.rows != rows:
-        raise LostFileError(
-            f"sink {row.sink!r} of batch {row.batch_id}: staged files are lost, and its input has "
-            f"{made.rows} rows where {rows} were staged. {_reprocess(job, row)}"
-        )
-    described = [asdict(file) for file in made.files]
-    job.database.transact(lambda c: publications.set_staged_anew(c, row, folder, described))
-    _log.warning("sink %s of batch %s: lost files staged anew", row.sink, row.batch_id)
-
-
 def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
     """Where the sink's run has staged, and where other files of it go: beside that, for a folder
     may be published as a whole.
@@ -108,22 +89,6 @@ def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
     publisher = job.publisher(step)
     base = publisher.staging(row.batch_id, row.step_run_id)
     return base, f"{base.rpartition('/')[0]}/kept-{row.step_run_id}-{uuid4().hex}"
-
-
-def _is_lost(staged: Manifest) -> bool:
-    try:
-        check_files(staged)
-    except LostFileError:
-        return True
-    return False
-
-
-def _reprocess(job: Job, row: Row[Any]) -> str:
-    batch = job.database.transact(lambda c: batches.get_batch(c, row.original_id))
-    return (
-        f"Run the interval again: {recovery.reprocess(batch)}, or a run of its DAG with the conf "
-        "reprocess: true"
-    )
 
 
 def _clean_files(
@@ -154,11 +119,7 @@ def _clean_files(
 
 def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFrame:
     """What the sink has read and staged, without the rows to be withheld, from its kept input."""
-    rows = _input(job, row)
-    if job.pipeline.graph.follows(
-        step.name
-    ):  # of a combine or a state: there is nothing to withhold
-        return rows.select(*user_columns(rows))
+    rows = delivered_rows(job, row.batch_id, row.input_run_id)
     kept = withheld(job, row.batch_id, step.name).keep(rows)
     if _dropped(job, row):
         kept = _without_duplicates(job, row, step, staged, kept)
@@ -173,18 +134,6 @@ def _tracking(job: Job, step: SinkStep, rows: DataFrame) -> list[str]:
     return tracking_columns(rows) if publisher.keeps_tracking else []
 
 
-def _input(job: Job, row: Row[Any]) -> DataFrame:
-    """The sink's input as it was read. Raises LostFileError if it is gone, too."""
-    try:
-        return delivered_rows(job, row.batch_id, row.input_run_id)
-    except LostFileError as exc:
-        lost_file = str(exc).split(". ")[0]
-        raise LostFileError(
-            f"sink {row.sink!r} of batch {row.batch_id} cannot be staged, for its input is lost: "
-            f"{lost_file}. {_reprocess(job, row)}"
-        ) from exc
-
-
 def _dropped(job: Job, row: Row[Any]) -> int:
     """Rows that the sink's run left out, for other batches had delivered them."""
     return job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id))
@@ -194,15 +143,8 @@ def _without_duplicates(
     job: Job, row: Row[Any], step: SinkStep, staged: Manifest, kept: DataFrame
 ) -> DataFrame:
     """The rows less those that other batches had delivered: by key, they are not among the staged
-    ones. Raises LostFileError where these are lost, which alone tell.
+    ones.
     """
-    try:
-        check_files(staged)
-    except LostFileError as exc:
-        raise LostFileError(
-            f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
-            f"says which duplicates were left out. {_reprocess(job, row)}"
-        ) from exc
     dedup = step.sink.dedup
     if not isinstance(dedup, Bloom) or not dedup.key:
         raise InputError(

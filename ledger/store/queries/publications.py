@@ -202,23 +202,6 @@ def set_ready(
     return connection.execute(statement, keys).rowcount == 1
 
 
-def set_staged_anew(
-    connection: Connection,
-    row: Row[Any],
-    folder: str,
-    files: list[dict[str, Any]],
-) -> bool:
-    """Other files, in place of lost ones, of a pending publication; False if it has others by
-    now."""
-    statement = text("""
-        UPDATE pending_publication SET folder = :folder, files = cast(:files AS jsonb)
-        WHERE step_run_id = :run AND ready
-          AND folder IS NOT DISTINCT FROM cast(:before AS text)
-    """)
-    keys = {"run": row.step_run_id, "folder": folder, "before": row.folder}
-    return connection.execute(statement, {**keys, "files": json.dumps(files)}).rowcount == 1
-
-
 def set_published(connection: Connection, run_id: int) -> None:
     """What a sink's run staged is published, in place of what earlier runs of it had of the
     batch."""
