@@ -105,9 +105,6 @@ class Publisher(Protocol):
         """The folder, absolute or a URL, in which a run stages its files: nobody else ever does.
         Its name ends in the version."""
 
-    def has_published(self, delivery: Delivery) -> bool:
-        """Whether this version of the batch is published, by the sink's own record."""
-
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery in one moment, and remove what it replaces in the same one.
 

@@ -90,10 +90,6 @@ class SqlitePublisher:
                     found.append(Refusal(position, str(exc)))
         return found
 
-    def has_published(self, delivery: Delivery) -> bool:
-        with self._transaction(keep=False) as connection:
-            return self._version(connection, delivery) == delivery.version
-
     def publish(self, delivery: Delivery) -> None:
         with self._transaction() as connection:
             known = self._version(connection, delivery)

@@ -132,11 +132,6 @@ class DeltaPublisher:
         """The folder in which a run stages its files."""
         return self._folder.staging(batch_id, version)
 
-    def has_published(self, delivery: Delivery) -> bool:
-        """Whether the table's log has this version of the batch."""
-        table, app_id = self._open(), _app_id(delivery, delivery.batch_id)
-        return table is not None and table.transaction_version(app_id) == delivery.version
-
     def publish(self, delivery: Delivery) -> None:
         """Add the delivery's files and remove those it replaces, in one commit.
 

@@ -62,7 +62,7 @@ class ParquetPublisher:
         nothing back.
         """
         final = self._folder(delivery.batch_id)
-        if not self.has_published(delivery):
+        if not self._has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if self._exists(final) else []
             require_staged(delivery)
@@ -106,7 +106,7 @@ class ParquetPublisher:
     def _place(self, batch_id: int) -> str:
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
-    def has_published(self, delivery: Delivery) -> bool:
+    def _has_published(self, delivery: Delivery) -> bool:
         """Whether the batch's folder is this very version: it has all its files, whose names Spark
         gave to nobody else; where it has none, what was staged is gone from its place."""
         final = self._folder(delivery.batch_id)

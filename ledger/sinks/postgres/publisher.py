@@ -79,10 +79,6 @@ class PostgresPublisher:
         and what they may change, exclusion constraints, and partitions that are missing."""
         return transact(self._url, lambda connection: self._refused(connection, delivery))
 
-    def has_published(self, delivery: Delivery) -> bool:
-        """Whether the record beside the table has this version of the batch."""
-        return transact(self._url, lambda connection: self._has_published(connection, delivery))
-
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery, once; see ``ledger.sinks.base``.
 
@@ -117,14 +113,6 @@ class PostgresPublisher:
         gone = self._gone(connection, place, delivery)
         trial = Trial(connection, place, schema, self._key)
         return trial.refusals(delivery.files, delivery.batch_id, gone)
-
-    def _has_published(self, connection: Connection, delivery: Delivery) -> bool:
-        place = target.find_place(connection, self._table)
-        record = target_record.find_record(connection, place)
-        if record is None:
-            return False
-        found = target_record.find_commit(connection, record, delivery)
-        return found is not None and found.version == delivery.version
 
     def _gone(self, connection: Connection, place: Place, delivery: Delivery) -> list[int]:
         """Batches whose rows leave the table in the moment these come."""
