@@ -47,9 +47,13 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
     """Whether rows of failed records are yet to be left out of what is to be published, or units
     to be asked for again: by a Spark job, see ``ledger.spark.steps.withhold``.
     """
-    found = database.transact(lambda c: publications.pending(c, batch_id))
-    units_to_rebuild = database.transact(lambda c: publications.units_to_rebuild(c, batch_id))
-    return bool(units_to_rebuild) or any(not row.ready for row in found)
+
+    def ask(connection: Connection) -> bool:
+        decided = publications.pending(connection, batch_id)
+        units = publications.units_to_rebuild(connection, batch_id)
+        return bool(units) or any(not row.ready for row in decided)
+
+    return database.transact(ask)
 
 
 @contextmanager
@@ -207,11 +211,11 @@ def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
     """What a publication is to publish."""
-    batch = batches.get_batch(connection, row.batch_id)
-    files = _files(connection, row)
-    return delivery_of(
-        connection, publisher, batch, row.sink, row.step_run_id, files, folder=row.folder
-    )
+    batch, run_id = batches.get_batch(connection, row.batch_id), row.step_run_id
+    files = runs.files(connection, run_id)
+    if row.files is not None:  # without the rows that are withheld
+        files = tuple(DataFile(**file) for file in row.files)
+    return delivery_of(connection, publisher, batch, row.sink, run_id, files, folder=row.folder)
 
 
 def delivery_of(
@@ -240,10 +244,3 @@ def delivery_of(
         replaces=tuple(sorted({*noted, *replaces})),
         interval_end=batch.interval_end,
     )
-
-
-def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
-    """The files that hold just what is to be published."""
-    if row.files is not None:
-        return tuple(DataFile(**file) for file in row.files)
-    return runs.files(connection, row.step_run_id)

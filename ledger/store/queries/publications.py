@@ -132,7 +132,7 @@ def supersede(connection: Connection, batch_id: int) -> int:
 
 
 _PENDING = """
-SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
+SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, i.input_run_id,
        b.family_id AS original_id
 FROM pending_publication x
 JOIN batch b USING (batch_id)
@@ -142,7 +142,7 @@ JOIN step_run_input i USING (step_run_id)
 
 def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not published of a batch's family: batch_id, sink, step_run_id, ready,
-    folder, files, rows, input_run_id, original_id; oldest batch first.
+    folder, files, input_run_id, original_id; oldest batch first.
     """
     statement = text(f"""
         {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
