@@ -178,16 +178,12 @@ class Failures:
         self._found: list[Exception] = []
 
     @contextmanager
-    def kept(self, note: str = "") -> Iterator[None]:
-        """What fails in here, of which ``note`` tells more, keeps nothing after it from being
-        tried.
-        """
+    def kept(self) -> Iterator[None]:
+        """Log an error of this block and go on; ``raise_first`` raises the first."""
         try:
             yield
         except Exception as exc:
             failure = self._hidden(exc)
-            if note:
-                failure.add_note(note)
             _log.warning("the rest goes on without this: %s", self._told(failure))
             self._found.append(failure)
 

@@ -24,7 +24,7 @@ from ledger.batch.following.combines import COMBINE
 from ledger.batch.following.states import STATE
 from ledger.core.java import spark_program
 from ledger.core.logs import about, last_error
-from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
+from ledger.errors import EXIT_PERMANENT, DeclarationError, LedgerError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
@@ -215,14 +215,8 @@ def skip_unless_due(follow_up: FollowUp, target: str, context: Any) -> None:
 
 def check_due(follow_up: FollowUp, at: InTask, batch_id: int) -> None:
     """Raise AirflowSkipException if there is nothing to do for a decided batch."""
-    from ledger.spark.failures import told
-
-    if follow_up.not_due is None:
-        return
-    failures = Failures(told)
-    reason = follow_up.not_due(at, batch_id, failures)
+    reason = None if follow_up.not_due is None else follow_up.not_due(at, batch_id)
     if reason is not None:
-        failures.raise_first()
         raise AirflowSkipException(reason)
 
 

@@ -7,7 +7,8 @@ whether it was carried out.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,19 +19,12 @@ from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import sentences
 from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.core.probes import reached
-from ledger.errors import (
-    Failures,
-    FencedError,
-    LostFileError,
-    NotReadyError,
-    StageError,
-    redacted,
-)
+from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
-from ledger.sinks.base import Delivery, Publisher, require_staged
+from ledger.sinks.base import Delivery, Publisher
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, runs
@@ -54,53 +48,52 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
     """Whether rows of failed records are yet to be left out of what is to be published, or units
     to be asked for again: by a Spark job, see ``ledger.spark.steps.withhold``.
     """
-    found = database.transact(lambda c: publications.pending(c, batch_id))
-    units_to_rebuild = database.transact(lambda c: publications.units_to_rebuild(c, batch_id))
-    return bool(units_to_rebuild) or any(not row.ready for row in found)
+
+    def ask(connection: Connection) -> bool:
+        decided = publications.pending(connection, batch_id)
+        units = publications.units_to_rebuild(connection, batch_id)
+        return bool(units) or any(not row.ready for row in decided)
+
+    return database.transact(ask)
 
 
-def lost(
-    database: Database,
-    settings: Settings,
-    pipeline: Pipeline,
-    batch_id: int,
-    failures: Failures,
-    sinks: Collection[str] | None = None,
-) -> list[Row[Any]]:
-    """What is decided of a batch's family and not published, although it is ready, for staged
-    files are gone or were changed: to be staged anew by a Spark job, see
-    ``ledger.spark.steps.withhold``. What a sink publishes already, by its own record, needs no
-    file.
-
-    ``sinks``: only of these. ``failures``: keeps what is wrong with a sink that cannot be looked
-    at.
-    """
-    missing = []
-    for row in database.transact(lambda c: publications.pending(c, batch_id)):
-        if row.ready and (sinks is None or row.sink in sinks):
-            with failures.kept(unpublished_note(pipeline, row)):
-                if is_lost(database, settings, pipeline, row):
-                    missing.append(row)
-    return missing
-
-
-def is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
-    """Whether staged files of a publication are gone that its sink still needs."""
-    publisher = _publisher(settings, pipeline, row.sink)
-    delivery = database.transact(lambda c: _delivery(c, publisher, row))
+@contextmanager
+def publication_errors(database: Database, pipeline: Pipeline, row: Row[Any]) -> Iterator[None]:
+    """Say of what fails in here which publication that is, and how to go on once its cause is
+    fixed."""
     try:
-        require_staged(delivery)
-    except LostFileError:
-        return not publisher.has_published(delivery)
-    return False
+        yield
+    except Exception as exc:
+        failure = _explained(database, pipeline, row, exc)
+        if failure is exc:
+            raise
+        raise failure from None
 
 
-def unpublished_note(pipeline: Pipeline, row: Row[Any]) -> str:
-    """Whose failure it is that a publication is not published, and how to go on once its cause
-    is fixed.
-    """
-    actions = advice.publish(known_target(pipeline), row.batch_id)
-    return f"Sink {row.sink!r} has not published batch {row.batch_id}. {sentences(actions)}"
+def _explained(database: Database, pipeline: Pipeline, row: Row[Any], exc: Exception) -> Exception:
+    if isinstance(exc, LostFileError):
+        return _lost(database, pipeline, row, exc)
+    failure = redacted(exc) if pipeline.redact else exc
+    actions = sentences(advice.publish(known_target(pipeline), row.batch_id))
+    failure.add_note(f"Sink {row.sink!r} has not published batch {row.batch_id}. {actions}")
+    return failure
+
+
+def _lost(
+    database: Database, pipeline: Pipeline, row: Row[Any], exc: LostFileError
+) -> LostFileError:
+    """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
+    batch = database.transact(lambda c: batches.get_batch(c, row.original_id))
+    way = f"or reprocess the interval: {advice.reprocess(batch, known_target(pipeline))}"
+    if batch.dag_id:
+        way += f", or a run of DAG {batch.dag_id} with the conf reprocess: true"
+    if any(step.incremental for step in pipeline.sources()):
+        way = "for an incremental source has no interval to reprocess"
+    return LostFileError(
+        f"sink {row.sink!r} cannot publish batch {row.batch_id}: {str(exc).rpartition('. ')[0]}."
+        f" Put the file back and publish again, {way}",
+        quotes=exc.quotes,
+    )
 
 
 def publish(
@@ -110,30 +103,30 @@ def publish(
     batch_id: int,
     sinks: Collection[str] | None = None,
 ) -> list[Published]:
-    """Publish what is decided of a batch's family and not published yet; what was published, in
-    order.
+    """Publish what is decided of a batch's family and not published yet: batch by batch, of each
+    the sinks in the order in which they are declared; what was published, in order.
 
     ``sinks``: in these; None: in those of records, which wait for nothing that follows the
     settlement. What is wrong with one sink keeps no other waiting; it is raised at the end.
     Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
     else is publishing the same.
     """
-    found = database.transact(lambda c: publications.pending(c, batch_id))
+    chosen = _in_order(pipeline, database.transact(lambda c: publications.pending(c, batch_id)))
     followers = {step.name for step in pipeline.followers()}
     chosen = [
-        row for row in found if (row.sink not in followers if sinks is None else row.sink in sinks)
+        row for row in chosen if (row.sink not in followers if sinks is None else row.sink in sinks)
     ]
     done, failed = _publish_each(database, settings, pipeline, chosen)
-    refused = {name for name, failure in failed.items() if isinstance(failure, StageError)}
-    if done and refused:  # a foreign key may refer to rows that another sink has published by now
-        again = [row for row in chosen if row.sink in refused]
-        more, still = _publish_each(database, settings, pipeline, again)
-        done += more
-        failed = {name: failed[name] for name in failed if name not in refused} | still
     for failure in failed.values():
         raise failure
     reached("batch published")
     return done
+
+
+def _in_order(pipeline: Pipeline, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """By batch, then by the declaration of the sink: one that is declared no more is last."""
+    places = {step.name: place for place, step in enumerate(pipeline.sinks())}
+    return sorted(rows, key=lambda row: (row.batch_id, places.get(row.sink, len(places))))
 
 
 def _publish_each(
@@ -149,11 +142,10 @@ def _publish_each(
             continue  # a sink has published the batches of a family in order
         work = partial(publish_one, settings=settings, pipeline=pipeline, row=row)
         try:
-            published = database.transact(work)
+            with publication_errors(database, pipeline, row):
+                published = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
-            failure = redacted(exc) if pipeline.redact else exc
-            failure.add_note(unpublished_note(pipeline, row))
-            failed[row.sink] = failure
+            failed[row.sink] = exc
             continue
         if published is not None:
             done.append(published)
@@ -212,11 +204,11 @@ def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
     """What a publication is to publish."""
-    batch = batches.get_batch(connection, row.batch_id)
-    files = _files(connection, row)
-    return delivery_of(
-        connection, publisher, batch, row.sink, row.step_run_id, files, folder=row.folder
-    )
+    batch, run_id = batches.get_batch(connection, row.batch_id), row.step_run_id
+    files = runs.files(connection, run_id)
+    if row.files is not None:  # without the rows that are withheld
+        files = tuple(DataFile(**file) for file in row.files)
+    return delivery_of(connection, publisher, batch, row.sink, run_id, files, folder=row.folder)
 
 
 def delivery_of(
@@ -244,10 +236,3 @@ def delivery_of(
         replaces=tuple(sorted({*noted, *replaces})),
         interval_end=batch.interval_end,
     )
-
-
-def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
-    """The files that hold just what is to be published."""
-    if row.files is not None:
-        return tuple(DataFile(**file) for file in row.files)
-    return runs.files(connection, row.step_run_id)

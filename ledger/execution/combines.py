@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from ledger.batch import combine_runs
 from ledger.batch.publishing import Published, publish
 from ledger.batch.step_runs import Attempt, OpenedRun
-from ledger.execution.publishing import stage_lost
 from ledger.execution.steps import execute, living
 from ledger.pipeline.steps import CombineStep, SinkStep, Step
 from ledger.spark.failures import failures_of
@@ -35,8 +34,6 @@ def combine(
                 with living(job, run, on_fenced):
                     execute(job, run, step)
     sinks = [step.name for step in job.pipeline.combined()]
-    with failures.kept():
-        stage_lost(job, batch_id, sinks)
     with failures.kept():
         published = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()

@@ -11,7 +11,6 @@ from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
 from ledger.batch.step_runs import Attempt
 from ledger.core.logs import about
 from ledger.errors import Failures, NotReadyError
-from ledger.execution.publishing import stage_lost
 from ledger.execution.steps import StepResult, keys_of, living
 from ledger.pipeline.steps import StateStep
 from ledger.spark.failures import failures_of
@@ -77,8 +76,6 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
     late = job.database.transact(lambda c: checkpoints.unpublished(c, job.pipeline.name, sinks))
     for batch_id in late:
-        with failures.kept():
-            stage_lost(job, batch_id, sinks)
         with failures.kept():
             try:
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)

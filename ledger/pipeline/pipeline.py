@@ -311,10 +311,13 @@ class Pipeline:
         """Its states over batches."""
         return tuple(step for step in self._steps.values() if isinstance(step, StateStep))
 
+    def sinks(self) -> tuple[SinkStep, ...]:
+        """Its sinks, in the order in which they are declared: they are published in it."""
+        return tuple(step for step in self._steps.values() if isinstance(step, SinkStep))
+
     def sinks_of(self, name: str) -> tuple[SinkStep, ...]:
         """The sinks that read a step."""
-        sinks = [step for step in self._steps.values() if isinstance(step, SinkStep)]
-        return tuple(step for step in sinks if step.reads == name)
+        return tuple(step for step in self.sinks() if step.reads == name)
 
     def _checked(self) -> tuple[Step, ...]:
         if self.guarantee is not None:

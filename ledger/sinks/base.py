@@ -4,12 +4,10 @@
 worked example in docs/extending.md.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.settings import Settings
 from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
@@ -45,18 +43,15 @@ class Delivery:
         return sum(file.rows for file in self.files)
 
 
+# A settled batch runs no step again.
+WHERE_STAGED_FILES_ARE_LOST = (
+    "If the batch is settled, reprocess its interval; if it is not, run the sink again"
+)
+
+
 def require_staged(delivery: Delivery) -> None:
     """Raise LostFileError unless all that was staged is still there."""
-    check_files(Manifest(delivery.files), stage_again())
-
-
-def stage_again(before: str = "") -> str:
-    """What to do about a staged file that is lost; ``before``: what comes first."""
-    return (
-        f"Of a settled batch {before}publish again, or in Airflow {CLEAR_WITHHOLD}: the "
-        "rows are staged anew from the sink's input. Of one that is not "
-        "settled run the sink again"
-    )
+    check_files(Manifest(delivery.files), WHERE_STAGED_FILES_ARE_LOST)
 
 
 @dataclass(frozen=True)
@@ -102,17 +97,13 @@ class Publisher(Protocol):
         caller evaluates all of them: from here the publish takes the delivery for checked against
         these."""
 
-    def refused(self, delivery: Delivery, siblings: "Sequence[Sink]" = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         """The rows of the delivery that the sink does not take as it is now, by position; it
-        changes nothing. ``siblings``: the other sinks of the pipeline, which the same batch
-        fills."""
+        changes nothing."""
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: nobody else ever does.
         Its name ends in the version."""
-
-    def has_published(self, delivery: Delivery) -> bool:
-        """Whether this version of the batch is published, by the sink's own record."""
 
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery in one moment, and remove what it replaces in the same one.

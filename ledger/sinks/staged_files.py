@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import IntegrityError
-from ledger.sinks.base import stage_again
+from ledger.sinks.base import WHERE_STAGED_FILES_ARE_LOST
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, stored_file
 
@@ -74,4 +74,4 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 
 
 def _opened(file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
-    return stored_file(file.path, stage_again("delete the file and "))
+    return stored_file(file.path, WHERE_STAGED_FILES_ARE_LOST)

@@ -105,13 +105,9 @@ class Job:
 
     def manifest(self, run_id: int) -> Manifest:
         """The files of a committed run. Raises LostFileError unless all are there."""
-        found = self.noted_files(run_id)
+        found = Manifest(self.database.transact(lambda c: runs.files(c, run_id)))
         check_files(found)
         return found
-
-    def noted_files(self, run_id: int) -> Manifest:
-        """The files of a committed run, whether or not they are there."""
-        return Manifest(self.database.transact(lambda c: runs.files(c, run_id)))
 
 
 def write_files(

@@ -36,7 +36,6 @@ CORE = (
     "test_dedup.py::test_window_of_batches",
     "test_from_source.py::test_a_fixed_file_is_read_again_by_key",
     "test_inputs.py::test_diamond",
-    "test_lost_staging.py::test_a_staging_anew_that_died_leaves_nothing_to_show",
     "test_marks.py",
     "test_notify.py::test_sources_are_told",
     "test_refused_rows.py::test_a_rule_that_spark_does_not_know",

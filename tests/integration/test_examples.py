@@ -311,6 +311,17 @@ def _arrow(block, spark):
     assert module.partition('"""\n\n')[2] == block.code
 
 
+@proves(
+    "docs/exactly-once.md",
+    'pipeline.sink("customer_table", PostgresSink("env:SHOP_URL", "customers"), reads="people")',
+)
+def _referring(block, spark):
+    """The sinks, in the order in which they are published."""
+    made = shop()
+    run(block, made)
+    assert [sink.name for sink in made.sinks()] == ["customer_table", "order_table"]
+
+
 @proves("docs/extending.md", "SqliteSink", "publish")
 def _sqlite(block, spark):
     """It stands in the sink that passes the contract, word for word."""

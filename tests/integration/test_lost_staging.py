@@ -1,5 +1,6 @@
-"""A staged file that is lost after the settlement is staged anew from the sink's kept input."""
+"""A staged file that is lost after the settlement stops its sink."""
 
+import re
 from collections import Counter
 
 import pyarrow.dataset as ds
@@ -11,13 +12,17 @@ from sqlalchemy.pool import NullPool
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger import execution as running
-from ledger.batch.publishing import lost, publish
+from ledger.batch import recovery
+from ledger.batch.opening import open_batch
+from ledger.batch.publishing import publish
 from ledger.batch.settlement import settle_once
-from ledger.errors import ConfigurationError, Failures, LostFileError
-from ledger.execution import publish_settled, settle_and_follow, withhold
+from ledger.core.run_request import Interval, RunKey
+from ledger.errors import ConfigurationError, LostFileError
+from ledger.execution import publish_settled, withhold
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
-from tests.support.runner import END
+from tests.support.ledgers import rows
+from tests.support.runner import END, START
 
 TABLES = ("plain", "totals", "ackledger_commit")
 LOST = {3, 7}
@@ -88,79 +93,109 @@ def write(folder, numbers):
     (folder / "in.csv").write_text("n\n" + "\n".join(map(str, numbers)) + "\n")
 
 
-def lose_one(folder, batch_id, among="**"):
-    """Remove a staged file of each sink of records, and cut another one's end off."""
+def staged(folder, batch_id, among="**"):
+    """A staged file of each sink of records."""
     places = {
         "delta": folder / "delta" / "_ackledger" / f"batch-{batch_id}",
         "folder": folder / "folder" / "_staging" / f"batch={batch_id}",
         "plain": folder / "storage" / "losing" / "plain" / f"batch={batch_id}",
     }
-    for name, place in places.items():
-        first, *_ = sorted(place.glob(f"{among}/*.parquet"))
-        if name == "plain":
-            first.write_bytes(first.read_bytes()[:-9])
-        else:
-            first.unlink()
+    return {name: min(place.glob(f"{among}/*.parquet")) for name, place in places.items()}
 
 
-def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
-    """A staged file of each kind of sink is gone, or cut off, after a clean settlement, after one
-    with failed records, and after their rows were withheld: publishing completes, each row once. So
-    it does for a total and for a state."""
-    run = runner(pipeline(target, LOST))
-    write(tmp_path, range(20, 24))
-    clean = run.open("clean")
-    run.steps(clean)
-    settle_once(run.job.database, clean.batch_id)
-    lose_one(tmp_path, clean.batch_id)
+def lose(files):
+    """Remove one file, cut another one's end off, and move the last aside."""
+    files["delta"].unlink()
+    files["plain"].write_bytes(files["plain"].read_bytes()[:-9])
+    files["folder"].rename(files["folder"].with_suffix(".aside"))
+
+
+def check_lost(job, batch, files):
+    """Each sink names its file and the command that reprocesses the batch's interval."""
+    again = recovery.reprocess(batch)
+    for name, path in files.items():
+        with pytest.raises(LostFileError, match=re.escape(again)) as told:
+            publish(job.database, job.settings, job.pipeline, batch.batch_id, [name])
+        said = f"sink {name!r} cannot publish batch {batch.batch_id}: file {path}: expected"
+        assert str(told.value).startswith(said)
+
+
+@pytest.mark.parametrize("without", [(), LOST], ids=["as staged", "withheld"])
+def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
+    """A staged file of each kind of sink is gone, or cut off, after a clean settlement, and after
+    rows of failed records were withheld: nothing is published. With its file back a sink publishes;
+    a reprocess of the interval publishes each row once in all of them.
+    """
+    run = runner(pipeline(target, without))
     job = run.job
-    with pytest.raises(LostFileError, match="publish again, or in Airflow clear `withhold`"):
-        publish(job.database, job.settings, job.pipeline, clean.batch_id)
-    publish_settled(job, clean.batch_id)
-    assert shown(tmp_path, target) == every(expected(range(20, 24)))
-
     write(tmp_path, range(COUNT))
-    batch = run.open("failing", END, END.replace(month=END.month + 1))
+    batch = run.open()
     run.steps(batch)
     settle_once(job.database, batch.batch_id)
-    lose_one(tmp_path, batch.batch_id)
-    assert sorted(withhold(job, batch.batch_id)) == ["delta", "folder", "plain"]
-    assert withhold(job, batch.batch_id) == []
-    lose_one(tmp_path, batch.batch_id, "**/kept-*/**")
-    assert len(lost(job.database, job.settings, job.pipeline, batch.batch_id, Failures(str))) == 3
-    publish_settled(job, batch.batch_id)
-    acked = [n for n in range(COUNT) if n not in LOST]
-    assert shown(tmp_path, target) == every(expected([*acked, *range(20, 24)]))
+    assert len(withhold(job, batch.batch_id)) == (3 if without else 0)
+    files = staged(tmp_path, batch.batch_id, "**/kept-*/**" if without else "**")
+    lose(files)
+    check_lost(job, batch, files)
+    assert not list((tmp_path / "folder").glob("ackledger_batch=*"))
+    files["folder"].with_suffix(".aside").rename(files["folder"])
+    publish(job.database, job.settings, job.pipeline, batch.batch_id, ["folder"])
 
-    fixed = runner(pipeline(target))
-    replay = fixed.open_replay(batch.batch_id)
-    fixed.steps(replay)
-    settle_once(job.database, replay.batch_id)
-    publish_settled(fixed.job, replay.batch_id)
+    key, interval = RunKey("", "again"), Interval(START, END)
+    again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
+    run.steps(again)
+    settle_once(job.database, again.batch_id)
+    publish_settled(job, again.batch_id)
+    assert shown(tmp_path, target) == every(expected(n for n in range(COUNT) if n not in without))
 
+
+def test_a_file_that_is_lost_before_rows_are_withheld(runner, tmp_path, target):
+    """The sink stays as it is, with the file named; what is not lost is withheld and published."""
+    run = runner(pipeline(target, LOST))
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    lost = staged(tmp_path, batch.batch_id)["delta"]
+    lost.unlink()
+    with pytest.raises(LostFileError, match=rf"sink 'delta' cannot publish .*{lost.name}.*gone"):
+        publish_settled(run.job, batch.batch_id)
+    found = rows(run.job.database, "SELECT sink, state FROM sink_publication ORDER BY sink")
+    states = [("delta", "decided"), ("folder", "published"), ("plain", "published")]
+    assert [tuple(row) for row in found] == states
+
+
+def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
+    """The sink of a total names it. So does that of a state, and the state of the next batch takes
+    its place."""
+    run = runner(pipeline(target))
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    publish_settled(run.job, batch.batch_id)
     with dies_at("publishing"):
         with pytest.raises(Died):
-            running.combine(fixed.job, replay.batch_id)
+            running.combine(run.job, batch.batch_id)
         with pytest.raises(Died):
-            running.advance_states(fixed.job)
+            running.advance_states(run.job)
     for place in (tmp_path / "storage" / "losing" / "totals", tmp_path / "states" / "_staging"):
         for path in place.rglob("*.parquet"):
             path.unlink()
-    running.advance_states(fixed.job)
-    settle_and_follow(fixed.job, replay.batch_id)
-    assert shown(tmp_path, target) == every(expected([*range(COUNT), *range(20, 24)]))
-    with create_engine(target, poolclass=NullPool).connect() as connection:
-        totals = connection.exec_driver_sql("SELECT n FROM totals").scalars().all()
-    assert totals == [2 * sum(range(COUNT))]
+    with pytest.raises(LostFileError, match=r"^sink 'totals' cannot publish batch \d+: file"):
+        running.combine(run.job, batch.batch_id)
+    with pytest.raises(LostFileError, match=r"^sink 'states' cannot publish batch \d+: file"):
+        running.advance_states(run.job)
+    write(tmp_path, range(20, 24))
+    second = run.open("second", END, END.replace(month=END.month + 1))
+    run.settled(second)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
     found = Counter((row["n"], row["half"]) for row in states)
     assert found == expected([*range(COUNT), *range(20, 24)])
 
 
 def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monkeypatch):
-    """While the address of one sink is missing, what is lost of the others is staged anew, what
-    failed is withheld there, and all of them publish; the error is raised at the end. So it is
-    for the sinks of a total and of a state.
+    """While the address of one sink is missing, what failed is withheld in the others, and all of
+    them publish; the error is raised at the end. So it is for the sinks of a total and of a state.
     """
     monkeypatch.setenv("LOSING_URL", target)
     run = runner(pipeline("env:LOSING_URL", LOST))
@@ -169,8 +204,6 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     run.steps(batch)
     job = run.job
     settle_once(job.database, batch.batch_id)
-    first, *_ = sorted((tmp_path / "delta" / "_ackledger").rglob("*.parquet"))
-    first.unlink()
     monkeypatch.delenv("LOSING_URL")
     with pytest.raises(ConfigurationError, match="LOSING_URL"):
         publish_settled(job, batch.batch_id)
@@ -190,22 +223,3 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     running.advance_states(fixed.job)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
     assert Counter((row["n"], row["half"]) for row in states) == expected(range(COUNT))
-
-
-def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, target):
-    """Files that were staged anew by a process that died are not published when the lost one is
-    back.
-    """
-    run = runner(pipeline(target))
-    write(tmp_path, range(COUNT))
-    batch = run.open()
-    run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
-    first, *_ = sorted((tmp_path / "folder" / "_staging").rglob("*.parquet"))
-    aside = first.rename(tmp_path / "aside")
-    with dies_at("files written"), pytest.raises(Died):
-        withhold(run.job, batch.batch_id)
-    assert list((tmp_path / "folder" / "_staging").rglob("kept-*/**/*.parquet"))
-    aside.rename(first)
-    publish_settled(run.job, batch.batch_id)
-    assert shown(tmp_path, target) == every(expected(range(COUNT)))

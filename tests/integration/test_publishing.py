@@ -203,19 +203,20 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
 
 
 def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_rows):
-    """Where a sink's staged file is gone and its input, too, one line says so; the other sink shows
-    its rows all the same."""
+    """Where a sink's staged file is gone before rows are withheld, one line names it and the
+    command that reprocesses the interval; the other sink shows its rows all the same."""
     numbers(tmp_path)
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
     settle_once(run.job.database, batch.batch_id)
     next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
-    for path in (tmp_path / "storage" / "branching" / "lossy").rglob("*.parquet"):
-        path.unlink()
-    with pytest.raises(
-        LostFileError, match=r"its input is lost: file .* is gone\. Run the interval"
-    ):
+    said = (
+        rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
+        r" Put the file back and publish again, or reprocess the interval: ackledger run"
+        r" MODULE:PIPELINE --interval-start \S+ --interval-end \S+ --reprocess$"
+    )
+    with pytest.raises(LostFileError, match=said):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == Counter()
     assert shown(sink_rows, "late") == expected(lambda n: n not in LOST)

@@ -235,7 +235,6 @@ def test_staging_is_invisible(place):
     delivery, publisher = place.stage(1, "a", "b"), place.publisher()
     assert publisher.rules(delivery) == ()
     assert publisher.refused(delivery) == []
-    assert not publisher.has_published(delivery)
     assert place.rows() == []
 
 
@@ -254,7 +253,6 @@ def test_publish_is_once(place):
     assert [label for _, label in rows] == ["a", "b", "c"]
     for _ in range(2):
         place.publisher().publish(delivery)
-        assert place.publisher().has_published(delivery)
         assert place.rows() == rows
 
 
@@ -278,12 +276,16 @@ def test_batches_in_any_order(place):
 
 def test_an_empty_delivery_is_published(place):
     """No rows are a version, too: it takes the place of the one before."""
-    place.publisher().publish(place.stage(1, "a", version=1))
+    older = place.stage(1, "a", version=1)
+    place.publisher().publish(older)
     empty = place.stage(1, version=2)
     assert empty.files == ()
-    place.publisher().publish(empty)
-    assert place.publisher().has_published(empty)
-    assert place.rows() == []
+    for _ in range(2):
+        place.publisher().publish(empty)
+        assert place.rows() == []
+    if place.keeps_versions:
+        with pytest.raises(FencedError):
+            place.publisher().publish(older)
 
 
 def test_a_newer_version_supersedes(place):
@@ -310,7 +312,6 @@ def test_an_older_version_is_refused(place):
     if place.keeps_versions:
         with pytest.raises(FencedError):
             place.publisher().publish(older)
-        assert not place.publisher().has_published(older)
     else:
         with pytest.raises(LostFileError):
             place.publisher().publish(older)
@@ -324,7 +325,6 @@ def test_lost_staging_is_not_taken_for_published(place):
     for file in newer.files:
         Path(file.path).unlink()
     shutil.rmtree(newer.folder)
-    assert not place.publisher().has_published(newer)
     with pytest.raises(LostFileError):
         place.publisher().publish(newer)
     assert place.rows() == [(100, "old")]
@@ -382,7 +382,6 @@ def test_a_publish_that_dies_is_finished_by_the_next(place, when):
             assert not {(base * 100, "old"), (base * 100 + 100, "new")} <= {*seen}
         for _ in range(2):
             place.publisher().publish(new)
-            assert place.publisher().has_published(new)
             assert place.rows() == [*others, (base * 100 + 100, "new")]
         if len(arrows) < killed:
             break
@@ -397,7 +396,6 @@ def test_a_lost_staged_file_changes_nothing(place):
         damage(Path(delivery.files[1].path))
         with pytest.raises(LostFileError, match="part-1"):
             place.publisher().publish(delivery)
-        assert not place.publisher().has_published(delivery)
         assert place.rows() == [(100, "old")]
 
 
@@ -425,5 +423,4 @@ def test_rows_that_are_refused_are_found_by_position(place):
     assert "constraint" in found.reason
     with pytest.raises(StageError):
         place.publisher().publish(delivery)
-    assert not place.publisher().has_published(delivery)
     assert place.rows() == [(100, "a")]

@@ -1,7 +1,7 @@
 """A sink of another kind, written against ``ledger.sinks.base`` alone: a table of a SQLite file."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ledger.errors import FencedError, StageError, UnavailableError
 from ledger.settings import Settings
-from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.options import Dedup
 from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
@@ -79,7 +79,7 @@ class SqlitePublisher:
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
         return ()
 
-    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         found = []
         with self._transaction(keep=False) as connection:
             self._make_room(connection, delivery)
@@ -89,10 +89,6 @@ class SqlitePublisher:
                 except sqlite3.IntegrityError as exc:
                     found.append(Refusal(position, str(exc)))
         return found
-
-    def has_published(self, delivery: Delivery) -> bool:
-        with self._transaction(keep=False) as connection:
-            return self._version(connection, delivery) == delivery.version
 
     def publish(self, delivery: Delivery) -> None:
         with self._transaction() as connection:

@@ -548,7 +548,8 @@ def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown
     --verbose. The first is raised at the end."""
     monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
     failures, error = Failures(told), PySparkException(WORKER)
-    with failures.kept("Sink 'x' has not published batch 7"):
+    error.add_note("Sink 'x' has not published batch 7")
+    with failures.kept():
         raise error
     with failures.kept():
         raise InputError("another")

@@ -1,21 +1,23 @@
 """What publishing does around one sink that is broken: the ledger and the sinks are stand-ins."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from ledger.batch import publishing
-from ledger.batch.publishing import Published, lost, publish
-from ledger.errors import ConfigurationError, Failures, LostFileError, StageError, UnavailableError
+from ledger.batch.publishing import Published, publication_errors, publish
+from ledger.errors import LostFileError, StageError, UnavailableError
 from ledger.sinks.base import Delivery, require_staged
-from ledger.sinks.postgres.declared import database_of
 from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
-PIPELINE = SimpleNamespace(followers=list, redact=(), module="jobs.none")
+SINKS = [SimpleNamespace(name=name) for name in ("customers", "orders", "down")]
+PIPELINE = SimpleNamespace(
+    sinks=lambda: SINKS, sources=list, followers=list, redact=(), module="jobs.none"
+)
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
 
@@ -30,69 +32,81 @@ def pending(monkeypatch):
     return put
 
 
-def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
-    """Lost files are found beside a sink that cannot be looked at; what is wrong with that one is
-    kept. Of chosen sinks no other is looked at."""
-    pending((1, "address"), (1, "lost"), (1, "there"))
-
-    def is_lost(database, settings, pipeline, row):
-        if row.sink == "address":
-            raise ConfigurationError("no URL")
-        return row.sink == "lost"
-
-    monkeypatch.setattr(publishing, "is_lost", is_lost)
-    failures = Failures(str)
-    assert [row.sink for row in lost(DATABASE, None, PIPELINE, 1, failures)] == ["lost"]
-    with pytest.raises(ConfigurationError, match="no URL"):
-        failures.raise_first()
-    failures = Failures(str)
-    assert lost(DATABASE, None, PIPELINE, 1, failures, ["there"]) == []
-    failures.raise_first()
-
-
-def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch, caplog):
-    """A sink that refuses rows is asked once more when others publish theirs: what they refer to
-    may be there by then. One that cannot be reached, or has lost files, is not; what stays wrong
-    is raised, and what is published is in the log all the same.
+def test_sinks_are_published_as_they_are_declared(pending, monkeypatch, caplog):
+    """Batch by batch, and of each in the order of the sinks. One that fails is tried once, and its
+    later batches wait; the other sinks do not. The failure is raised, and what is published is in
+    the log all the same.
     """
-    pending((1, "a_orders"), (2, "a_orders"), (1, "b_customers"), (1, "c_down"), (1, "d_lost"))
-    shown, asked = [], []
+    pending((1, "down"), (1, "orders"), (1, "customers"), (2, "customers"), (2, "down"))
+    asked = []
 
     def show(connection, settings, pipeline, row):
-        asked.append(row.sink)
-        if row.sink == "a_orders" and (1, "b_customers") not in shown:
-            raise StageError("violates foreign key constraint")
-        if row.sink == "c_down":
-            raise UnavailableError("down")
-        if row.sink == "d_lost":
-            raise LostFileError("gone")
-        shown.append((row.batch_id, row.sink))
+        asked.append((row.batch_id, row.sink))
+        if row.sink == "down":
+            raise UnavailableError("no answer")
         return Published(row.batch_id, row.sink, 1)
 
     monkeypatch.setattr(publishing, "publish_one", show)
     with caplog.at_level("INFO", "ledger"), pytest.raises(UnavailableError):
         publish(DATABASE, None, PIPELINE, 1)
-    assert shown == [(1, "b_customers"), (1, "a_orders"), (2, "a_orders")]
-    told = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in shown]
+    published = [(1, "customers"), (1, "orders"), (2, "customers")]
+    assert asked == [*published[:2], (1, "down"), published[2]]
+    told = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in published]
     assert [record.getMessage() for record in caplog.records] == told
-    assert [asked.count(name) for name in ("a_orders", "c_down", "d_lost")] == [3, 1, 1]
 
 
-def test_urls_of_one_database(monkeypatch):
-    """A database is the same by its address and by a variable that holds it, for whoever logs
-    in.
-    """
-    monkeypatch.setenv("SHOP_URL", "postgresql+psycopg2://etl@db:5432/shop")
-    one = database_of("env:SHOP_URL")
-    assert one == database_of("postgresql://other:secret@db/shop")
-    assert one != database_of("postgresql://etl@db/other")
-    assert database_of("env:ANOTHER_URL") == "env:ANOTHER_URL"
+@pytest.fixture
+def explained(monkeypatch):
+    """What is said of an error of the publication of batch 2, a replay of batch 1, whose run was of
+    a DAG of that name."""
+
+    def explain(error, dag="", pipeline=PIPELINE):
+        interval = {"interval_start": START, "interval_end": START + timedelta(days=1)}
+        known = {1: SimpleNamespace(dag_id=dag, params={}, **interval)}
+        monkeypatch.setattr(publishing.batches, "get_batch", lambda _, number: known[number])
+        row = SimpleNamespace(batch_id=2, original_id=1, sink="orders")
+        with pytest.raises(type(error)) as told, publication_errors(DATABASE, pipeline, row):
+            raise error
+        return str(told.value), getattr(told.value, "__notes__", [])
+
+    return explain
+
+
+def test_an_error_says_which_publication_it_stops(explained):
+    """And the command that goes on once its cause is fixed."""
+    note = (
+        "Sink 'orders' has not published batch 2. To go on: ackledger publish MODULE:PIPELINE"
+        " --batch 2, or in Airflow clear the task that failed"
+    )
+    assert explained(UnavailableError("no answer")) == ("no answer", [note])
+    hiding = SimpleNamespace(**{**vars(PIPELINE), "redact": ("mail",)})
+    quoting = StageError("no partner for ann@x", quotes=["ann@x"])
+    assert explained(quoting, pipeline=hiding) == ("no partner for ***", [note])
+
+
+def test_a_lost_file_asks_for_the_interval(explained):
+    """The error names the file and the command that reprocesses the original's interval, in Airflow
+    the DAG, too; an incremental source has none to reprocess."""
+    lost = LostFileError("file a. b: it is gone. Run the sink again")
+    said = (
+        "sink 'orders' cannot publish batch 2: file a. b: it is gone. Put the file back and publish"
+    )
+    said += " again, "
+    command = (
+        "or reprocess the interval: ackledger run MODULE:PIPELINE --interval-start 2013-01-01"
+        " --interval-end 2013-01-02 --reprocess"
+    )
+    assert explained(lost) == (said + command, [])
+    dag = ", or a run of DAG shop with the conf reprocess: true"
+    assert explained(lost, dag="shop") == (said + command + dag, [])
+    reading_on = [SimpleNamespace(incremental=True)]
+    incremental = SimpleNamespace(**{**vars(PIPELINE), "sources": lambda: reading_on})
+    text, _ = explained(lost, pipeline=incremental)
+    assert text == f"{said}for an incremental source has no interval to reprocess"
 
 
 def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
-    """Gone or damaged: what stages it anew is the same, in both forms of a DAG; which command that
-    is, is in a note of what published.
-    """
+    """Gone or damaged: the advice is the same."""
     path = tmp_path / "a.parquet"
     file = DataFile(str(path), 5, 1, 0)
     delivery = Delivery("p.s", 1, 1, START, 1, str(tmp_path), (file,))
@@ -101,10 +115,6 @@ def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
     path.write_text("no rows")
     with pytest.raises(LostFileError) as damaged:
         list(record_batches([file], pa.schema([])))
-    again = (
-        "publish again, or in Airflow clear `withhold` (or `run`, if the"
-        " DAG has one task a batch) and what is downstream: the rows are staged anew from the"
-        " sink's input. Of one that is not settled run the sink again"
-    )
-    assert str(gone.value).endswith(f"Of a settled batch {again}")
-    assert str(damaged.value).endswith(f"Of a settled batch delete the file and {again}")
+    advice = ". If the batch is settled, reprocess its interval; if it is not, run the sink again"
+    assert str(gone.value).endswith(f"it is gone{advice}")
+    assert str(damaged.value).endswith(advice)

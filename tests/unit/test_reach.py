@@ -98,10 +98,10 @@ def test_what_a_run_writes_is_private(open_folder):
     assert mode(open_folder) == 0o755
 
 
-@pytest.mark.parametrize("below", ["run=2", "run=2/kept-1f"])
+@pytest.mark.parametrize("below", ["run=2", "kept-2-1f"])
 def test_what_is_staged_is_private(open_folder, below):
-    """The folder in which a ParquetSink stages is closed when it is made, also where a part of a
-    run is staged anew.
+    """The folder in which a ParquetSink stages is closed when it is made, also where files without
+    withheld rows are the first in it.
     """
     _close_staging(open_folder / "out" / "_staging" / "batch=1" / below)
     assert mode(open_folder / "out" / "_staging") == 0o700

@@ -290,9 +290,10 @@ def test_text_that_is_no_utf_8_is_a_quote():
 
 def test_failures_are_hidden_before_they_are_told(caplog):
     """What is kept of a failure, and logged of it, is what it was made into."""
-    failures = Failures(str, redacted)
-    with failures.kept("note"):
-        raise StageError("bad ann", quotes=["ann"])
+    failures, wrong = Failures(str, redacted), StageError("bad ann", quotes=["ann"])
+    wrong.add_note("note")
+    with failures.kept():
+        raise wrong
     with pytest.raises(LedgerError, match=r"^bad \*\*\*") as caught:
         failures.raise_first()
     assert caught.value.__notes__ == ["note"]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Row
 
-from ledger.errors import Failures
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
@@ -73,10 +72,10 @@ class FollowUp:
     How it is done: ``here``, without Spark; or else on Spark, see ``ledger.execution``.
     ``part_of``: the follow-up within which a driver does it.
 
-    When: ``not_due``: why there is nothing to do for a batch, None if there is; it keeps what it
-    cannot look at in the Failures. Without it the follow-up is always run. ``left``: for
-    ``ackledger publish``, the batches of a pipeline, or the one, for which there is something to
-    do. ``is_due``: the same of what is done for all batches of a pipeline at once.
+    When: ``not_due``: why there is nothing to do for a batch, None if there is. Without it the
+    follow-up is always run. ``left``: for ``ackledger publish``, the batches of a pipeline, or the
+    one, for which there is something to do. ``is_due``: the same of what is done for all batches of
+    a pipeline at once.
 
     Who notices: ``overdue``: batches of a DAG, settled before a moment, whose run left it undone:
     batch_id, dag_id. ``undone``: what of it is yet to be done for a batch.
@@ -88,7 +87,7 @@ class FollowUp:
     wanted: Callable[[Pipeline], bool] = _always
     here: Callable[[Surroundings, int], Sequence[object]] | None = None
     part_of: str | None = None
-    not_due: Callable[[Surroundings, int, Failures], str | None] | None = None
+    not_due: Callable[[Surroundings, int], str | None] | None = None
     left: Callable[[Connection, str, int | None], Sequence[int]] | None = None
     is_due: Callable[["Database", Pipeline], bool] | None = None
     overdue: Callable[[Connection, datetime], Sequence[Row[Any]]] | None = None

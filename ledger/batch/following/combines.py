@@ -4,11 +4,10 @@ from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
 from ledger.batch.following.publications import WITHHOLD
-from ledger.errors import Failures
 from ledger.store.queries import combines
 
 
-def _nothing_to_combine(at: Surroundings, batch_id: int, _: Failures) -> str | None:
+def _nothing_to_combine(at: Surroundings, batch_id: int) -> str | None:
     from ledger.batch.combine_runs import combines_due
 
     due = combines_due(at.database, at.pipeline, batch_id)

@@ -5,22 +5,18 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
-from ledger.errors import Failures
 from ledger.store.queries import publications
 
 
-def _nothing_to_withhold(at: Surroundings, batch_id: int, failures: Failures) -> str | None:
-    from ledger.batch.publishing import lost, needs_withholding
+def _nothing_to_withhold(at: Surroundings, batch_id: int) -> str | None:
+    from ledger.batch.publishing import needs_withholding
 
-    if needs_withholding(at.database, batch_id):
-        return None
-    missing = lost(at.database, at.settings, at.pipeline, batch_id, failures)
-    return None if missing else "nothing is to be withheld"
+    return None if needs_withholding(at.database, batch_id) else "nothing is to be withheld"
 
 
 WITHHOLD = FollowUp(
     "withhold",
-    "Leave the rows of failed records out of what sinks are to publish; stage lost files anew.",
+    "Leave the rows of failed records out of what sinks are to publish.",
     task=Task(),
     part_of="publish",
     not_due=_nothing_to_withhold,

@@ -6,7 +6,6 @@ from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
 from ledger.batch.following.publications import WITHHOLD
-from ledger.errors import Failures
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import checkpoints
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 
-def _no_state_due(at: Surroundings, batch_id: int, _: Failures) -> str | None:
+def _no_state_due(at: Surroundings, batch_id: int) -> str | None:
     from ledger.batch.recovery import waits_for
 
     if _is_state_due(at.database, at.pipeline):

@@ -4,7 +4,7 @@ its log.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from ledger.errors import (
     UnavailableError,
     WaitedError,
 )
-from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.sinks.delta.schema import (
     require_checked,
@@ -124,18 +124,13 @@ class DeltaPublisher:
             self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
         return rules
 
-    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         """None: all that a table asks for is in its rules."""
         return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder in which a run stages its files."""
         return self._folder.staging(batch_id, version)
-
-    def has_published(self, delivery: Delivery) -> bool:
-        """Whether the table's log has this version of the batch."""
-        table, app_id = self._open(), _app_id(delivery, delivery.batch_id)
-        return table is not None and table.transaction_version(app_id) == delivery.version
 
     def publish(self, delivery: Delivery) -> None:
         """Add the delivery's files and remove those it replaces, in one commit.

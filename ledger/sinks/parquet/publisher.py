@@ -1,6 +1,6 @@
 """A folder of Parquet files: a batch is published by renaming the folder that it was staged in."""
 
-from collections.abc import Sequence
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ledger.core.probes import reached
 from ledger.errors import StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
 
@@ -46,7 +46,7 @@ class ParquetPublisher:
         """None."""
         return ()
 
-    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery) -> list[Refusal]:
         """None."""
         return []
 
@@ -62,7 +62,7 @@ class ParquetPublisher:
         nothing back.
         """
         final = self._folder(delivery.batch_id)
-        if not self.has_published(delivery):
+        if not self._has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if self._exists(final) else []
             require_staged(delivery)
@@ -86,12 +86,10 @@ class ParquetPublisher:
 
     def _clean(self, delivery: Delivery) -> None:
         """Remove runs that did not count, and what was moved aside. What a newer run has staged
-        stays, and then what was staged anew, which may be of it.
+        stays.
         """
-        found = self._staged(delivery)
-        newer = any(_run_of(name) > delivery.version for name in found)
-        for name, folder in found.items():
-            if _run_of(name) <= delivery.version and not (newer and name.startswith("kept-")):
+        for name, folder in self._staged(delivery).items():
+            if _run_of(name) <= delivery.version:
                 self._remove(folder)
         with suppress(OSError):  # somebody has begun to stage there
             self._fs.rmdir(self._place(delivery.batch_id))
@@ -108,7 +106,7 @@ class ParquetPublisher:
     def _place(self, batch_id: int) -> str:
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
-    def has_published(self, delivery: Delivery) -> bool:
+    def _has_published(self, delivery: Delivery) -> bool:
         """Whether the batch's folder is this very version: it has all its files, whose names Spark
         gave to nobody else; where it has none, what was staged is gone from its place."""
         final = self._folder(delivery.batch_id)
@@ -156,5 +154,7 @@ class ParquetPublisher:
 
 
 def _run_of(name: str) -> int:
-    """The version that staged a folder of this name; 0: it is no run's."""
-    return int(name.removeprefix("run=")) if name.startswith("run=") else 0
+    """The version that staged a folder of this name, or withheld rows into it; 0: it is no
+    run's."""
+    of_run = re.match(r"(?:run=|kept-)(\d+)", name)
+    return int(of_run[1]) if of_run else 0

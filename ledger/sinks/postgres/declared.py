@@ -83,19 +83,6 @@ class TableSink(_TableOptions):
             )
 
 
-def database_of(url: str) -> object:
-    """What is equal for the URLs of one database, whoever logs in there and however they are
-    given."""
-    from ledger.sinks.postgres.connection import parsed
-
-    given = os.environ.get(url.removeprefix(_FROM_ENVIRONMENT), url)
-    try:
-        known = parsed(given if url.startswith(_FROM_ENVIRONMENT) else url)
-    except ConfigurationError:  # whoever uses it is told
-        return url
-    return known.host, known.port or 5432, known.database, dict(known.query)
-
-
 def address(url: str, sink: str) -> str:
     """The URL, or the one that an environment variable holds."""
     if not url.startswith(_FROM_ENVIRONMENT):

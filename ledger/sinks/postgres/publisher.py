@@ -13,7 +13,7 @@ replace_interval  a family replaces older families over its interval; within the
                   are added. A family that comes after a newer one is refused
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -22,12 +22,13 @@ from sqlalchemy import Connection, Table
 
 from ledger.core.probes import reached
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.postgres import foreign_keys
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres.connection import once, parsed, transact
 from ledger.sinks.postgres.copy_text import to_csv
-from ledger.sinks.postgres.declared import Mode, TableSink, database_of
+from ledger.sinks.postgres.declared import Mode
 from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
@@ -50,7 +51,6 @@ class PostgresPublisher:
         self, url: str, table: str, *, key: tuple[str, ...], mode: Mode, staging_root: str
     ):
         self._url = parsed(url)
-        self._database = database_of(url)
         self._table = table
         self._key = key
         self._mode = mode
@@ -74,22 +74,17 @@ class PostgresPublisher:
         """None: the table itself is asked."""
         return ()
 
-    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
-        """See ``Publisher``. Values, NOT NULL, CHECK, unique and foreign keys; not: triggers and
-        what they may change, exclusion constraints, partitions that are missing, and tables of
-        which this user may not read all rows."""
-        return transact(self._url, lambda connection: self._refused(connection, delivery, siblings))
-
-    def has_published(self, delivery: Delivery) -> bool:
-        """Whether the record beside the table has this version of the batch."""
-        return transact(self._url, lambda connection: self._has_published(connection, delivery))
+    def refused(self, delivery: Delivery) -> list[Refusal]:
+        """See ``Publisher``. Values, NOT NULL, CHECK and unique keys; not: foreign keys, triggers
+        and what they may change, exclusion constraints, and partitions that are missing."""
+        return transact(self._url, lambda connection: self._refused(connection, delivery))
 
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery, once; see ``ledger.sinks.base``.
 
-        Raises StageError when the table does not take the rows, IntegrityError when files or rows
-        are not as recorded, FencedError when something newer is published, UnavailableError when
-        the target does not answer.
+        Raises StageError when the table does not take the rows, as where a foreign key is violated,
+        IntegrityError when files or rows are not as recorded, FencedError when something newer is
+        published, UnavailableError when the target does not answer.
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
@@ -110,37 +105,14 @@ class PostgresPublisher:
             require_fit(target.find_table(connection, place), schema, self._key)
         target.require_rights(connection, place)
 
-    def _refused(
-        self, connection: Connection, delivery: Delivery, siblings: Sequence[Sink]
-    ) -> list[Refusal]:
+    def _refused(self, connection: Connection, delivery: Delivery) -> list[Refusal]:
         schema = staged_schema(delivery.files)
         if schema is None:
             return []
         place = target.find_place(connection, self._table)
-        unknown = self._filled_with(connection, place, siblings)
         gone = self._gone(connection, place, delivery)
         trial = Trial(connection, place, schema, self._key)
-        return trial.refusals(delivery.files, delivery.batch_id, gone, unknown)
-
-    def _filled_with(
-        self, connection: Connection, place: Place, siblings: Sequence[Sink]
-    ) -> list[int]:
-        """The other tables of this database, by oid, that sinks fill with the same batch."""
-        tables = [
-            one.table
-            for one in siblings
-            if isinstance(one, TableSink) and database_of(one.url) == self._database
-        ]
-        found = [target.find_place(connection, table).oid for table in tables]
-        return [oid for oid in found if oid is not None and oid != place.oid]
-
-    def _has_published(self, connection: Connection, delivery: Delivery) -> bool:
-        place = target.find_place(connection, self._table)
-        record = target_record.find_record(connection, place)
-        if record is None:
-            return False
-        found = target_record.find_commit(connection, record, delivery)
-        return found is not None and found.version == delivery.version
+        return trial.refusals(delivery.files, delivery.batch_id, gone)
 
     def _gone(self, connection: Connection, place: Place, delivery: Delivery) -> list[int]:
         """Batches whose rows leave the table in the moment these come."""
@@ -162,14 +134,14 @@ class PostgresPublisher:
         require_staged(delivery)
         schema = staged_schema(delivery.files)
         table = self._found_table(connection, schema)
-        if table is not None and schema is not None:
-            _stage(connection, table, schema, delivery)
         if table is not None:
+            columns = _stage(connection, table, schema, delivery)
             batches = [*replaced, delivery.batch_id]
             there = target_record.published_of(connection, record, delivery.sink, batches)
-            target.remove_batches(connection, table.place, there)
-        if table is not None and schema is not None:
-            self._merge(connection, record, table.place, schema.names, delivery)
+            with foreign_keys.check_at_end(connection, table.place, columns, there, delivery):
+                target.remove_batches(connection, table.place, there)
+                if columns:
+                    self._merge(connection, record, table.place, columns, delivery)
         target_record.mark_replaced(connection, record, place, delivery, replaced)
         target_record.put_commit(connection, record, place, delivery)
         reached("writing table", delivery.sink)
@@ -289,12 +261,15 @@ def is_due(found: Commit | None, delivery: Delivery) -> bool:
 
 
 def _stage(
-    connection: Connection, table: TargetTable, schema: pa.Schema, delivery: Delivery
-) -> None:
-    """Bring the rows of all files into the transaction's own table.
+    connection: Connection, table: TargetTable, schema: pa.Schema | None, delivery: Delivery
+) -> list[str]:
+    """Bring the rows of all files into the transaction's own table; its columns, none if there are
+    no files.
 
     Raises IntegrityError unless they are as many as recorded.
     """
+    if schema is None:
+        return []
     target.stage(connection, table.place, schema.names)
     as_json = json_columns(schema, table)
     with closing(_encoded(delivery, schema, as_json)) as pieces:
@@ -304,6 +279,7 @@ def _stage(
             f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in"
             f" {delivery.folder}, found {staged}: run the step that wrote them again"
         )
+    return list(schema.names)
 
 
 def _encoded(

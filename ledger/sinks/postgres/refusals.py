@@ -22,8 +22,7 @@ MOST_REFUSED = 10_000  # rows; more of them are a broken stage or table, and eac
 class Trial:
     """Rows on their way into a table that is made like the sink's, in a transaction of its own.
 
-    ``gone``: batches whose rows make room when these come. ``unknown``: tables, by oid, that
-    are filled together with this one.
+    ``gone``: batches whose rows make room when these come.
     """
 
     def __init__(self, connection: Connection, place: Place, schema: pa.Schema, key: Sequence[str]):
@@ -36,17 +35,13 @@ class Trial:
         self._types_only = place.oid is not None and target_trial.rewrites(connection, place)
 
     def refusals(
-        self,
-        files: Sequence[DataFile],
-        batch_id: int,
-        gone: Sequence[int],
-        unknown: Sequence[int],
+        self, files: Sequence[DataFile], batch_id: int, gone: Sequence[int]
     ) -> list[Refusal]:
         """The rows of the files that the table refuses. Raises StageError past 10,000 of them."""
         self._load(files, batch_id)
         target_trial.analyze(self._connection)
         target_trial.remove(self._connection, [], self._failing)
-        self._look_up(gone, unknown)
+        self._look_up(gone)
         return [Refusal(position, reason) for position, reason in sorted(self._found.items())]
 
     def _load(self, files: Sequence[DataFile], batch_id: int) -> None:
@@ -85,9 +80,9 @@ class Trial:
             return str(exc)
         return target_trial.try_copy(self._connection, text, rows.schema.names, self._place)
 
-    def _look_up(self, gone: Sequence[int], unknown: Sequence[int]) -> None:
-        """The key of an upsert, unique keys, then foreign ones: until no row is left whose partner
-        among these does not come. What a trigger may change is left to the publish."""
+    def _look_up(self, gone: Sequence[int]) -> None:
+        """The key of an upsert, then unique keys. What a trigger may change, and foreign keys, are
+        left to the publish."""
         connection, place, most = self._connection, self._place, MOST_REFUSED + 1
         for said, rows in target_trial.odd_keys(connection, self._key, most):
             self._remove(rows, said)
@@ -95,12 +90,6 @@ class Trial:
             return
         for said, rows in target_trial.duplicates(connection, place, self._key, gone, most):
             self._remove(rows, said)
-        found = True
-        while found:
-            found = False
-            for said, rows in target_trial.orphans(connection, place, gone, unknown, most):
-                self._remove(rows, said)
-                found = found or bool(rows)
 
     def _remove(self, positions: list[int], said: str) -> None:
         if positions:

@@ -1,8 +1,7 @@
 """Statements that find the rows which a sink's table would refuse, without touching the table.
 
 The rows go into a table of the transaction's own that is made like the sink's: the server itself
-says which it does not take, and why. What such a table cannot have, unique and foreign keys, is
-looked up.
+says which it does not take, and why. What such a table cannot have, unique keys, is looked up.
 """
 
 import re
@@ -108,7 +107,7 @@ def analyze(connection: Connection) -> None:
 
 def remove(connection: Connection, positions: Sequence[int], records: Sequence[int]) -> None:
     """Take refused rows out, and all others of their records, and of ``records``: these do not come
-    either, so they are in nobody's way, and nobody's partner."""
+    either, so they are in no other row's way."""
     statement = text(f"""
         WITH refused AS (SELECT unnest(cast(:positions AS bigint[])) AS row),
         failing AS (
@@ -162,30 +161,6 @@ def duplicates(
         yield f'duplicate key value violates unique constraint "{index.name}"', found
 
 
-def orphans(
-    connection: Connection,
-    place: Place,
-    gone: Sequence[int],
-    unknown: Sequence[int],
-    most: int,
-) -> Iterator[tuple[str, list[int]]]:
-    """Of each foreign key of the table: what the server would say, and the rows without a partner.
-
-    ``unknown``: tables, by oid, whose rows may come with the same batch; they, and those of
-    which this user may not read all rows, are not looked into.
-    """
-    for found in connection.execute(_FOREIGN, {"oid": place.oid}).all():
-        if found.visible and found.referenced not in unknown:
-            rows = _positions(connection, _orphans(found, gone), most)
-            yield (
-                (
-                    f'insert or update on table "{place.name}" violates foreign key constraint '
-                    f'"{found.name}"'
-                ),
-                rows,
-            )
-
-
 _REQUIRED = text("""
 SELECT attname::text FROM pg_attribute
 WHERE attrelid = :oid AND attnum > 0 AND attnotnull AND NOT attisdropped
@@ -210,28 +185,6 @@ SELECT c.relname AS name, pg_get_expr(i.indpred, i.indrelid) AS predicate,
                WHERE k.number <= i.indnkeyatts) END AS names
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = :oid AND i.indisunique AND i.indislive ORDER BY 1
-""")
-
-# Of a partitioned table that is referenced there is a constraint for each partition besides.
-_FOREIGN = text("""
-SELECT c.conname AS name, c.confrelid AS referenced, n.nspname AS schema, r.relname AS table,
-       c.confrelid = c.conrelid AS own, c.confmatchtype = 'f' AS is_full,
-       has_schema_privilege(n.oid, 'USAGE')
-         AND has_table_privilege(c.confrelid, 'SELECT')
-         AND NOT row_security_active(c.confrelid) AS visible,
-       ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, number)
-             JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
-             ORDER BY number) AS columns,
-       ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, number)
-             JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum
-             ORDER BY number) AS partners
-FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid
-JOIN pg_namespace n ON n.oid = r.relnamespace
-WHERE c.conrelid = :oid AND c.contype = 'f'
-  AND coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
-  AND NOT EXISTS (
-    SELECT FROM pg_constraint p WHERE p.oid = c.conparentid AND p.conrelid = c.conrelid)
-ORDER BY 1
 """)
 
 
@@ -260,19 +213,6 @@ def _duplicates(index: Row[Any], place: Place, key: Sequence[str], gone: Sequenc
           SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {chosen}) t
           WHERE {" AND ".join(conditions)}{_remaining("t", gone)})
     """
-
-
-def _orphans(key: Row[Any], gone: Sequence[int]) -> str:
-    columns = [f"s.{literal_name(name)}" for name in key.columns]
-    pairs = zip(columns, key.partners, strict=True)
-    same = " AND ".join(f"r.{literal_name(partner)} = {column}" for column, partner in pairs)
-    of = f"{literal_name(key.schema)}.{literal_name(key.table)}"
-    nulls = f"num_nulls({', '.join(columns)})"
-    present = f"EXISTS (SELECT FROM {of} r WHERE {same}{_remaining('r', gone) if key.own else ''})"
-    if key.own:
-        present += f" OR EXISTS (SELECT FROM {_TRIAL} r WHERE {same})"
-    mixed = f" OR {nulls} BETWEEN 1 AND {len(columns) - 1}" if key.is_full else ""
-    return f"SELECT {ROW} FROM {_TRIAL} s WHERE {nulls} = 0 AND NOT ({present}){mixed}"
 
 
 def _remaining(table: str, gone: Sequence[int]) -> str:

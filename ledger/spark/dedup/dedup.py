@@ -24,8 +24,8 @@ from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
-from ledger.spark.frames.acked import Withheld, published_rows
-from ledger.spark.frames.inputs import user_columns
+from ledger.spark.frames.acked import Withheld, withheld
+from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import dedup as queries
@@ -167,14 +167,14 @@ class Deduplicator:
         not have got each row once: which of these it has is not known.
         """
         sink = self._step.name
-        rows = published_rows(self._job, earlier.batch_id, earlier.input_run_id, sink)
+        hidden = withheld(self._job, earlier.batch_id, sink)
+        rows = hidden.keep(delivered_rows(self._job, earlier.batch_id, earlier.input_run_id))
         missed = self._job.database.transact(
             lambda c: runs.roots_missed_by(c, earlier.batch_id, sink)
         )
         if not missed:
             return rows
-        hidden = Withheld(roots=local_numbers(self._job.spark, ROOT, missed))
-        return hidden.keep(rows)
+        return Withheld(roots=local_numbers(self._job.spark, ROOT, missed)).keep(rows)
 
     def _identified(
         self, rows: DataFrame, batch_id: int | None = None, kind: str | None = None

@@ -40,6 +40,9 @@ class Withheld:
         return rows if self.roots is None else _anti(rows, self.roots, ROOT)
 
 
+NOTHING_WITHHELD = Withheld()
+
+
 def _anti(rows: DataFrame, chosen: DataFrame, column: str) -> DataFrame:
     names = [f"`{name}`" for name in rows.columns]
     return rows.join(chosen, column, "left_anti").select(*names)
@@ -53,30 +56,23 @@ def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
     if batch.exactly_once:
         return not_acked(job, batch_id, sink)
     refused = job.database.transact(lambda c: runs.refused_roots(c, batch_id, sink))
-    return Withheld(roots=local_numbers(job.spark, ROOT, refused)) if refused else Withheld()
+    return Withheld(roots=local_numbers(job.spark, ROOT, refused)) if refused else NOTHING_WITHHELD
 
 
 def not_acked(job: Job, batch_id: int, name: str) -> Withheld:
     """The rows of failed records, or of their units, in what a step of a settled batch reads."""
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     if not failed:
-        return Withheld()
+        return NOTHING_WITHHELD
     graph = job.pipeline.graph
     if not graph.in_units(name):
         return Withheld(roots=local_numbers(job.spark, ROOT, [row.root_id for row in failed]))
     spoiling = [row for row in failed if graph.in_units(row.source)]
     if not spoiling:
-        return Withheld()
+        return NOTHING_WITHHELD
     if not graph.unit:
         return Withheld(everything=True)
     return Withheld(units=units_of(job, batch_id, [row.root_id for row in spoiling]))
-
-
-def published_rows(job: Job, batch_id: int, input_run_id: int, sink: str) -> DataFrame:
-    """What a sink has published of a settled batch, as ``input_rows`` has it, from its kept
-    input.
-    """
-    return withheld(job, batch_id, sink).keep(delivered_rows(job, batch_id, input_run_id))
 
 
 def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:

@@ -16,7 +16,7 @@ from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
 from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
+from ledger.sinks.base import Delivery, Publisher, Refusal, Rule
 from ledger.spark.failures import one_line, translated
 from ledger.spark.frames.redacted import redaction_of, without_row
 from ledger.spark.frames.stored import local_rows, with_position
@@ -67,7 +67,7 @@ def find_refused(
     if not delivery.files:
         return None
     rules = publisher.rules(delivery)
-    listed = publisher.refused(delivery, _siblings(job, step))
+    listed = publisher.refused(delivery)
     if not rules and not listed:
         return None
     rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
@@ -129,13 +129,6 @@ def _counted_again(
             " the constraint so that it is true or false for each row, then run the sink again",
             quotes=[said],
         ) from exc
-
-
-def _siblings(job: Job, step: SinkStep) -> tuple[Sink, ...]:
-    """The other sinks of the pipeline."""
-    steps = (*job.pipeline.steps(), *job.pipeline.followers())
-    others = (one for one in steps if isinstance(one, SinkStep) and one is not step)
-    return tuple(one.sink for one in others)
 
 
 def _refused_rows(

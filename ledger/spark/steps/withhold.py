@@ -15,22 +15,21 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
 from ledger.batch import interventions
-from ledger.batch.advice.batches import reprocess
-from ledger.batch.publishing import unpublished_note
+from ledger.batch.publishing import publication_errors
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
 from ledger.core.probes import reached
-from ledger.errors import InputError, LostFileError
+from ledger.errors import InputError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
 from ledger.spark.failures import failures_of
-from ledger.spark.frames.acked import emitted_roots, units_of, withheld
+from ledger.spark.frames.acked import Withheld, emitted_roots, units_of, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job, require_equal
 from ledger.spark.units.units import Replacement
-from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.storage.manifest import DataFile, Manifest
 from ledger.storage.paths import literal
 from ledger.store.queries import batches, publications, runs
 
@@ -49,7 +48,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     chosen = [row for row in found if not row.ready]
     failures = failures_of(job.pipeline)
     for row in chosen:
-        with failures.kept(unpublished_note(job.pipeline, row)):
+        with failures.kept(), publication_errors(job.database, job.pipeline, row):
             _make_ready(job, row)
             reached("sink withheld", row.sink)
     failures.raise_first()
@@ -61,19 +60,18 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     step = job.pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
-    chosen = withheld(job, row.batch_id, step.name)
-    if again and chosen.everything:
+    hidden = withheld(job, row.batch_id, step.name)
+    if again and hidden.everything:
         # What was to replace published rows failed: these stay.
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
-    staged, (base, folder) = job.noted_files(row.step_run_id), _folders(job, row, step)
+    staged, folder = job.manifest(row.step_run_id), _folder(job, row, step)
     # Of a row of several records its position says whose it is, and no staged file has that.
-    by_position = chosen.roots is not None and job.pipeline.graph.in_units(step.name)
-    by_file = job.publisher(step).keeps_tracking and not by_position
-    if by_file and not again and not _is_lost(staged):
-        files = _clean_files(job, row, step, staged, base, folder)
+    by_position = hidden.roots is not None and job.pipeline.graph.in_units(step.name)
+    if job.publisher(step).keeps_tracking and not by_position and not again:
+        files = _clean_files(job, row, step, staged, hidden, folder)
     else:
-        files = stage_rows(_kept(job, row, step, staged), step, folder).files
+        files = stage_rows(_kept(job, row, step, staged, hidden), step, folder).files
     described = [asdict(file) for file in files]
 
     def record(connection: Connection) -> None:
@@ -83,89 +81,53 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     job.database.transact(record)
 
 
-def stage_anew(job: Job, row: Row[Any]) -> None:
-    """Stage what was ready, and is lost since, from the sink's kept input: as many rows as there
-    were."""
-    step = job.pipeline.step(row.sink)
-    assert isinstance(step, SinkStep)
-    _, folder = _folders(job, row, step)
-    staged = job.noted_files(row.step_run_id)
-    rows = staged.rows if row.files is None else sum(file["rows"] for file in row.files)
-    made = stage_rows(_kept(job, row, step, staged), step, folder)
-    if made.rows != rows:
-        raise LostFileError(
-            f"sink {row.sink!r} of batch {row.batch_id}: staged files are lost, and its input has "
-            f"{made.rows} rows where {rows} were staged. {_reprocess(job, row)}"
-        )
-    described = [asdict(file) for file in made.files]
-    job.database.transact(lambda c: publications.set_staged_anew(c, row, folder, described))
-    _log.warning("sink %s of batch %s: lost files staged anew", row.sink, row.batch_id)
+def _staging(job: Job, row: Row[Any], step: SinkStep) -> str:
+    """Where the sink's run has staged."""
+    return job.publisher(step).staging(row.batch_id, row.step_run_id)
 
 
-def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
-    """Where the sink's run has staged, and where other files of it go: beside that, for a folder
-    may be published as a whole.
-    """
-    publisher = job.publisher(step)
-    base = publisher.staging(row.batch_id, row.step_run_id)
-    return base, f"{base.rpartition('/')[0]}/kept-{row.step_run_id}-{uuid4().hex}"
-
-
-def _is_lost(staged: Manifest) -> bool:
-    try:
-        check_files(staged)
-    except LostFileError:
-        return True
-    return False
-
-
-def _reprocess(job: Job, row: Row[Any]) -> str:
-    batch = job.database.transact(lambda c: batches.get_batch(c, row.original_id))
-    return (
-        f"Run the interval again: {reprocess(batch)}, or a run of its DAG with the conf "
-        "reprocess: true"
-    )
+def _folder(job: Job, row: Row[Any], step: SinkStep) -> str:
+    """Where files without the withheld rows go: beside what was staged, for a folder may be
+    published as a whole."""
+    beside = _staging(job, row, step).rpartition("/")[0]
+    return f"{beside}/kept-{row.step_run_id}-{uuid4().hex}"
 
 
 def _clean_files(
-    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, base: str, folder: str
+    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, hidden: Withheld, folder: str
 ) -> tuple[DataFile, ...]:
     """The staged files without a row to be withheld, and the remaining rows of the others in new
     files.
     """
-    chosen = withheld(job, row.batch_id, step.name)
-    source = delivered_rows(job, row.batch_id, row.input_run_id)
+    base, source = _staging(job, row, step), delivered_rows(job, row.batch_id, row.input_run_id)
     schema = source.select(*user_columns(source), *tracking_columns(source)).schema
     reader = job.spark.read.schema(schema).option("basePath", base)
     stored = reader.parquet(*literal(staged.paths))
     rows = stored.withColumn(_FILE, stored.metadataColumn("_metadata")["file_path"])
-    counted = chosen.keep(rows).groupBy(_FILE).count().collect()
+    counted = hidden.keep(rows).groupBy(_FILE).count().collect()
     kept = {_below(base, unquote(one[_FILE])): int(one["count"]) for one in counted}
     shares = [(file, kept.get(_below(base, file.path), 0)) for file in staged.files]
     clean = [file for file, count in shares if count == file.rows]
     dirty = [(file, count) for file, count in shares if 0 < count < file.rows]
     if not dirty:
         return tuple(clean)
-    rest = chosen.keep(reader.parquet(*literal([file.path for file, _ in dirty])))
+    rest = hidden.keep(reader.parquet(*literal([file.path for file, _ in dirty])))
     written = stage_rows(rest, step, folder)
     what = f"rows of {step.name} in {len(dirty)} files less those withheld"
     require_equal(what, sum(count for _, count in dirty), written.rows)
     return (*clean, *written.files)
 
 
-def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFrame:
+def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest, hidden: Withheld) -> DataFrame:
     """What the sink has read and staged, without the rows to be withheld, from its kept input."""
-    rows = _input(job, row)
-    if job.pipeline.graph.follows(
-        step.name
-    ):  # of a combine or a state: there is nothing to withhold
-        return rows.select(*user_columns(rows))
-    kept = withheld(job, row.batch_id, step.name).keep(rows)
-    if _dropped(job, row):
+    rows = delivered_rows(job, row.batch_id, row.input_run_id)
+    kept = hidden.keep(rows)
+    if job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id)):
         kept = _without_duplicates(job, row, step, staged, kept)
     kept = kept.select(*user_columns(rows), *_tracking(job, step, rows))
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
-    others = Replacement(job, OpenedRun(row.step_run_id, batch, step.name, {}), step).carried()
+    run = OpenedRun(row.step_run_id, batch, step.name, {})
+    others = Replacement(job, run, step).carried(hidden)
     return kept if others is None else kept.unionByName(others, allowMissingColumns=True)
 
 
@@ -174,43 +136,19 @@ def _tracking(job: Job, step: SinkStep, rows: DataFrame) -> list[str]:
     return tracking_columns(rows) if publisher.keeps_tracking else []
 
 
-def _input(job: Job, row: Row[Any]) -> DataFrame:
-    """The sink's input as it was read. Raises LostFileError if it is gone, too."""
-    try:
-        return delivered_rows(job, row.batch_id, row.input_run_id)
-    except LostFileError as exc:
-        lost_file = str(exc).split(". ")[0]
-        raise LostFileError(
-            f"sink {row.sink!r} of batch {row.batch_id} cannot be staged, for its input is lost: "
-            f"{lost_file}. {_reprocess(job, row)}"
-        ) from exc
-
-
-def _dropped(job: Job, row: Row[Any]) -> int:
-    """Rows that the sink's run left out, for other batches had delivered them."""
-    return job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id))
-
-
 def _without_duplicates(
     job: Job, row: Row[Any], step: SinkStep, staged: Manifest, kept: DataFrame
 ) -> DataFrame:
     """The rows less those that other batches had delivered: by key, they are not among the staged
-    ones. Raises LostFileError where these are lost, which alone tell.
+    ones.
     """
-    try:
-        check_files(staged)
-    except LostFileError as exc:
-        raise LostFileError(
-            f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
-            f"says which duplicates were left out. {_reprocess(job, row)}"
-        ) from exc
     dedup = step.sink.dedup
     if not isinstance(dedup, Bloom) or not dedup.key:
         raise InputError(
             f"sink {row.sink!r} of batch {row.batch_id} left out duplicates by a key, which the"
             " pipeline no longer declares: declare dedup as it was, and publish again"
         )
-    base = job.publisher(step).staging(row.batch_id, row.step_run_id)
+    base = _staging(job, row, step)
     reader = job.spark.read.schema(kept.select(*user_columns(kept)).schema)
     found = reader.option("basePath", base).parquet(*literal(staged.paths))
     known = found.select(*(f"`{name}`" for name in dedup.key)).distinct()

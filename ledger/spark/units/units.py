@@ -2,7 +2,7 @@
 replaces.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -16,9 +16,9 @@ from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.sources.base import SourceReader
-from ledger.spark.frames.acked import Withheld, published_rows, withheld
+from ledger.spark.frames.acked import NOTHING_WITHHELD, Withheld, withheld
 from ledger.spark.frames.anchors import carries_unit
-from ledger.spark.frames.inputs import read_stored, stored_rows, user_columns
+from ledger.spark.frames.inputs import delivered_rows, read_stored, stored_rows, user_columns
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
 from ledger.spark.units.carried import with_carried
@@ -90,27 +90,26 @@ class Replacement:
         self._job, self._run, self._step = job, run, step
         replay = run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name)
         applies = replay and self._emitted() > 0
-        self._earlier: Sequence[Row[Any]] = self._deliveries() if applies else []
+        self._earlier = self._deliveries() if applies else []
 
     @property
     def batches(self) -> list[int]:
         """Earlier batches of the family, whose rows this one delivers anew."""
-        return [row.batch_id for row in self._earlier]
+        return [row.batch_id for row, _ in self._earlier]
 
-    def carried(self) -> DataFrame | None:
-        """The rows of other units that earlier batches delivered; None if there are none."""
+    def carried(self, own: Withheld = NOTHING_WITHHELD) -> DataFrame | None:
+        """The rows of other units that earlier batches delivered; None if there are none.
+
+        ``own``: what is withheld of the batch itself, once it is settled. Units of it that
+        failed again are not delivered: what was published of them stays. Records that the sink
+        refuses take no unit along.
+        """
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
-        # Once it is settled: units of it that failed again are not delivered, what was published of
-        # them stays. At least once a sink has published what it delivers of a unit, but for records
-        # that it refuses.
-        batch = self._run.batch
-        own = Withheld()
-        if batch.exactly_once:
-            own = withheld(self._job, batch.batch_id, self._step.name)
-        later, kept = [own.keep(self._units(batch.batch_id))], []
-        for row in reversed(self._earlier):
-            rows = published_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
+        later = [replace(own, roots=None).keep(self._units(self._run.batch.batch_id))]
+        kept: list[DataFrame] = []
+        for row, hidden in reversed(self._earlier):
+            rows = hidden.keep(delivered_rows(self._job, row.batch_id, row.input_run_id))
             delivered = reduce(DataFrame.unionByName, later).distinct()
             kept.append(rows.join(delivered, UNIT, "left_anti").select(*user_columns(rows)))
             later.append(self._units(row.batch_id))
@@ -126,19 +125,25 @@ class Replacement:
         graph = self._job.pipeline.graph
         return sum(row.roots or 0 for row in sources if graph.in_units(row.source))
 
-    def _deliveries(self) -> Sequence[Row[Any]]:
-        batch = self._run.batch
+    def _deliveries(self) -> list[tuple[Row[Any], Withheld]]:
+        """Earlier deliveries of the family, each with what was withheld of it."""
+        batch, sink = self._run.batch, self._step.name
         found = self._job.database.transact(
-            lambda c: dedup.family_deliveries(c, self._step.name, batch.batch_id, batch.original_id)
+            lambda c: dedup.family_deliveries(c, sink, batch.batch_id, batch.original_id)
         )
-        found = [row for row in found if row.step_run_id < self._run.run_id]
-        if batch.exactly_once and not any(self._overlaps(row.batch_id) for row in found):
+        earlier = [
+            (row, withheld(self._job, row.batch_id, sink))
+            for row in found
+            if row.step_run_id < self._run.run_id
+        ]
+        if batch.exactly_once and not any(
+            self._overlaps(row.batch_id, hidden) for row, hidden in earlier
+        ):
             return []
-        return found
+        return earlier
 
-    def _overlaps(self, batch_id: int) -> bool:
+    def _overlaps(self, batch_id: int, hidden: Withheld) -> bool:
         """Whether a sink has published of an earlier batch a unit that this one delivers."""
-        hidden = withheld(self._job, batch_id, self._step.name)
         if hidden.everything or not carries_unit(self._job.pipeline, self._step.name):
             return not hidden.everything
         published = hidden.keep(self._units(batch_id).distinct())

@@ -129,7 +129,7 @@ def supersede(connection: Connection, batch_id: int) -> int:
 
 
 _PENDING = """
-SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
+SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, i.input_run_id,
        b.family_id AS original_id
 FROM pending_publication x
 JOIN batch b USING (batch_id)
@@ -139,7 +139,7 @@ JOIN step_run_input i USING (step_run_id)
 
 def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not published of a batch's family: batch_id, sink, step_run_id, ready,
-    folder, files, rows, input_run_id, original_id; oldest batch first.
+    folder, files, input_run_id, original_id; oldest batch first.
     """
     statement = text(f"""
         {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
@@ -197,23 +197,6 @@ def set_ready(
     rows = sum(file["rows"] for file in files)
     keys = {"run": run_id, "folder": folder, "files": json.dumps(files), "rows": rows}
     return connection.execute(statement, keys).rowcount == 1
-
-
-def set_staged_anew(
-    connection: Connection,
-    row: Row[Any],
-    folder: str,
-    files: list[dict[str, Any]],
-) -> bool:
-    """Other files, in place of lost ones, of a pending publication; False if it has others by
-    now."""
-    statement = text("""
-        UPDATE pending_publication SET folder = :folder, files = cast(:files AS jsonb)
-        WHERE step_run_id = :run AND ready
-          AND folder IS NOT DISTINCT FROM cast(:before AS text)
-    """)
-    keys = {"run": row.step_run_id, "folder": folder, "before": row.folder}
-    return connection.execute(statement, {**keys, "files": json.dumps(files)}).rowcount == 1
 
 
 def set_published(connection: Connection, run_id: int) -> None:

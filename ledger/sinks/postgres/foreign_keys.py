@@ -1,0 +1,134 @@
+"""Foreign keys of a table: a violated one stops the publication; the error names key and rows."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DBAPIError
+
+from ledger.core.text import quantity
+from ledger.errors import StageError
+from ledger.sinks.base import Delivery
+from ledger.sinks.postgres.table import BATCH, STAGE, Place, literal_name, quoted
+from ledger.store.driver_errors import code_of, first_line
+
+_VIOLATED = ("23503", "23001")  # SQLSTATE; the second of ON DELETE RESTRICT
+_MOST = 5  # values of a key that a message shows
+
+
+@dataclass(frozen=True)
+class _Violation:
+    """``text``: which key, and by which rows. ``values``: the part of it that quotes rows."""
+
+    text: str
+    values: str
+
+
+@contextmanager
+def check_at_end(
+    connection: Connection,
+    place: Place,
+    columns: Sequence[str],
+    gone: Sequence[int],
+    delivery: Delivery,
+) -> Iterator[None]:
+    """Check every foreign key at the end of the block, a deferred one, too.
+
+    Raises StageError, naming keys and rows, where one is violated. ``columns``: of the staged rows;
+    ``gone``: batches whose rows leave the table within the block.
+    """
+    connection.exec_driver_sql("SAVEPOINT staged")
+    try:
+        yield
+        connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+    except DBAPIError as exc:
+        if code_of(exc) not in _VIOLATED:
+            raise
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT staged")
+        violations = _violations(connection, place, columns, gone) or [_in_its_own_words(exc)]
+        raise StageError(
+            f"sink {delivery.sink!r}: {place} does not take batch {delivery.batch_id}:"
+            f" {'; '.join(one.text for one in violations)}. Nothing of the batch is published"
+            " there. Add the rows that are missing, or declare the sink that publishes them before"
+            " this one, or drop the foreign key; then publish again",
+            quotes=[one.values for one in violations],
+        ) from exc
+
+
+def _violations(
+    connection: Connection, place: Place, columns: Sequence[str], gone: Sequence[int]
+) -> list[_Violation]:
+    """Of each foreign key that staged rows violate, the first of their values. Left out are keys of
+    columns that were not staged, and keys into a table of which this user may not read all rows.
+    """
+    keys = connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all()
+    found = [(key, _orphans(connection, key, gone)) for key in keys]
+    return [_violation(key, orphans) for key, orphans in found if orphans]
+
+
+def _violation(key: Row[Any], orphans: Sequence[tuple[Any, ...]]) -> _Violation:
+    *_, distinct, rows = orphans[0]
+    values = ", ".join(f"({', '.join(map(str, one[:-2]))})" for one in orphans)
+    more = f" and {distinct - len(orphans):,} more" if distinct > len(orphans) else ""
+    names = ", ".join(map(quoted, key.columns))
+    return _Violation(
+        f'foreign key "{key.name}": {quoted(key.schema)}.{quoted(key.table)} lacks what'
+        f" {quantity(int(rows), 'row refers', 'rows refer')} to: ({names}) = {values}{more}",
+        values,
+    )
+
+
+def _orphans(connection: Connection, key: Row[Any], gone: Sequence[int]) -> list[tuple[Any, ...]]:
+    """The first values of staged rows that have no partner; then how many such values and rows
+    there are."""
+    columns = [f"s.{literal_name(name)}" for name in key.columns]
+    pairs = zip(columns, key.partners, strict=True)
+    same = " AND ".join(f"r.{literal_name(partner)} = {column}" for column, partner in pairs)
+    stays = f" AND (r.{BATCH} = ANY ('{{{','.join(map(str, gone))}}}')) IS NOT TRUE"
+    table = f"{literal_name(key.schema)}.{literal_name(key.table)}"
+    partner = f"EXISTS (SELECT FROM {table} r WHERE {same}{stays if key.own else ''})"
+    if key.own:
+        partner += f" OR EXISTS (SELECT FROM pg_temp.{STAGE} r WHERE {same})"
+    listed = ", ".join(columns)
+    nulls = f"num_nulls({listed})"
+    mixed = f" OR {nulls} BETWEEN 1 AND {len(columns) - 1}" if key.is_full else ""
+    statement = f"""
+        SELECT {listed}, count(*) OVER (), sum(count(*)) OVER () FROM pg_temp.{STAGE} s
+        WHERE {nulls} = 0 AND NOT ({partner}){mixed}
+        GROUP BY {listed} ORDER BY {listed} LIMIT {_MOST}
+    """
+    # A percent sign or a colon in a name is no parameter.
+    options = {"no_parameters": True}
+    return [tuple(row) for row in connection.exec_driver_sql(statement, execution_options=options)]
+
+
+def _in_its_own_words(exc: DBAPIError) -> _Violation:
+    """What the server says, with the row that it names."""
+    detail = getattr(getattr(exc.orig, "diag", None), "message_detail", None) or ""
+    said = f"{first_line(exc)}: {detail}".rstrip(": .")
+    return _Violation(said, said)
+
+
+# Of a partitioned table that is referenced there is a constraint for each partition besides.
+_KEYS = text("""
+SELECT * FROM (
+  SELECT c.conname AS name, n.nspname AS schema, r.relname AS table,
+         c.confrelid = c.conrelid AS own, c.confmatchtype = 'f' AS is_full,
+         ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, number)
+               JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+               ORDER BY number) AS columns,
+         ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, number)
+               JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum
+               ORDER BY number) AS partners
+  FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid
+  JOIN pg_namespace n ON n.oid = r.relnamespace
+  WHERE c.conrelid = :oid AND c.contype = 'f'
+    AND coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
+    AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.confrelid, 'SELECT')
+    AND NOT row_security_active(c.confrelid)
+    AND NOT EXISTS (
+      SELECT FROM pg_constraint p WHERE p.oid = c.conparentid AND p.conrelid = c.conrelid)
+) k WHERE columns <@ cast(:columns AS text[]) ORDER BY name
+""")
