@@ -76,7 +76,7 @@ def test_an_error_says_which_publication_it_stops(explained):
     """And the command that goes on once its cause is fixed."""
     note = (
         "Sink 'orders' has not published batch 2. To go on: ackledger publish MODULE:PIPELINE"
-        " --batch 2, or in Airflow clear the task that failed"
+        " --batch 2. In Airflow: clear the task that failed"
     )
     assert explained(UnavailableError("no answer")) == ("no answer", [note])
     hiding = SimpleNamespace(**{**vars(PIPELINE), "redact": ("mail",)})
