@@ -25,10 +25,8 @@ def print_causes(database: Database, chosen: Mapping[str, Any]) -> None:
     masks.print_legend(database, rows)
     _print_holds(database, rows)
     for actions in by_cause(cases(database, chosen)):
-        head, *commands = lines(actions)
-        out.print(Text(head, style="yellow"))
-        for command in commands:  # in a line that can be pasted
-            out.print(Text(f"  {command}", style="yellow"), soft_wrap=True)
+        # A command is pasted from a line that is not broken.
+        out.print(Text("\n  ".join(lines(actions)), "yellow"), soft_wrap=True)
 
 
 def rows_of(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
