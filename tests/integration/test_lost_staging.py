@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger import execution as running
-from ledger.batch import recovery
+from ledger.batch.advice.batches import reprocess
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
 from ledger.batch.settlement import settle_once
@@ -112,7 +112,7 @@ def lose(files):
 
 def check_lost(job, batch, files):
     """Each sink names its file and the command that reprocesses the batch's interval."""
-    again = recovery.reprocess(batch)
+    again = reprocess(batch)
     for name, path in files.items():
         with pytest.raises(LostFileError, match=re.escape(again)) as told:
             publish(job.database, job.settings, job.pipeline, batch.batch_id, [name])

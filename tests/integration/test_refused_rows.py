@@ -230,7 +230,7 @@ def test_a_foreign_key_stops_one_sink(runner, tmp_path, target):
         work.settled(batch)
     assert stopped.value.__notes__ == [
         f"Sink 'a_lines' has not published batch {batch.batch_id}. To go on: ackledger publish"
-        f" MODULE:PIPELINE --batch {batch.batch_id}, or in Airflow clear the task that failed"
+        f" MODULE:PIPELINE --batch {batch.batch_id}. In Airflow: clear the task that failed"
     ]
     lines = "SELECT k, n FROM a_lines ORDER BY k"
     assert (run("SELECT count(*) FROM b_orders"), run(lines)) == ([(2,)], [])
