@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 class Complete(BaseOperator):
     """Fails while records of the batch are failed, or quarantined and not accepted, beyond what
-    their pipeline bears. Says where they broke and what to type, as log, as XCom, as link. Once
+    their pipeline tolerates. Reports where they broke and what to type, as log, XCom and link. Once
     its interval is complete, be it by a replay, the asset ``interval_complete`` has an event."""
 
     operator_extra_links = (InLedger(), NextStep())
@@ -29,8 +29,8 @@ class Complete(BaseOperator):
         self.next_dag: str | None = None
 
     def execute(self, context: Any) -> None:
-        """Report the run's batch; red without a traceback, unless its pipeline's policy is
-        satisfied.
+        """Report the run's batch; red without a traceback, unless its pipeline
+        tolerates what failed.
         """
         batch_id = context["ti"].xcom_pull(task_ids="open")
         if batch_id is None:
@@ -47,7 +47,7 @@ class Complete(BaseOperator):
             announce(self.batch_id, context["outlet_events"])
 
     def _report(self, database: Any, batch_id: int, task: Any) -> str | None:
-        """Say all there is to say; why the run fails, if it does."""
+        """Log and push the report; return why the run fails, or None."""
         from ledger.batch.failures import failures
         from ledger.batch.report import advise, report
         from ledger.batch.summary import summarize

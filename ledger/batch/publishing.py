@@ -89,8 +89,9 @@ def _lost(
         way += f", or a run of DAG {batch.dag_id} with the conf reprocess: true"
     if any(step.incremental for step in pipeline.sources()):
         way = "for an incremental source has no interval to reprocess"
+    what, _, _ = str(exc).rpartition(". ")  # without its own advice
     return LostFileError(
-        f"sink {row.sink!r} cannot publish batch {row.batch_id}: {str(exc).rpartition('. ')[0]}."
+        f"sink {row.sink!r} cannot publish batch {row.batch_id}: {what or exc}."
         f" Put the file back and publish again, {way}",
         quotes=exc.quotes,
     )

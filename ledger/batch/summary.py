@@ -100,7 +100,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
     lost = family.failed + family.quarantined
     steps = database.transact(lambda c: reports.step_table(c, batch_id))
     cases = database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
-    undecided = not batch.status.decided
+    undecided = not BatchStatus(row.status).decided
     return Summary(
         batch_id,
         row.pipeline,

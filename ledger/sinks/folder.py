@@ -65,8 +65,12 @@ class FolderSink(_FileOptions):
                 )
 
 
-def require_partition_columns(sink: str, names: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise StageError unless files of these columns can lie in folders by ``names``."""
+def require_file_columns(sink: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise StageError unless files can have these columns and lie in folders by ``names``."""
+    if not columns:
+        raise StageError(
+            f"{sink}: expected columns, found none: select some in the stage before it"
+        )
     for name in names:
         if name not in columns:
             raise StageError(

@@ -3,12 +3,20 @@
 from functools import cache
 from pathlib import Path
 
+from ledger.errors import ConfigurationError
+
 
 def folder() -> Path:
     """The folder of the migrations: a wheel has it in this package, a clone beside ``ledger/``."""
     store = Path(__file__).parent
     places = (store / "migrations", store.parents[1] / "migrations")
-    return next(place for place in places if (place / "env.py").exists())
+    for place in places:
+        if (place / "env.py").exists():
+            return place
+    raise ConfigurationError(
+        f"the ledger's migrations are neither in {places[0]} nor in {places[1]}: install the wheel,"
+        " or run from a whole clone"
+    )
 
 
 @cache

@@ -156,9 +156,9 @@ def _check_scalar(what: str, text: str) -> None:
             f"{what}: expected a type of Spark, found {text!r}{suggestion(text.upper(), _USUAL)}"
         )
     _, (precision, scale) = scalar
-    if not scale <= precision <= MOST_DIGITS:
+    if not scale <= precision or not 1 <= precision <= MOST_DIGITS:
         raise DeclarationError(
-            f"{what}: expected a decimal of at most {MOST_DIGITS} digits, and no more of them"
+            f"{what}: expected a decimal of 1 to {MOST_DIGITS} digits, and no more of them"
             f" after the point, found {text!r}"
         )
 

@@ -412,6 +412,13 @@ def test_what_does_not_fit_is_refused_before_anything_changes(place):
     assert place.rows() == [(100, "a")]
 
 
+@pytest.mark.parametrize("place", ["delta", "append", "upsert", "replace_interval"], indirect=True)
+def test_rows_without_columns_are_refused(place):
+    """A stage that hands on nothing but its anchors is named before its rows are staged."""
+    with pytest.raises(StageError, match=r"expected columns, found none: select some"):
+        place.publisher().check(pa.schema([]))
+
+
 @pytest.mark.parametrize("place", ["append", "upsert", "replace_interval", "sqlite"], indirect=True)
 def test_rows_that_are_refused_are_found_by_position(place):
     """A place that refuses rows says which, as it is now, and takes none of the delivery."""

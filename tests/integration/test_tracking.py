@@ -680,6 +680,22 @@ def test_partition_column_must_exist(runner, tmp_path):
         run.step(batch, "out")
 
 
+def test_a_sink_needs_columns(runner, tmp_path):
+    """A sink behind a stage that returns nothing but its anchors fails before it stages files."""
+    numbers(tmp_path)
+
+    def keep(frame):
+        return frame.select("_anchor")
+
+    run = runner(chain(keep))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "keep")
+    with pytest.raises(StageError, match="sink 'out': expected columns, found none"):
+        run.step(batch, "out")
+    assert not [*(tmp_path / "out").rglob("*.parquet")]
+
+
 def test_user_error_fails_the_run_and_expires(runner, tmp_path):
     """A stage whose code raises marks its run failed, with the error, and starts the message
     timeout.

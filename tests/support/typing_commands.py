@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from ledger.airflow.pipelines import SELECTING
 from ledger.cli.base import app
+from ledger.core.run_request import REPROCESS
 from ledger.core.states import BatchKind, Guarantee, Settle
 from ledger.store.queries.batches import Batch
 
@@ -60,6 +61,7 @@ def require_typed(command: str | None) -> None:
         assert set(json.loads(words[4])) <= CONFS[words[2]], command
     else:
         assert "clear " in command, command
+    assert REPROCESS not in command, command
 
 
 def _parse(words: list[str]) -> None:

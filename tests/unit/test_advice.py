@@ -29,14 +29,14 @@ from ledger.batch.advice.records import (
     status_in_words,
 )
 from ledger.batch.explain import _last_seen
-from ledger.core.run_request import Interval
+from ledger.core.run_request import REPROCESS, Interval
 from ledger.core.states import BatchKind, Need, Obstacle, Settle
 from tests.support.places import ROOT
 from tests.support.typing_commands import batch, require_typed
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 REPLAY = "ackledger replay jobs.a:pipeline --batch 7"
-REPROCESS = (
+REPROCESSED = (
     "ackledger run jobs.a:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 "
     "--param 'region=north west' --reprocess"
 )
@@ -73,7 +73,7 @@ def case(cause=Cause.UNPARSED, step="src", **given):
                 "quarantine 9 --reas",
             ],
         ),
-        (case(), ["the whole interval again:", REPROCESS]),
+        (case(), ["the whole interval again:", REPROCESSED]),
         (
             case(reprocesses=False),
             ["deliver the records again, corrected", REPLAY, "ackledger quarantine --batch 7"],
@@ -99,7 +99,7 @@ def case(cause=Cause.UNPARSED, step="src", **given):
             ["interval again:", "ackledger run", '"region": "north west", "reprocess": true}'],
         ),
         (
-            case(Cause.REJECTED, "valid", reason="quantity not positive", rereads=True, record=9),
+            case(Cause.REJECTED, "valid", reason="quantity\nnot positive", rereads=True, record=9),
             [
                 "valid rejected it (quantity not positive): change its rule, then replay",
                 f"{REPLAY} --record 9",
@@ -110,7 +110,7 @@ def case(cause=Cause.UNPARSED, step="src", **given):
         ),
         (
             case(Cause.REJECTED, "valid"),
-            ["valid rejected them: change its rule", REPLAY, "or fix", REPROCESS],
+            ["valid rejected them: change its rule", REPLAY, "or fix", REPROCESSED],
         ),
         (
             case(Cause.REFUSED, "table", reason="out of range", others=True),
@@ -235,8 +235,9 @@ def test_other_commands_can_be_typed():
     """
     interval = Interval(START, END, {"region": "north west"})
     found = list(publish("jobs.a:pipeline", 7))
-    for dag_id in ("", "a"):
-        found += instead_of_a_second_run("jobs.a:pipeline", interval, batch(dag_id=dag_id))
+    for dag_id, run_id in (("", "my run"), ("a", "manual__1"), ("a", f"manual__1{REPROCESS}")):
+        owner = batch(dag_id=dag_id, run_id=run_id)
+        found += instead_of_a_second_run("jobs.a:pipeline", interval, owner)
     found.append(still_failed(7, 2))
     for action in found:
         assert action.command is not None

@@ -78,6 +78,13 @@ def test_types_in_arrow():
     assert ddl.arrow_schema("n BIGINT, v VARIANT") is None
 
 
+@pytest.mark.parametrize("kind", ["DECIMAL(0)", "DECIMAL(39)", "DECIMAL(2, 3)"])
+def test_decimals_that_no_sink_can_have(kind):
+    """A decimal of no digit, of too many, or of more behind its point than it has, is named."""
+    with pytest.raises(DeclarationError, match="expected a decimal of 1 to 38 digits"):
+        ddl.check_types("source 'orders'", f"d {kind}")
+
+
 @pytest.mark.parametrize(
     ("said", "ok"), [("17.0.15", True), ("21", True), ("11.0.2", False), ("1.8.0_9", False)]
 )

@@ -184,14 +184,15 @@ def instead_of_a_second_run(target: str, interval: Interval, owner: Any) -> Acti
     """What to do about an interval that a batch has; ``owner``: that batch, with batch_id, dag_id
     and run_id. ``interval``: with the owner's parameters.
     """
+    run_id = owner.run_id.removesuffix(REPROCESS)
     ways = (
-        commands.run(target, interval, "--run-id", owner.run_id),
+        commands.run(target, interval, "--run-id", run_id),
         ackledger("replay", target, batch=owner.batch_id),
         commands.run(target, interval, "--reprocess"),
     )
     if owner.dag_id:
         ways = (
-            f"in Airflow clear run {owner.run_id!r} of DAG {owner.dag_id!r}",
+            f"in Airflow clear run {run_id!r} of DAG {owner.dag_id!r}",
             trigger(owner.dag_id, {"replay_of": owner.batch_id}),
             commands.reprocess_in_airflow(owner.dag_id, interval),
         )

@@ -119,7 +119,7 @@ class Case:
             those="the record" if is_one else "the records",
             them="it" if is_one else "them",
             they="it" if is_one else "they",
-            why="" if self.reason is None else f" ({self.reason})",
+            why="" if self.reason is None else f" ({' '.join(self.reason.split())})",
             joined=", or what it joins" if self.joins else "",
         )
 

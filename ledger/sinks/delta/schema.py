@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ledger.errors import ConfigurationError, StageError
 from ledger.sinks.base import Rule
-from ledger.sinks.folder import require_partition_columns
+from ledger.sinks.folder import require_file_columns
 from ledger.types import arrow
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def require_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
     _require_names(schema.names)
     for field in schema:
         _require_types(field)
-    require_partition_columns("the sink", partition_by, schema.names)
+    require_file_columns("the sink", partition_by, schema.names)
     for name in partition_by:
         kind = arrow.text(schema.field(name).type, word)
         if kind not in _IN_FOLDERS:

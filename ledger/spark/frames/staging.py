@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.folder import STAGING_FOLDER, require_partition_columns
+from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
 from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
 from ledger.storage.folders import require_writable
@@ -33,7 +33,7 @@ def stage_rows(
     """
     names, written = step.sink.partition_by, rows.select(*columns).columns
     own = [name for name in written if name not in (ROOT, ROOTS, UNIT)]
-    require_partition_columns(f"sink {step.name!r}", names, own)
+    require_file_columns(f"sink {step.name!r}", names, own)
     if "://" not in folder:
         _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")

@@ -46,7 +46,7 @@ function Commands({ commands }) {
   if (!commands.length) return null;
   return html`<${Box} as="details" mt=${4}>
     <${Box} as="summary" cursor="pointer">The same at the command line<//>
-    <${Raw} mt=${2}>${commands.map(([what, how]) => `# ${what}\n${how ?? ""}`).join("\n")}<//>
+    <${Raw} mt=${2}>${commands.map(([what, how]) => `# ${what.replace(/\s+/g, " ")}\n${how ?? ""}`).join("\n")}<//>
   <//>`;
 }
 
