@@ -30,14 +30,14 @@ _STRIPE = 32  # bytes that XXH64 mixes at a time, in four lanes; what is left by
 
 def hash_longs(values: Longs, seeds: Hashes | np.uint64 = SEED) -> Hashes:
     """The hash of each value, chained to ``seeds``, the hashes of the columns before."""
-    given, made = values.view(np.uint64), np.empty(len(values), np.uint64)
+    bits, result = values.view(np.uint64), np.empty(len(values), np.uint64)
     mixed, turned = np.empty((2, min(len(values), BLOCK)), np.uint64)
     for start in range(0, len(values), BLOCK):
         block = slice(start, start + BLOCK)
-        hashes = made[block]
+        hashes = result[block]
         before = seeds[block] if isinstance(seeds, np.ndarray) else seeds
-        _hash_block(given[block], before, hashes, mixed[: len(hashes)], turned[: len(hashes)])
-    return made
+        _hash_block(bits[block], before, hashes, mixed[: len(hashes)], turned[: len(hashes)])
+    return result
 
 
 def _hash_block(

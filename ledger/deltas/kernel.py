@@ -126,10 +126,10 @@ class _Ordered:
         failed, shared = self.rows.failed, self.rows.shared
         if failed is None:
             return []
-        mine = np.flatnonzero(failed.codes != NONE)
-        root, keys = self.rows.root[mine], failed.codes[mine]
+        failing = np.flatnonzero(failed.codes != NONE)
+        root, keys = self.rows.root[failing], failed.codes[failing]
         if shared is not None:
-            keys = keys + shared[mine] * np.int32(len(failed.words))
+            keys = keys + shared[failing] * np.int32(len(failed.words))
         starts = changes(root)
         least = np.minimum.reduceat(keys, starts) if len(starts) else keys
         many = max(1, len(failed.words))
@@ -151,8 +151,8 @@ class _Ordered:
         if dropped is None or not len(self.rows):
             return {}
         silent = np.minimum.reduceat(dropped.codes, self.inputs)
-        found = np.bincount(silent[silent != NONE], minlength=len(dropped.words))
-        return {word: int(n) for word, n in zip(dropped.words, found, strict=True) if n and word}
+        counts = np.bincount(silent[silent != NONE], minlength=len(dropped.words))
+        return {word: int(n) for word, n in zip(dropped.words, counts, strict=True) if n and word}
 
 
 def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
@@ -203,7 +203,7 @@ def united(parts: Sequence[Deltas]) -> Deltas:
         _xor(acked, starts),
         _sum(emitted_edges, starts),
         _sum(acked_edges, starts),
-        [one for part in parts for one in part.fails],
+        [fails for part in parts for fails in part.fails],
         drops,
         sum(part.with_rows for part in parts),
         _messages(parts, order[starts]),
@@ -211,8 +211,8 @@ def united(parts: Sequence[Deltas]) -> Deltas:
 
 
 def _messages(parts: Sequence[Deltas], places: Places) -> Longs | None:
-    given = [part.message for part in parts if part.message is not None]
-    return np.concatenate(given)[places] if given else None
+    messages = [part.message for part in parts if part.message is not None]
+    return np.concatenate(messages)[places] if messages else None
 
 
 def _keys(rows: Rows) -> list[npt.NDArray[Any]]:
@@ -239,9 +239,9 @@ def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
     """
     order = _stable_order(keys[-1])
     for key in reversed(keys[:-1]):
-        found = key[order]
-        if np.any(found[1:] < found[:-1]):
-            order = order[_stable_order(found)]
+        sorted_key = key[order]
+        if np.any(sorted_key[1:] < sorted_key[:-1]):
+            order = order[_stable_order(sorted_key)]
     return order
 
 

@@ -61,13 +61,13 @@ class Rows:
     @property
     def goes_on(self) -> Flags | None:
         """Which anchors stand for an edge to each consumer; None: all of them."""
-        kept = [mark.codes == NONE for mark in (self.failed, self.dropped) if mark is not None]
-        kept += [] if self.first is None else [self.first]
-        return np.logical_and.reduce(kept) if kept else None
+        flags = [mark.codes == NONE for mark in (self.failed, self.dropped) if mark is not None]
+        flags += [] if self.first is None else [self.first]
+        return np.logical_and.reduce(flags) if flags else None
 
     def take(self, places: "Places") -> "Rows":
         """The rows at these places."""
-        columns = [getattr(self, one.name) for one in fields(self)]
+        columns = [getattr(self, field.name) for field in fields(self)]
         taken: list[Any] = [None if column is None else column[places] for column in columns]
         return Rows(*taken)
 
@@ -76,16 +76,16 @@ class Rows:
         """The rows of all parts, of files of one run; a mark that some lack is null there."""
         if len(parts) == 1:
             return parts[0]
-        made: list[Any] = []
-        for one in fields(cls):
-            columns = [getattr(part, one.name) for part in parts]
+        joined: list[Any] = []
+        for field in fields(cls):
+            columns = [getattr(part, field.name) for part in parts]
             if any(isinstance(column, Texts) for column in columns):
-                made.append(_joined_texts(columns, [len(part) for part in parts]))
+                joined.append(_joined_texts(columns, [len(part) for part in parts]))
             elif all(column is None for column in columns):
-                made.append(None)
+                joined.append(None)
             else:
-                made.append(np.concatenate(columns))
-        return cls(*made)
+                joined.append(np.concatenate(columns))
+        return cls(*joined)
 
 
 def _joined_texts(columns: Sequence[Texts | None], lengths: Sequence[int]) -> Texts:

@@ -239,9 +239,9 @@ def _marks(table: pa.Table, name: str, places: npt.NDArray[np.intp]) -> Texts | 
 
 def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
     """The place among ``inputs`` of each name."""
-    found = texts_of(names)
-    places = np.array([inputs.index(word) for word in found.words], np.int32)
-    numbers: Codes = places[found.codes] if len(places) else found.codes
+    texts = texts_of(names)
+    places = np.array([inputs.index(word) for word in texts.words], np.int32)
+    numbers: Codes = places[texts.codes] if len(places) else texts.codes
     return numbers
 
 
@@ -295,32 +295,32 @@ def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
     """Hashes of a column, chained to those before; a null leaves them as they are."""
     column = _combined(column)
     if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
-        found, made = texts_of(column), seeds.copy()
-        for code, word in enumerate(found.words):
-            mine = found.codes == code
-            made[mine] = hash_text(word, seeds[mine])
-        return made
-    made = hash_longs(_longs(column), seeds)
+        texts, hashes = texts_of(column), seeds.copy()
+        for code, word in enumerate(texts.words):
+            rows = texts.codes == code
+            hashes[rows] = hash_text(word, seeds[rows])
+        return hashes
+    hashes = hash_longs(_longs(column), seeds)
     if column.null_count:
-        made = np.where(_valid(column), made, seeds)
-    return made
+        hashes = np.where(_valid(column), hashes, seeds)
+    return hashes
 
 
 def _longs(column: pa.Array) -> Longs:
     """Values of a column of longs; 0 for null."""
     filled = column.fill_null(0) if column.null_count else column
-    found: Longs = filled.to_numpy(zero_copy_only=False)
-    return found
+    values: Longs = filled.to_numpy(zero_copy_only=False)
+    return values
 
 
 def _flags(column: pa.ChunkedArray) -> Flags:
-    found: Flags = _combined(column).to_numpy(zero_copy_only=False)
-    return found
+    flags: Flags = _combined(column).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _valid(column: pa.ChunkedArray | pa.Array) -> Flags:
-    found: Flags = _combined(column).is_valid().to_numpy(zero_copy_only=False)
-    return found
+    flags: Flags = _combined(column).is_valid().to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _combined(column: pa.ChunkedArray | pa.Array) -> pa.Array:

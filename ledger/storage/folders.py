@@ -57,8 +57,8 @@ def require_writable(folder: str, setting: str) -> None:
 def scratch_of(listed: str | None) -> list[str]:
     """The folders of a list with commas, as Spark's scratch folders are set; without one that of
     temporary files."""
-    names = [one.strip() for one in (listed or "").split(",")]
-    return [one for one in names if one] or [tempfile.gettempdir()]
+    names = [name.strip() for name in (listed or "").split(",")]
+    return [name for name in names if name] or [tempfile.gettempdir()]
 
 
 def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableError:
@@ -68,7 +68,7 @@ def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableErro
     folders for that; empty: those of the environment.
     """
     folders = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
-    rooms = ", ".join(f"{one}{_room(one)}" for one in folders)
+    rooms = ", ".join(f"{name}{_room(name)}" for name in folders)
     which = "folder" if len(folders) == 1 else "folders"
     where = f" of {_plain(folder)}{_room(folder)}" if folder else ""
     return UnavailableError(
@@ -95,7 +95,7 @@ def _room(folder: str) -> str:
     if not _is_local(_plain(folder)):
         return ""
     place = Path(_plain(folder)).absolute()
-    there = next(one for one in (place, *place.parents) if one.exists())
+    there = next(parent for parent in (place, *place.parents) if parent.exists())
     if there == Path(place.anchor):
         return ""
     disk = os.statvfs(there)
@@ -178,10 +178,10 @@ def size_of(folder: str) -> Size:
 
     fs, path = fsspec.core.url_to_fs(folder)
     try:
-        found = fs.find(path, detail=True).values()
+        files = fs.find(path, detail=True).values()
     except FileNotFoundError:  # somebody else is removing it
         return Size()
-    return Size(len(found), sum(int(one["size"] or 0) for one in found))
+    return Size(len(files), sum(int(file["size"] or 0) for file in files))
 
 
 def require_own_folder(folder: str, run_id: int) -> None:
@@ -235,11 +235,11 @@ def beside(folder: str, prefix: str) -> list[str]:
 
     fs, path = fsspec.core.url_to_fs(folder)
     try:
-        found = fs.ls(path.rpartition("/")[0], detail=False)
+        paths = fs.ls(path.rpartition("/")[0], detail=False)
     except FileNotFoundError:
         return []
-    named = [one for one in found if one.rstrip("/").rpartition("/")[2].startswith(prefix)]
-    return [fs.unstrip_protocol(one) if "://" in folder else one for one in named]
+    named = [path for path in paths if path.rstrip("/").rpartition("/")[2].startswith(prefix)]
+    return [fs.unstrip_protocol(path) if "://" in folder else path for path in named]
 
 
 def remove_folder(folder: str) -> None:

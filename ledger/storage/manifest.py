@@ -41,14 +41,14 @@ def take_manifest(folder: str) -> Manifest:
     """The Parquet files below ``folder``, sorted by path, with rows by their footers."""
     reached("files written", folder)
     fs, root = fsspec.core.url_to_fs(folder)
-    found = fs.find(root, detail=True) if fs.exists(root) else {}
-    names = sorted(name for name in found if _is_data(name[len(root) :]))
+    details = fs.find(root, detail=True) if fs.exists(root) else {}
+    names = sorted(name for name in details if _is_data(name[len(root) :]))
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(lambda name: _footer_rows(fs, name), names))
     files, position = [], 0
     for name, count in zip(names, rows, strict=True):
         path = fs.unstrip_protocol(name) if "://" in folder else name
-        files.append(DataFile(path, int(found[name]["size"]), count, position))
+        files.append(DataFile(path, int(details[name]["size"]), count, position))
         position += count
     return Manifest(tuple(files))
 
@@ -82,8 +82,8 @@ def _check_file(fs: fsspec.AbstractFileSystem, file: DataFile, advice: str) -> N
     except FileNotFoundError:
         size = None
     if size != file.bytes:
-        found = "it is gone" if size is None else f"found {size} bytes"
+        actual = "it is gone" if size is None else f"found {size} bytes"
         raise LostFileError(
-            f"file {file.path}: expected {file.bytes} bytes with {file.rows} rows, {found}. "
+            f"file {file.path}: expected {file.bytes} bytes with {file.rows} rows, {actual}. "
             f"{advice}"
         )

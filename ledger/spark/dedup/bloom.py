@@ -91,7 +91,7 @@ def _load(data: bytes) -> BloomFilter:
     return loaded
 
 
-def _dump(one: BloomFilter) -> bytes:
+def _dump(bloom_filter: BloomFilter) -> bytes:
     buffer = io.BytesIO()
-    one.tofile(buffer)
+    bloom_filter.tofile(buffer)
     return buffer.getvalue()

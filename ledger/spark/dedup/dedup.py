@@ -52,7 +52,7 @@ class Deduplicator:
         self._dedup = "none" if without else step.sink.dedup
         self._key = self._dedup.key if isinstance(self._dedup, Bloom) else ()
         self._filter: bloom.Filter | None = None
-        self._found: DataFrame | None = None
+        self._cached: DataFrame | None = None
         self._searched = False
 
     def keep(self, rows: DataFrame) -> DataFrame:
@@ -61,14 +61,14 @@ class Deduplicator:
             return rows
         self._check_key(rows)
         if self._duplicates(rows) is None:
-            kept = rows
+            remaining = rows
         else:
-            kept = self._identified(rows).join(self._known(rows), IDENTITY, "left_anti")
+            remaining = self._identified(rows).join(self._required(rows), IDENTITY, "left_anti")
         if isinstance(self._dedup, Bloom):
-            identified = kept if IDENTITY in kept.columns else self._identified(rows)
+            identified = remaining if IDENTITY in remaining.columns else self._identified(rows)
             present = identified.where(F.col(IDENTITY).isNotNull())
             self._filter = bloom.build(present, IDENTITY, self._dedup)
-        return kept.drop(IDENTITY, DELIVERED)
+        return remaining.drop(IDENTITY, DELIVERED)
 
     def dropped(self, rows: DataFrame) -> DataFrame | None:
         """The input rows that are duplicates, found by themselves and not as what ``keep`` leaves
@@ -76,12 +76,12 @@ class Deduplicator:
         """
         if self._dedup == "none" or self._duplicates(rows) is None:
             return None
-        return self._identified(rows).join(self._known(rows), IDENTITY, "left_semi")
+        return self._identified(rows).join(self._required(rows), IDENTITY, "left_semi")
 
     def release(self) -> None:
         """Free what was cached."""
-        if self._found is not None:
-            self._found.unpersist()
+        if self._cached is not None:
+            self._cached.unpersist()
 
     def save(self, connection: Connection) -> None:
         """Keep the filter of what this run delivers, in the transaction that commits it."""
@@ -127,13 +127,13 @@ class Deduplicator:
     def _duplicates(self, rows: DataFrame) -> DataFrame | None:
         """Identities of this batch that were delivered before, distinct; None if there are none."""
         if not self._searched:
-            self._found, self._searched = self._find(rows), True
-        return self._found
+            self._cached, self._searched = self._find(rows), True
+        return self._cached
 
-    def _known(self, rows: DataFrame) -> DataFrame:
-        found = self._duplicates(rows)
-        assert found is not None
-        return found
+    def _required(self, rows: DataFrame) -> DataFrame:
+        duplicates = self._duplicates(rows)
+        assert duplicates is not None
+        return duplicates
 
     def _find(self, rows: DataFrame) -> DataFrame | None:
         if not self._earlier:
@@ -142,8 +142,8 @@ class Deduplicator:
         united = self._united_filter()
         if united is not None:
             candidates = candidates.where(bloom.maybe(united.data, IDENTITY))
-        found = candidates.distinct().join(self._delivered(), IDENTITY, "left_semi").persist()
-        return None if found.isEmpty() else found
+        duplicates = candidates.distinct().join(self._delivered(), IDENTITY, "left_semi").persist()
+        return None if duplicates.isEmpty() else duplicates
 
     def _united_filter(self) -> bloom.Filter | None:
         """One filter of all earlier deliveries; None if one of them has none that can be asked."""
@@ -200,10 +200,10 @@ class Deduplicator:
         """The rows with the message that their root is an attempt of."""
         if kind == BatchKind.ORIGINAL:
             return rows.withColumn(DELIVERED, F.col(ROOT))
-        found = self._job.database.transact(lambda c: queries.messages_of_roots(c, batch_id))
+        messages = self._job.database.transact(lambda c: queries.messages_of_roots(c, batch_id))
         table = {
-            ROOT: pa.array([row.root_id for row in found], pa.int64()),
-            DELIVERED: pa.array([row.message_id for row in found], pa.int64()),
+            ROOT: pa.array([row.root_id for row in messages], pa.int64()),
+            DELIVERED: pa.array([row.message_id for row in messages], pa.int64()),
         }
         return rows.join(local_rows(self._job.spark, table), ROOT, "inner")
 

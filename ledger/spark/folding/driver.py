@@ -37,7 +37,7 @@ def fold_files(portion: Portion, footers: Sequence[Footer] | None) -> tuple[list
         tried = list(pool.map(lambda file: _in_order(portion, file), alone))
         unordered = [file for file, folded in zip(alone, tried, strict=True) if folded is None]
         shared = [file for group in groups for file in group]
-        folded = [one for some in tried if some is not None for one in some]
+        folded = [part for some in tried if some is not None for part in some]
         folded += portion.gathered([*shared, *unordered], pool.map)
     ways = (
         (len(alone) - len(unordered), "in order"),
@@ -55,7 +55,7 @@ def post_buckets(job: Job, run: OpenedRun, deltas: Sequence[Deltas]) -> None:
     """
     buckets: list[list[Deltas]] = [[] for _ in range(min(run.batch.ackers, len(deltas)))]
     for some in sorted(deltas, key=lambda some: -len(some.root)):
-        min(buckets, key=lambda bucket: sum(len(one.root) for one in bucket)).append(some)
+        min(buckets, key=lambda bucket: sum(len(part.root) for part in bucket)).append(some)
 
     def post(number: int) -> None:
         reached("posting bucket", run.step)
