@@ -63,8 +63,8 @@ def log_format() -> LogFormat:
     """``ACKLEDGER_LOG_FORMAT``, also while the other settings are wrong; text, if it is itself,
     which ``Settings`` then says.
     """
-    given = os.environ.get(_LOG_FORMAT, "")
-    return LogFormat(given) if given in list(LogFormat) else LogFormat.TEXT
+    value = os.environ.get(_LOG_FORMAT, "")
+    return LogFormat(value) if value in list(LogFormat) else LogFormat.TEXT
 
 
 def _below(folder: str, path: str) -> str:

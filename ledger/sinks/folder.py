@@ -89,10 +89,10 @@ def _require_room(path: str) -> None:
     none."""
     if "://" in path:
         return
-    place = next(one for one in (Path(path), *Path(path).parents) if one.exists())
+    place = next(parent for parent in (Path(path), *Path(path).parents) if parent.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        found = "closed to this user" if place.is_dir() else "no folder"
+        fault = "closed to this user" if place.is_dir() else "no folder"
         raise InputError(
-            f"{path} cannot be written to: {place} is {found}. "
+            f"{path} cannot be written to: {place} is {fault}. "
             "Make it writable, or change the sink's path or ACKLEDGER_OUTPUT"
         )

@@ -54,11 +54,11 @@ def is_keyed(dedup: Dedup) -> bool:
     return isinstance(dedup, Bloom) and bool(dedup.key)
 
 
-def require_dedup(name: str, given: object) -> None:
+def require_dedup(name: str, dedup: object) -> None:
     """Raise DeclarationError, about the sink that writes to ``name``, unless it is a ``Dedup``."""
-    if not isinstance(given, Bloom) and given not in ("none", "exact"):
+    if not isinstance(dedup, Bloom) and dedup not in ("none", "exact"):
         raise DeclarationError(
-            f'dedup of {name!r}: expected "none", "exact" or Bloom(...), found {given!r}'
+            f'dedup of {name!r}: expected "none", "exact" or Bloom(...), found {dedup!r}'
         )
 
 
@@ -73,5 +73,5 @@ def require_different(what: str, names: tuple[str, ...]) -> None:
             )
 
 
-def names_of(given: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def names_of(columns: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)

@@ -12,15 +12,15 @@ KINDS: tuple[type[Sink], ...] = (DeltaSink, ParquetSink, PostgresSink)
 _MEMBERS = sorted(name for name in vars(Sink) if not name.startswith("_"))
 
 
-def require_sink(name: str, given: object) -> Sink:
-    """``given``, declared as the sink ``name``. Raises DeclarationError unless it is an object with
-    all members of ``Sink``."""
-    missing = [member for member in _MEMBERS if not hasattr(given, member)]
-    if isinstance(given, type) or missing:
+def require_sink(name: str, declared: object) -> Sink:
+    """The object declared as the sink ``name``. Raises DeclarationError unless it has all members
+    of ``Sink``."""
+    missing = [member for member in _MEMBERS if not hasattr(declared, member)]
+    if isinstance(declared, type) or missing:
         lacks = f", which lacks {', '.join(missing)}" if missing else ""
         kinds = ", ".join(kind.__name__ for kind in KINDS)
         raise DeclarationError(
             f"sink {name!r}: expected one of {kinds}, or an object with all members of "
-            f"ledger.sinks.base.Sink, found {given!r}{lacks}: see docs/extending.md"
+            f"ledger.sinks.base.Sink, found {declared!r}{lacks}: see docs/extending.md"
         )
-    return cast(Sink, given)
+    return cast(Sink, declared)

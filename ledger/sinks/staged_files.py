@@ -41,11 +41,11 @@ def record_batches(
     """
     for file in files:
         with _opened(file) as parquet:
-            found = user_schema(parquet.schema_arrow)
-            if _types(found) != _types(schema):
+            columns = user_schema(parquet.schema_arrow)
+            if _types(columns) != _types(schema):
                 raise IntegrityError(
                     f"file {file.path}: expected columns {_types(schema)} as in the first file,"
-                    f" found {_types(found)}: run the step that wrote it again"
+                    f" found {_types(columns)}: run the step that wrote it again"
                 )
             own = [name for name in parquet.schema_arrow.names if name in TRACKING]
             names = [*schema.names, *(own if tracking else [])]

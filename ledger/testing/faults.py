@@ -84,11 +84,11 @@ def lose_file(step_name: str) -> Fault:
         if place == "files written" and own:
             sorted(Path(folder).rglob("*.parquet"))[-1].unlink()
 
-    def known(pipeline: Pipeline) -> Pipeline:
+    def checked(pipeline: Pipeline) -> Pipeline:
         _check_tracked(pipeline, step_name)
         return pipeline
 
-    return Fault(known, at=lose, ends_with=(IntegrityError,))
+    return Fault(checked, at=lose, ends_with=(IntegrityError,))
 
 
 def crash_at(point: str) -> Fault:
@@ -137,9 +137,9 @@ def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault
 
     def change_job(job: Job) -> Job:
         def read(step: str, rows: DataFrame) -> DataFrame:
-            found = job.on_read(step, rows)
+            delivered = job.on_read(step, rows)
             hit = step == step_name and isinstance(job.pipeline.step(step), SinkStep)
-            return change(found) if hit else found
+            return change(delivered) if hit else delivered
 
         return replace(job, on_read=read)
 
@@ -155,10 +155,10 @@ def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fau
             )
 
         def hurt(*frames: DataFrame, **references: DataFrame) -> Any:
-            made = step.function(*frames, **references)
-            if isinstance(made, tuple):
-                return (change(made[0]), *made[1:])
-            return change(made)
+            output = step.function(*frames, **references)
+            if isinstance(output, tuple):
+                return (change(output[0]), *output[1:])
+            return change(output)
 
         steps = {**pipeline.graph.steps, stage_name: replace(step, function=hurt)}
         return pipeline.with_steps(steps.values())

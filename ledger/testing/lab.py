@@ -95,7 +95,7 @@ class BatchResult:
     rows: dict[str, list[dict[str, Any]]]
     crashed: bool
     error: Exception | None
-    made: Pipeline = field(repr=False)
+    pipeline: Pipeline = field(repr=False)
     lab: "_Lab" = field(repr=False)
 
 
@@ -121,12 +121,12 @@ def run_batch(
         if after is not None
         else _Lab(spark or build_session("ledger.testing", "local[2]"))
     )
-    made = lab.pipeline(pipeline, sources, references)
+    moved = lab.pipeline(pipeline, sources, references)
     number = next(_numbers)
     interval = Interval(START + timedelta(days=number), START + timedelta(days=number + 1))
     key = RunKey("", f"run-{number}")
     return lab.run(
-        made,
+        moved,
         lambda job: open_batch(job.database, job.settings, job.pipeline, key, interval),
         faults,
         now,
@@ -149,16 +149,16 @@ def replay(
     ``ledger.core.run_request.Selection``. Raises NotReadyError if nothing is due.
     """
     lab = result.lab
-    made = result.made
+    moved = result.pipeline
     if pipeline is not None or references is not None:
-        made = lab.pipeline(pipeline or result.made, {}, references, result.made)
+        moved = lab.pipeline(pipeline or result.pipeline, {}, references, result.pipeline)
     key = RunKey("", f"replay-{next(_numbers)}")
-    chosen = Selection(**selection)
+    choice = Selection(**selection)
     original, *_ = lab.database.transact(lambda c: reports.family(c, result.batch_id))
     return lab.run(
-        made,
+        moved,
         lambda job: open_replay(
-            job.database, job.settings, job.pipeline, key, original, chosen, now=now
+            job.database, job.settings, job.pipeline, key, original, choice, now=now
         ),
         faults,
         now,
@@ -171,7 +171,7 @@ def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
     does that the sweeper asks for.
     """
     sweep_once(result.lab.database, now=now)
-    return result.lab.result(result.made, result.batch_id)
+    return result.lab.result(result.pipeline, result.batch_id)
 
 
 def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
@@ -180,7 +180,7 @@ def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
     """
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
-    return lab.run(result.made, again, (), now)
+    return lab.run(result.pipeline, again, (), now)
 
 
 @cache
@@ -214,7 +214,7 @@ class _Lab:
 
     def pipeline(
         self,
-        given: Pipeline,
+        declared: Pipeline,
         sources: Mapping[str, Rows],
         references: Mapping[str, Rows] | None,
         before: Pipeline | None = None,
@@ -222,16 +222,17 @@ class _Lab:
         """The pipeline with its sources, references and sinks in this lab's folders, every sink
         as Parquet; without ``references`` it has those of the pipeline ``before``.
         """
-        given.steps()  # refuses what is no pipeline
-        _check_names("source", sources, [step.name for step in given.sources()])
-        _check_names("reference", references or {}, given.graph.references)
-        steps = [self._moved(step, sources) for step in given.graph.steps.values()]
-        kept = before.graph.references if before is not None and references is None else {}
-        return given.with_steps(
+        declared.steps()  # refuses what is no pipeline
+        _check_names("source", sources, [step.name for step in declared.sources()])
+        _check_names("reference", references or {}, declared.graph.references)
+        steps = [self._moved(step, sources) for step in declared.graph.steps.values()]
+        earlier = before.graph.references if before is not None and references is None else {}
+        return declared.with_steps(
             steps,
             {
-                name: kept.get(name) or self._files(name, source, (references or {}).get(name, ()))
-                for name, source in given.graph.references.items()
+                name: earlier.get(name)
+                or self._files(name, source, (references or {}).get(name, ()))
+                for name, source in declared.graph.references.items()
             },
         )
 
@@ -269,7 +270,7 @@ class _Lab:
 
     def run(
         self,
-        made: Pipeline,
+        pipeline: Pipeline,
         opening: Callable[[Job], Batch],
         faults: Sequence[Fault],
         now: datetime | None,
@@ -278,7 +279,7 @@ class _Lab:
         batch, crashed, error = None, False, None
         expected = tuple(kind for fault in faults for kind in fault.ends_with)
         with ExitStack() as stack:
-            job = Job(self.spark, self.database, self.settings, made)
+            job = Job(self.spark, self.database, self.settings, pipeline)
             for fault in faults:
                 job = fault.change(replace(job, pipeline=fault.wrap(job.pipeline)))
                 stack.enter_context(listening(fault.at))
@@ -290,44 +291,44 @@ class _Lab:
                 crashed = True
             except expected as exc:
                 crashed, error = True, exc
-        return self.result(made, batch.batch_id, crashed, error)
+        return self.result(pipeline, batch.batch_id, crashed, error)
 
     def result(
         self,
-        made: Pipeline,
+        pipeline: Pipeline,
         batch_id: int,
         crashed: bool = False,
         error: Exception | None = None,
     ) -> BatchResult:
         """What became of a batch by now."""
-        found = summarize(self.database, batch_id)
+        summary = summarize(self.database, batch_id)
         failed = self.database.transact(
             lambda c: reports.failed_records(c, batch_id), engine=self.database.payload_reader
         )
         return BatchResult(
             batch_id,
-            found.status,
-            found.held_reason,
-            found.roots,
+            summary.status,
+            summary.held_reason,
+            summary.roots,
             [Failure(**row._mapping) for row in failed],
             {
-                step.name: self._sink_rows(made, step.name, batch_id)
-                for step in (*made.steps(), *made.followers())
+                step.name: self._sink_rows(pipeline, step.name, batch_id)
+                for step in (*pipeline.steps(), *pipeline.followers())
                 if isinstance(step, SinkStep)
             },
             crashed,
             error,
-            made,
+            pipeline,
             self,
         )
 
-    def _sink_rows(self, made: Pipeline, name: str, batch_id: int) -> list[dict[str, Any]]:
+    def _sink_rows(self, pipeline: Pipeline, name: str, batch_id: int) -> list[dict[str, Any]]:
         """The rows that the sink holds of the batch's original and its replays, or of a state."""
         folder = self._folder / "sinks" / name
         family = self.database.transact(lambda c: reports.family(c, batch_id))
-        shown = [str(folder / f"{BATCH_FOLDER}={one}") for one in family]
-        if made.graph.is_stateful(name):
-            shown = [str(one) for one in folder.glob(f"{BATCH_FOLDER}=*")]
+        shown = [str(folder / f"{BATCH_FOLDER}={member}") for member in family]
+        if pipeline.graph.is_stateful(name):
+            shown = [str(path) for path in folder.glob(f"{BATCH_FOLDER}=*")]
         shown = [path for path in shown if any(Path(path).rglob("*.parquet"))]
         if not shown:
             return []
@@ -347,15 +348,15 @@ def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> 
                 hint = suggestion(column, schema.names)
                 raise DeclarationError(f"row {number} of {name!r} has a column {column!r}{hint}")
     fields = [StructField(field.name, field.dataType) for field in schema.fields]
-    given = [[row.get(column) for column in schema.names] for row in rows]
-    columns, errors = yielded(StructType(fields)).fit(given)
+    values = [[row.get(column) for column in schema.names] for row in rows]
+    columns, errors = yielded(StructType(fields)).fit(values)
     for number, error in enumerate(errors, start=1):
         if error is not None:
             raise DeclarationError(f"row {number} of {name!r}: {error.removeprefix('yielded ')}")
     return pa.table(columns, names=schema.names)
 
 
-def _check_names(kind: str, given: Mapping[str, Rows], known: Any) -> None:
-    for name in given:
-        if name not in known:
-            raise DeclarationError(f"no {kind} {name!r}{suggestion(name, known)}")
+def _check_names(kind: str, names: Mapping[str, Rows], declared: Any) -> None:
+    for name in names:
+        if name not in declared:
+            raise DeclarationError(f"no {kind} {name!r}{suggestion(name, declared)}")

@@ -278,6 +278,6 @@ def test_rows_are_of_the_declared_types(spark):
     result = testing.run_batch(made, {"orders": [{"id": None}, {"id": 1, "at": noon}]}, spark=spark)
     assert [failure.step for failure in result.failed] == ["orders"]
     assert result.rows["out"][0]["id"] == 1
-    folder = result.made.steps()[0].source.place.rpartition("/")[0]
+    folder = result.pipeline.steps()[0].source.place.rpartition("/")[0]
     kept = spark.read.parquet(folder).where("id = 1").select(F.unix_timestamp("at"))
     assert kept.first()[0] == noon.replace(tzinfo=UTC).timestamp()

@@ -105,11 +105,11 @@ class TableFolder:
     def read_checked(self, batch_id: int, version: int) -> list[str]:
         """The conditions that a version's rows were compared with; none if nobody did."""
         try:
-            kept = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
+            content = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
         except FileNotFoundError:
             return []
-        found: list[str] = json.loads(kept)["conditions"]
-        return found
+        conditions: list[str] = json.loads(content)["conditions"]
+        return conditions
 
     def never_null(self, files: Iterable[TableFile], column: str) -> bool:
         """Whether a column has a value in each row, by the files' own statistics and folders."""
@@ -197,6 +197,6 @@ class TableFolder:
 
 def _is_full(group: pq.RowGroupMetaData, column: str) -> bool:
     columns = [group.column(number) for number in range(group.num_columns)]
-    found = [one.statistics for one in columns if one.path_in_schema == column]
-    counted = [one for one in found if one is not None and one.has_null_count]
-    return bool(counted) and all(one.null_count == 0 for one in counted)
+    statistics = [chunk.statistics for chunk in columns if chunk.path_in_schema == column]
+    counted = [part for part in statistics if part is not None and part.has_null_count]
+    return bool(counted) and all(part.null_count == 0 for part in counted)

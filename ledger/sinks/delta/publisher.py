@@ -106,9 +106,9 @@ class DeltaPublisher:
                 require_checked(table, required(table).values())
             require_fit(schema, columns, f"Delta table {self._path}")
             return
-        if found := self._folder.strangers():
+        if strangers := self._folder.strangers():
             raise ConfigurationError(
-                f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r},"
+                f"{self._path}: expected a Delta table or an empty folder, found {strangers[0]!r},"
                 " which no reader of the table would see and a vacuum would delete: choose another"
                 " path"
             )
@@ -163,10 +163,10 @@ class DeltaPublisher:
             table = self._open()  # it may be ahead already: another publisher saw it first
             if table is None:
                 return False
-        known = table.transaction_version(_app_id(delivery, delivery.batch_id))
-        if known == delivery.version:
+        published = table.transaction_version(_app_id(delivery, delivery.batch_id))
+        if published == delivery.version:
             return True
-        _require_newest(delivery, known)
+        _require_newest(delivery, published)
         return self._commit(table, delivery, staged())
 
     def _staged(self, delivery: Delivery) -> _Staged:
@@ -316,16 +316,16 @@ def _others(delivery: Delivery) -> list[int]:
     return sorted(set(delivery.replaces) - {delivery.batch_id})
 
 
-def _require_newest(delivery: Delivery, known: int | None) -> None:
-    if known == _REPLACED:
+def _require_newest(delivery: Delivery, published: int | None) -> None:
+    if published == _REPLACED:
         raise FencedError(
             f"sink {delivery.sink}: the rows of batch {delivery.batch_id} were replaced by those "
             "of another batch, and are not published again. Nothing is lost: stop"
         )
-    if known is not None and known > delivery.version:
+    if published is not None and published > delivery.version:
         raise FencedError(
-            f"sink {delivery.sink}: run {known} of batch {delivery.batch_id} is published, which is"
-            f" newer than run {delivery.version}. Nothing is lost: stop"
+            f"sink {delivery.sink}: run {published} of batch {delivery.batch_id} is published,"
+            f" which is newer than run {delivery.version}. Nothing is lost: stop"
         )
 
 

@@ -72,7 +72,11 @@ class ParquetPublisher:
             for name, folder in self._staged(delivery).items():
                 if 0 < _run_of(name) < delivery.version:
                     self._remove(folder)
-            aside = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
+            aside = [
+                batch_id
+                for batch_id in (*delivery.replaces, *earlier)
+                if self._hide(batch_id, delivery)
+            ]
             reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
@@ -97,8 +101,8 @@ class ParquetPublisher:
     def _staged(self, delivery: Delivery) -> dict[str, str]:
         """What is staged of a batch, by name."""
         place = self._place(delivery.batch_id)
-        found = self._fs.ls(place, detail=False) if self._exists(place) else []
-        return {one.rstrip("/").rpartition("/")[2]: one for one in found}
+        paths = self._fs.ls(place, detail=False) if self._exists(place) else []
+        return {path.rstrip("/").rpartition("/")[2]: path for path in paths}
 
     def _folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
