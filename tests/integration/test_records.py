@@ -29,6 +29,7 @@ from ledger.store.queries import payloads as queries
 from ledger.store.queries import publications, replays, reports
 from tests.support import ledgers
 from tests.support.ledgers import (
+    deliver,
     emit,
     keyed,
     one,
@@ -237,8 +238,7 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(database):
     quarantine(database, "a test order", "ada", record=roots[0])
     assert summarize(database, found.batch_id).outcome is Outcome.INCOMPLETE
     quarantine(database, "a test order", "ada", record=roots[1])
-    with database.plain.begin() as connection:  # as if its sink showed it
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(database)
     assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
     kept = rows(database, "SELECT accepted_by, accepted_because FROM accepted_record")
     assert kept == [("ada", "a test order")] * 2

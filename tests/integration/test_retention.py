@@ -50,6 +50,7 @@ from ledger.store.queries import batches, checkpoints, dedup, forgetting, payloa
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
     START,
+    deliver,
     emit,
     emit_replay,
     finish,
@@ -114,9 +115,9 @@ def settled(database, made, write, publish=True, **options):
 
 
 def published(database):
-    """As if every sink had published, and the content of failed records were kept."""
+    """Every sink publishes, and the content of failed records is kept."""
+    deliver(database)
     with database.plain.begin() as connection:
-        connection.execute(text("UPDATE publication SET published_at = now()"))
         connection.execute(
             text("""
             INSERT INTO failed_payload (message_id, batch_id, root_id, key, content, parsed)
