@@ -50,6 +50,7 @@ from ledger.store.queries import batches, checkpoints, dedup, forgetting, payloa
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
     START,
+    age_ledger,
     deliver,
     emit,
     emit_replay,
@@ -502,14 +503,7 @@ def test_what_was_replaced_rests_as_long_as_the_rest(database, storage):
     for day in range(4):
         settled(database, made, storage, run_id=f"day{day}", day=day, publish=False)
     published(database)
-    with database.plain.begin() as connection:  # all of it long ago
-        for table, names in {
-            "batch": ("opened_at", "settled_at"),
-            "step_run": ("opened_at", "closed_at", "lease_until"),
-            "publication": ("decided_at", "published_at"),
-        }.items():
-            past = ", ".join(f"{name} = {name} - interval '9 days'" for name in names)
-            connection.execute(text(f"UPDATE {table} SET {past}"))
+    age_ledger(database, 9 * DAY)
     again = reprocess_of(database, made, day=3)
     run_all(database, again)
     with database.plain.begin() as connection:
@@ -1235,20 +1229,6 @@ def test_the_files_of_forgotten_records_go_at_once_if_they_may(database, forgett
 # -- the command, and the sweeper's task -------------------------------------------------------
 
 
-def made_older(database, days):
-    """As if all that happened had happened days before."""
-    with database.plain.begin() as connection:
-        for table, names in {
-            "batch": ("opened_at", "settled_at"),
-            "step_run": ("opened_at", "closed_at", "lease_until"),
-            "publication": ("decided_at", "published_at", "replaced_at"),
-            "acceptance": ("accepted_at",),
-        }.items():
-            earlier = f"- make_interval(days => {days})"
-            changes = ", ".join(f"{name} = {name} {earlier}" for name in names)
-            connection.execute(text(f"UPDATE {table} SET {changes}"))
-
-
 def command(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
@@ -1258,7 +1238,7 @@ def test_the_command_says_what_goes_and_what_stays(database, storage):
     """gc lists files and sizes by kind, and why old batches are kept; --dry-run changes nothing."""
     settled(database, kept(), storage)
     settled(database, kept(), storage, run_id="second", day=1, lose_sink=[0])
-    made_older(database, 3)
+    age_ledger(database, 3 * DAY)
     said = command("gc", "--dry-run")
     assert said.exit_code == 0
     assert "3 files, 30 bytes, would be removed; batches that expired: 1" in said.stdout
@@ -1276,7 +1256,7 @@ def test_the_command_says_what_goes_and_what_stays(database, storage):
 def test_the_command_takes_another_keep(database, storage):
     """--keep is of pipelines that declare none, too, and at least a day."""
     settled(database, pipeline(), storage)
-    made_older(database, 3)
+    age_ledger(database, 3 * DAY)
     assert "0 files" in command("gc", "--keep", "7d").stdout
     assert command("gc", "--keep", "1h").exit_code == 1
     assert "3 files" in command("gc", "--keep", "2d", "--pipeline", "chain").stdout
@@ -1289,7 +1269,7 @@ def test_the_command_says_what_it_could_not_remove(database, storage, tmp_path):
     with database.plain.begin() as connection:
         other = text("UPDATE step_run SET folder = :f WHERE step = 'sink'")
         connection.execute(other, {"f": str(tmp_path)})
-    made_older(database, 3)
+    age_ledger(database, 3 * DAY)
     said = command("gc")
     assert said.exit_code == 1
     assert f"{tmp_path}: expected a folder whose name ends in 3" in said.stdout
@@ -1395,7 +1375,7 @@ def test_forget_asks_a_person(database, forgettable, monkeypatch):
 def test_the_sweeper_has_a_task_that_removes(database, storage):
     """The task gc runs whatever became of the sweep, and returns what it has removed."""
     settled(database, kept(), storage)
-    made_older(database, 3)
+    age_ledger(database, 3 * DAY)
     task = sweeper_dag(schedule=None).get_task("gc")
     assert (task.trigger_rule, task.upstream_task_ids) == ("all_done", {"sweep"})
     away = storage.folder.rename(storage.folder.with_name("unmounted"))

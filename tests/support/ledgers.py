@@ -209,6 +209,29 @@ def age(database: Database, batch_id: int, seconds: float) -> None:
         )
 
 
+# The times of a batch, by table; those of the sweeper are of no batch.
+TIMES = {
+    "batch": ("opened_at", "settled_at"),
+    "step_run": ("opened_at", "closed_at", "lease_until"),
+    "publication": ("decided_at", "published_at", "replaced_at"),
+    "acceptance": ("accepted_at",),
+}
+
+
+def age_ledger(database: Database, seconds: float, batch_id: int | None = None) -> None:
+    """Make everything that the ledger has of a batch, or of all and of the last sweep, ``seconds``
+    older.
+    """
+    tables = TIMES if batch_id is not None else {**TIMES, "last_sweep": ("swept_at",)}
+    with database.plain.begin() as connection:
+        for table, names in tables.items():
+            earlier = ", ".join(f"{name} = {name} - make_interval(secs => :s)" for name in names)
+            where = "" if batch_id is None else " WHERE batch_id = :b"
+            connection.execute(
+                text(f"UPDATE {table} SET {earlier}{where}"), {"s": seconds, "b": batch_id}
+            )
+
+
 def deliver(database: Database, batch_id: int | None = None) -> None:
     """Every sink publishes what is decided, of a batch or of all, as the library notes it: the
     rows here are in no file.
