@@ -30,7 +30,12 @@ from ledger.store import embedded
 from scripts.airflow_env import ROOT
 from tests.support import jvm
 from tests.support.flights import without_plane, write_slice
-from tests.support.ledgers import one, pipeline, whole_batch
+from tests.support.ledgers import (
+    deliver,
+    one,
+    pipeline,
+    whole_batch,
+)
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
@@ -399,8 +404,7 @@ def test_quarantined_records_are_accepted(cli, database):
     """
     batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
     settle_once(database, batch.batch_id)
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(database)
     number = str(batch.batch_id)
     before = cli.json("status", "--batch", number)
     assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)

@@ -29,7 +29,12 @@ from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from scripts.airflow_env import ROOT
 from tests.support.airflow import dags_of
-from tests.support.ledgers import one, pipeline, whole_batch
+from tests.support.ledgers import (
+    deliver,
+    one,
+    pipeline,
+    whole_batch,
+)
 
 LIBRARY = ("ledger_accept", "ledger_replay", "ledger_sweeper")
 
@@ -363,8 +368,7 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
     batch, _ = whole_batch(ledger, pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
     for number in (failed.batch_id, batch.batch_id):
         settle_once(ledger, number)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(ledger)
 
     state, report, link = last_task(dags, failed.batch_id)
     assert (state, link.rpartition("/dags/")[2]) == ("failed", "ledger_replay")

@@ -19,7 +19,12 @@ from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
 from ledger.batch.settlement import settle_once
 from ledger.errors import DeclarationError
 from tests.support.airflow import callbacks_of_missed_deadlines, dags_of
-from tests.support.ledgers import opened, pipeline, whole_batch
+from tests.support.ledgers import (
+    deliver,
+    opened,
+    pipeline,
+    whole_batch,
+)
 from tests.support.places import ROOT
 from tests.support.telling import InFile, told
 
@@ -123,8 +128,7 @@ def test_a_green_run_may_have_something_to_tell(ledger, dags, lines):
     first, second, third = (
         settled(ledger, made, run_id=f"run {day}", day=day, lose_sink=[0]) for day in range(3)
     )
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(ledger)
     for batch in (first, second, third):
         assert dags["dag"].test(run_conf={"batch": batch.batch_id}).state == "success"
     ratios = [int(one.split()[1]) for one in lines() if one.startswith("ratio")]

@@ -21,6 +21,7 @@ from ledger.errors import InputError
 from ledger.settings import Settings
 from tests.support.ledgers import (
     START,
+    deliver,
     emit,
     emit_replay,
     finish,
@@ -204,8 +205,7 @@ def test_published_and_tolerated_batches_are_told_apart(ask, ledger):
     done, _ = whole_batch(ledger, pipeline())
     settle_once(ledger, done.batch_id)
     few, _ = lost(ledger, 1, name="lenient", tolerate=0.2)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(ledger)
     states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
     assert states == {done.batch_id: "complete", few: "tolerated"}
 

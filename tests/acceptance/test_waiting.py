@@ -15,7 +15,12 @@ from ledger.batch.acceptance import accept
 from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from tests.support.airflow import dags_of
-from tests.support.ledgers import empty, pipeline, whole_batch
+from tests.support.ledgers import (
+    deliver,
+    empty,
+    pipeline,
+    whole_batch,
+)
 
 DAGS = """
 from datetime import timedelta
@@ -62,17 +67,11 @@ def dags():
         yield found
 
 
-def publish(ledger):
-    """As if every sink had taken what is decided."""
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
-
-
 def settled(ledger, **lost):
     """The decided, published batch of the first of January."""
     batch, _ = whole_batch(ledger, pipeline(max_replays=0), 4, **lost)
     settle_once(ledger, batch.batch_id)
-    publish(ledger)
+    deliver(ledger)
     return batch
 
 
@@ -84,7 +83,7 @@ def test_a_dag_waits_in_the_triggerer_until_the_interval_is_complete(ledger, dag
 
     async def published_meanwhile(self):
         looks.append(self.serialize()[1]["interval_start"])
-        publish(ledger)
+        deliver(ledger)
         async for event in run(self):
             yield event
 

@@ -11,6 +11,7 @@ from ledger.errors import InputError
 from ledger.store.queries import batches, claims
 from ledger.store.queries import settlement as settlements
 from tests.support.ledgers import (
+    deliver,
     emit_replay,
     one,
     opened,
@@ -27,14 +28,8 @@ def quarantined(database, made, count=10, lose=(0, 1)):
     """A settled batch; with ``max_replays=0`` what is lost is quarantined at once."""
     batch, _ = whole_batch(database, made, count, lose_sink=lose)
     settle_once(database, batch.batch_id)
-    published(database)
+    deliver(database)
     return batch
-
-
-def published(database):
-    """As if every sink showed what is decided."""
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
 
 
 def replay_again(database, made, original, lose=True, **selection):
@@ -44,7 +39,7 @@ def replay_again(database, made, original, lose=True, **selection):
     run_middle(database, batch, roots)
     run_sink(database, batch, roots, lose=roots if lose else ())
     settle_once(database, batch.batch_id)
-    published(database)
+    deliver(database)
     return batch
 
 

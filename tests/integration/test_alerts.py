@@ -12,6 +12,7 @@ from ledger.store.queries import measures
 from tests.support.ledgers import (
     END,
     START,
+    age_ledger,
     emit,
     emit_replay,
     opened,
@@ -115,13 +116,7 @@ def test_only_the_batch_that_crosses_the_limit_is_told_of(database):
     assert told() == [False, True, False]
     facts = alerts.quarantine_growth(database, found[1].batch_id, 3, DAY)
     assert facts.because == "4 records of chain were quarantined within 1 day: more than 3"
-    with database.plain.begin() as connection:
-        connection.execute(
-            text(
-                "UPDATE batch SET settled_at = settled_at - interval '2 days' WHERE batch_id = :b"
-            ),
-            {"b": found[0].batch_id},
-        )
+    age_ledger(database, 2 * 86_400, found[0].batch_id)
     assert told() == [False, False, True]
 
 
@@ -174,11 +169,7 @@ def test_the_backlog_of_each_pipeline(database):
     batch = opened(database, made)
     emit(database, batch, 7)
     opened(database, made, "next", 1)
-    with database.plain.begin() as connection:
-        connection.execute(
-            text("UPDATE batch SET opened_at = opened_at - interval '2 days' WHERE batch_id = :b"),
-            {"b": batch.batch_id},
-        )
+    age_ledger(database, 2 * 86_400, batch.batch_id)
     found = measured(database, measures.backlog)
     zeros = dict.fromkeys(("open_batches", "held_batches", "pending_records"), 0)
     zeros |= {"oldest_pending_seconds": 0, "age_ratio": 0}

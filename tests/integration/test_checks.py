@@ -45,7 +45,15 @@ from ledger.sources.parsing.typed import struct
 from ledger.storage import folders as storage
 from ledger.store import embedded
 from ledger.types.ddl import check_types
-from tests.support.ledgers import emit_replay, one, pipeline, replayed, whole_batch
+from tests.support.ledgers import (
+    emit_replay,
+    one,
+    pipeline,
+    replayed,
+    run_middle,
+    run_sink,
+    whole_batch,
+)
 from tests.support.runner import END, START
 
 INTERVAL = Interval(START, END)
@@ -302,9 +310,10 @@ def test_the_commands_that_replay_look_before_they_claim(
         airflow_pipelines._opened(made, key, run, None)
     assert one(database, "SELECT count(*) FROM batch")[0] == 1
     replay = open_replay(database, settings, pipeline("letters"), key, first.batch_id, Selection())
-    emit_replay(database, replay)
-    with database.plain.begin() as connection:
-        connection.execute(text("UPDATE batch SET status = 'settled' WHERE kind = 'replay'"))
+    again = emit_replay(database, replay)
+    run_middle(database, replay, again)
+    run_sink(database, replay, again)
+    settle_once(database, replay.batch_id)
     assert airflow_pipelines._opened(made, key, run, None).batch_id == replay.batch_id
 
 

@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-from sqlalchemy import text
-
 from ledger.batch.acceptance import accept
 from ledger.batch.completeness import losses, waits_for
 from ledger.batch.interventions import abandon
@@ -11,6 +9,7 @@ from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval
 from tests.support.ledgers import (
     START,
+    deliver,
     emit_replay,
     opened,
     pipeline,
@@ -27,14 +26,8 @@ def settled(database, made, count=4, day=0, **lost):
     """A decided batch over a day, with what is decided of it published."""
     batch, roots = whole_batch(database, made, count, f"day {day}", day, **lost)
     settle_once(database, batch.batch_id)
-    publish(database)
+    deliver(database)
     return batch, roots
-
-
-def publish(database):
-    """As if every sink had taken what is decided."""
-    with database.plain.begin() as connection:
-        connection.execute(text("UPDATE publication SET published_at = now()"))
 
 
 def lack(database, days=1, pipeline="chain", **given):
@@ -54,7 +47,7 @@ def test_an_interval_is_complete_once_its_batch_is(database):
     settle_once(database, batch.batch_id)
     unpublished = "1 sink is yet to publish what is acked of it"
     assert lack(database) == f"batch {batch.batch_id}: {unpublished}"
-    publish(database)
+    deliver(database)
     assert lack(database) is None
     assert lack(database, pipeline="another") is not None
 
@@ -73,7 +66,7 @@ def test_what_failed_is_waited_for_until_a_replay_has_it(database):
     settle_once(database, again.batch_id)
     unpublished = "1 sink is yet to publish what is acked of it"
     assert lack(database) == f"batch {again.batch_id}: {unpublished}"
-    publish(database)
+    deliver(database)
     assert lack(database) is None
 
 

@@ -20,7 +20,12 @@ from ledger.core.run_request import REPROCESS
 from ledger.core.states import Guarantee
 from ledger.pipeline import load as loading
 from ledger.store.queries import batches
-from tests.support.ledgers import emit, pipeline, whole_batch
+from tests.support.ledgers import (
+    deliver,
+    emit,
+    pipeline,
+    whole_batch,
+)
 
 DAYS = [
     {"interval_start": f"2013-01-0{day}", "interval_end": f"2013-01-0{day + 1}"} for day in (1, 2)
@@ -119,8 +124,7 @@ def test_the_runs_that_are_recommended_can_be_triggered(database, dag_of, max_re
     dags = {"dag": dag_of(made), "ledger_accept": accept_dag()}
     batch, _ = whole_batch(database, made, 10, lose_sink=[1, 2], lose_middle=[3])
     settle_once(database, batch.batch_id)
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(database)
     summary = summarize(database, batch.batch_id)
     lines = advise(summary, "shop:pipeline").lines
     confs = [(dag_id, json.loads(conf)) for line in lines for dag_id, conf in TRIGGER.findall(line)]

@@ -14,7 +14,11 @@ from ledger.batch.installation import examine_installation
 from ledger.batch.sweeper import sweep_once
 from ledger.cli.base import app
 from ledger.store.revisions import head
-from tests.support.ledgers import opened, pipeline
+from tests.support.ledgers import (
+    age_ledger,
+    opened,
+    pipeline,
+)
 
 SUBJECTS = [
     "versions", "java", "spark-submit", "database", "storage", "roles", "clock", "sweeper",
@@ -30,12 +34,6 @@ def wrong(settings, subject):
     ok, message = told(settings)[subject]
     assert not ok, message
     return message
-
-
-def aged(database, statement):
-    """Let time have passed for what the statement changes."""
-    with database.owner.begin() as connection:
-        connection.execute(text(statement))
 
 
 @pytest.fixture
@@ -163,12 +161,12 @@ def test_a_sweeper_that_is_missed_is_named(given, database):
     assert told(given)["sweeper"] == (True, "it never ran")
     batch = opened(database, pipeline())
     assert told(given)["sweeper"] == (True, "it never ran")
-    aged(database, "UPDATE batch SET opened_at = now() - interval '2 hours'")
+    age_ledger(database, 2 * 3600)
     message = wrong(given, "sweeper")
     assert f"it never ran, and batch {batch.batch_id} has been open since" in message
     sweep_once(database)
     assert told(given)["sweeper"][0]
-    aged(database, "UPDATE last_sweep SET swept_at = now() - interval '3 hours'")
+    age_ledger(database, 3 * 3600)
     assert wrong(given, "sweeper").startswith("it ran 3 hours ago, and batch")
 
 

@@ -32,6 +32,7 @@ from ledger.store.queries.runs import Emitted
 from tests.support.dying import dies_at
 from tests.support.ledgers import (
     START,
+    age_ledger,
     emit,
     emit_replay,
     one,
@@ -75,15 +76,6 @@ def task(database, minutes):
     return Attempt(UUID(int=(minutes * 60_000 << 80) | (7 << 76) | (2 << 62)), 1, number)
 
 
-def hour_passes(database):
-    """Every run and its lease is an hour old."""
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "UPDATE step_run SET opened_at = opened_at - interval '1 hour', "
-            "lease_until = lease_until - interval '1 hour'"
-        )
-
-
 def test_older_task_cannot_open(database):
     """A zombie of Airflow whose driver starts after its successor's is refused, while that one
     lives and once it has committed, though its clock was an hour ahead.
@@ -94,7 +86,7 @@ def test_older_task_cannot_open(database):
     with pytest.raises(FencedError, match="newer attempt of source"):
         open_run(database, batch.batch_id, "source", older)
     commit(database, run, Record(), emitted=Emitted(1, 0))
-    hour_passes(database)
+    age_ledger(database, 3600)
     with pytest.raises(FencedError, match="newer attempt of source"):
         open_run(database, batch.batch_id, "source", older)
     assert one(database, "SELECT count(*) FROM step_run")[0] == 1
@@ -147,7 +139,7 @@ def test_dead_runs_keep_nobody_out(database, died, kind):
     if died == "failed":
         fail(database, dead, "out of memory")
     else:
-        hour_passes(database)
+        age_ledger(database, 3600)
     alive = open_run(database, batch.batch_id, "source", older)
     with pytest.raises(FencedError):
         commit(database, dead, Record(), emitted=Emitted(1, 0))

@@ -29,12 +29,15 @@ from ledger.store.queries import payloads as queries
 from ledger.store.queries import publications, replays, reports
 from tests.support import ledgers
 from tests.support.ledgers import (
+    deliver,
     emit,
     keyed,
     one,
     opened,
     replayed,
+    reprocessed,
     rows,
+    run_all,
     run_middle,
     run_sink,
     whole_batch,
@@ -237,8 +240,7 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(database):
     quarantine(database, "a test order", "ada", record=roots[0])
     assert summarize(database, found.batch_id).outcome is Outcome.INCOMPLETE
     quarantine(database, "a test order", "ada", record=roots[1])
-    with database.plain.begin() as connection:  # as if its sink showed it
-        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    deliver(database)
     assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
     kept = rows(database, "SELECT accepted_by, accepted_because FROM accepted_record")
     assert kept == [("ada", "a test order")] * 2
@@ -291,11 +293,7 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
     is asked for."""
     found, roots, _ = batch
     quarantine(database, "never", "me", record=roots[5])
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET status = 'superseded'")
-        connection.exec_driver_sql(
-            "UPDATE failed_message SET status = 'superseded' WHERE status = 'failed'"
-        )
+    run_all(database, reprocessed(database, keyed(max_replays=2)))
     chosen = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
     assert database.transact(lambda c: reports.failures(c, chosen)) == []
     asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
@@ -481,8 +479,7 @@ def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
     settle_once(database, replay.batch_id)
     (told,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
     assert (told["record"], told["verdict"]) == (roots[8], "recovered")
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET status = 'superseded'")
+    run_all(database, reprocessed(database, keyed(max_replays=2)))
     (told,) = json.loads(cli("explain", "--where", "n = 1", "--json"))
     assert told["next"][0].startswith("nothing: another batch replaced")
     assert json.loads(cli("failed", "--records", "--json"))["total"] == 0

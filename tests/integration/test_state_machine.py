@@ -39,7 +39,7 @@ from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.store.queries import batches, replays
 from ledger.store.queries.runs import Emitted
-from tests.support.ledgers import empty, opened, pipeline, replayed, rows
+from tests.support.ledgers import deliver, empty, opened, pipeline, replayed, rows
 from tests.support.posting import Delta, post_bucket, record_of
 
 STEPS = ("source", "middle", "sink", "second")
@@ -361,10 +361,7 @@ class LedgerLife(RuleBasedStateMachine):
     @rule()
     def publish(self):
         """What is decided is published."""
-        with self.database.plain.begin() as connection:
-            connection.execute(
-                text("UPDATE publication SET published_at = now() WHERE published_at IS NULL")
-            )
+        deliver(self.database)
         self.published = True
 
     @rule()

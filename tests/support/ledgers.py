@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch, open_replay
@@ -13,7 +13,7 @@ from ledger.batch.step_runs import Attempt, OpenedRun, commit, open_run
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.store.connection import Database
-from ledger.store.queries import batches
+from ledger.store.queries import batches, publications
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta, post_bucket, record_of
@@ -207,6 +207,49 @@ def age(database: Database, batch_id: int, seconds: float) -> None:
             ),
             {"s": seconds, "b": batch_id},
         )
+
+
+# The times of a batch, by table; those of the sweeper are of no batch.
+TIMES = {
+    "batch": ("opened_at", "settled_at"),
+    "step_run": ("opened_at", "closed_at", "lease_until"),
+    "publication": ("decided_at", "published_at", "replaced_at"),
+    "acceptance": ("accepted_at",),
+}
+
+
+def age_ledger(database: Database, seconds: float, batch_id: int | None = None) -> None:
+    """Make everything that the ledger has of a batch, or of all and of the last sweep, ``seconds``
+    older.
+    """
+    tables = TIMES if batch_id is not None else {**TIMES, "last_sweep": ("swept_at",)}
+    with database.plain.begin() as connection:
+        for table, names in tables.items():
+            earlier = ", ".join(f"{name} = {name} - make_interval(secs => :s)" for name in names)
+            where = "" if batch_id is None else " WHERE batch_id = :b"
+            connection.execute(
+                text(f"UPDATE {table} SET {earlier}{where}"), {"s": seconds, "b": batch_id}
+            )
+
+
+def deliver(database: Database, batch_id: int | None = None) -> None:
+    """Every sink publishes what is decided, of a batch or of all, as the library notes it: the
+    rows here are in no file.
+    """
+    query = "SELECT DISTINCT batch_id FROM pending_publication ORDER BY 1"
+    batch_ids = [row.batch_id for row in rows(database, query)]
+    for pending in batch_ids if batch_id is None else [batch_id]:
+        database.transact(lambda connection, pending=pending: _deliver(connection, pending))
+
+
+def _deliver(connection: Connection, batch_id: int) -> None:
+    for row in publications.pending(connection, batch_id):
+        run_id = row.step_run_id
+        if not row.ready:
+            publications.set_ready(connection, run_id, "", [])
+        replaced = publications.replaced_batches(connection, row.batch_id, run_id)
+        publications.set_published(connection, run_id)
+        publications.set_replaced(connection, replaced, row.sink)
 
 
 def reprocessed(database: Database, made: Pipeline, run_id: str = "again") -> Batch:
