@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ledger.errors import DeclarationError, suggestion
-from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, StateStep, Step
+from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
 from ledger.sinks.options import is_keyed
 from ledger.sources.base import Source
 
@@ -49,12 +49,12 @@ class Graph:
     def follows(self, name: str) -> bool:
         """Whether a step runs once its batch is settled: a combine, a state, what reads one."""
         step = self.step(name)
-        return isinstance(step, CombineStep | StateStep) or any(map(self.follows, step.inputs))
+        return step.ends_tracking or any(map(self.follows, step.inputs))
 
     def is_stateful(self, name: str) -> bool:
         """Whether a step is a state over batches, or a sink of one."""
         step = self.step(name)
-        return isinstance(step, StateStep) or any(map(self.is_stateful, step.inputs))
+        return step.is_state or any(map(self.is_stateful, step.inputs))
 
     def check_publishable(self) -> None:
         """Raise DeclarationError unless every sink can tell the rows of acked records from
@@ -96,8 +96,7 @@ class Graph:
         """
         self._check_names()
         for step in self.steps.values():
-            after = isinstance(step, CombineStep | StateStep)
-            if after and self.unit is not None and self.in_units(step.name):
+            if step.ends_tracking and self.unit is not None and self.in_units(step.name):
                 raise DeclarationError(
                     f"{step.kind} {step.name!r} of pipeline {self.name!r} reads what is replayed by"
                     " unit, and at least once nobody can tell which rows of a unit count: declare"
@@ -164,13 +163,7 @@ class Graph:
 
     @cached_property
     def _tracked(self) -> dict[str, bool]:
-        return self._derived(
-            lambda step, inputs: (
-                all(inputs)
-                and not isinstance(step, CombineStep | StateStep)
-                and not (isinstance(step, StageStep) and not step.anchored)
-            )
-        )
+        return self._derived(lambda step, inputs: all(inputs) and step.keeps_anchor)
 
     @cached_property
     def _merging(self) -> dict[str, bool]:
@@ -202,7 +195,7 @@ class Graph:
         for step in self.steps.values():
             for name in step.inputs:
                 self._check_input(step, name)
-            for name in getattr(step, "references", ()):
+            for name in step.references:
                 if name not in self.references:
                     raise DeclarationError(
                         f"stage {step.name!r} asks for reference {name!r}, which is not declared"
@@ -221,21 +214,18 @@ class Graph:
                 f"{step.kind} {step.name!r} reads {name!r}, which is not declared"
                 f"{suggestion(name, self.steps)}"
             )
-        if found.kind == "sink":
+        if found.is_published:
             raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
-        if isinstance(found, CombineStep | StateStep) and step.kind != "sink":
-            what = "a combine" if isinstance(found, CombineStep) else "a state over batches"
+        if found.ends_tracking and not step.is_published:
             raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {name!r}, {what}, which runs once the batch is"
-                f" settled: only sinks may read it. Do the rest in {name!r} itself"
+                f"{step.kind} {step.name!r} reads {name!r}, {found.in_words}, which runs once the"
+                f" batch is settled: only sinks may read it. Do the rest in {name!r} itself"
             )
 
     def _check_readers(self) -> None:
         read = {name for step in self.steps.values() for name in step.inputs}
         for step in self.steps.values():
-            if isinstance(step, StateStep) and step.hooks is not None:
-                continue  # it keeps its state where its users find it
-            if step.kind != "sink" and step.name not in read:
+            if not step.is_kept_elsewhere and step.name not in read:
                 raise DeclarationError(
                     f"nothing reads {step.kind} {step.name!r} of pipeline {self.name!r}: "
                     "add a stage or a sink that reads it, or remove it"
@@ -246,7 +236,7 @@ class Graph:
         if len(tracked) == len(step.inputs):
             return
         what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
-        if isinstance(step, CombineStep | StateStep):
+        if step.ends_tracking:
             raise DeclarationError(
                 f"{what} reads what is not tracked any more, so nobody knows which of its rows are"
                 " acked: keep the anchor up to it"

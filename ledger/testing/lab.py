@@ -225,7 +225,9 @@ class _Lab:
         given.steps()  # refuses what is no pipeline
         _check_names("source", sources, [step.name for step in given.sources()])
         _check_names("reference", references or {}, given.graph.references)
-        steps = [self._moved(step, sources) for step in given.graph.steps.values()]
+        moved = {step.name: self._moved_source(step, sources) for step in given.sources()}
+        moved |= {step.name: _moved_sink(step) for step in given.sinks()}
+        steps = [moved.get(name, step) for name, step in given.graph.steps.items()]
         kept = before.graph.references if before is not None and references is None else {}
         return given.with_steps(
             steps,
@@ -235,21 +237,10 @@ class _Lab:
             },
         )
 
-    def _moved(self, step: Step, sources: Mapping[str, Rows]) -> Step:
-        """A step that reads and writes in this lab's folders."""
-        if isinstance(step, SourceStep):
-            rows = self._files(step.name, step.source, sources.get(step.name, ()))
-            return replace(step, source=rows)
-        if isinstance(step, SinkStep):
-            declared, path = step.sink, f"sinks/{step.name}"
-            moved = ParquetSink(
-                path,
-                partition_by=declared.partition_by,
-                cluster=getattr(declared, "cluster", True),
-                dedup=declared.dedup,
-            )
-            return replace(step, sink=moved)
-        return step
+    def _moved_source(self, step: SourceStep, sources: Mapping[str, Rows]) -> Step:
+        """A source that reads in this lab's folder."""
+        rows = self._files(step.name, step.source, sources.get(step.name, ()))
+        return replace(step, source=rows)
 
     def _files(self, name: str, source: Source, rows: Rows) -> Source:
         """A source of files that hold the rows: two, or one if there are fewer than two rows."""
@@ -310,11 +301,7 @@ class _Lab:
             found.held_reason,
             found.roots,
             [Failure(**row._mapping) for row in failed],
-            {
-                step.name: self._sink_rows(made, step.name, batch_id)
-                for step in (*made.steps(), *made.followers())
-                if isinstance(step, SinkStep)
-            },
+            {step.name: self._sink_rows(made, step.name, batch_id) for step in made.sinks()},
             crashed,
             error,
             made,
@@ -333,6 +320,18 @@ class _Lab:
             return []
         frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop(BATCH_FOLDER)
         return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _moved_sink(step: SinkStep) -> Step:
+    """A sink that writes to this lab's folder."""
+    declared = step.sink
+    moved = ParquetSink(
+        f"sinks/{step.name}",
+        partition_by=declared.partition_by,
+        cluster=getattr(declared, "cluster", True),
+        dedup=declared.dedup,
+    )
+    return replace(step, sink=moved)
 
 
 def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
