@@ -154,11 +154,11 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
     with dies_at("recording publication"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == expected(lambda n: n not in LOST)
-    assert [one.count for one in summarize(run.job.database, batch.batch_id).undone] == [2]
+    assert [one.count for one in summarize(run.job.database, batch.batch_id).pending] == [2]
     assert len(publish_settled(run.job, batch.batch_id)) == 2
     assert publish_settled(run.job, batch.batch_id) == []
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
-    assert summarize(run.job.database, batch.batch_id).undone == ()
+    assert summarize(run.job.database, batch.batch_id).pending == ()
 
 
 def test_two_publishers_at_once(runner, tmp_path, sink_rows):
@@ -254,7 +254,7 @@ def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_r
     again.settled(again.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
     found = summarize(run.job.database, batch.batch_id)
-    assert (found.roots.failed, found.roots.quarantined, found.undone) == (0, 1, ())
+    assert (found.roots.failed, found.roots.quarantined, found.pending) == (0, 1, ())
 
 
 def test_a_reader_sees_whole_batches_only(runner, tmp_path):

@@ -197,7 +197,8 @@ def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
     found = summarize(job.database, batch.batch_id)
     assert found.outcome is Outcome.INCOMPLETE
     assert "ackledger publish" in str(advise(found))
-    assert follow_ups.left(job.database, job.pipeline, None) == [batch.batch_id]
+    waiting = job.database.transact(lambda c: follow_ups.waiting(c, job.pipeline.name))
+    assert waiting == [batch.batch_id]
     assert [one.sink for one in combine(job, batch.batch_id)] == ["daily"]
     assert summarize(job.database, batch.batch_id).outcome is Outcome.COMPLETE
 
@@ -249,9 +250,10 @@ def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
     assert not combines_due(run.job.database, run.job.pipeline, batch.batch_id)
     assert combine(run.job, batch.batch_id) == []
     found = summarize(run.job.database, batch.batch_id)
-    assert [one.follow_up for one in found.undone] == ["publish"]
+    assert [one.follow_up for one in found.pending] == ["publish"]
     assert found.outcome is Outcome.INCOMPLETE
-    assert follow_ups.left(run.job.database, run.job.pipeline, None) == [batch.batch_id]
+    waiting = run.job.database.transact(lambda c: follow_ups.waiting(c, run.job.pipeline.name))
+    assert waiting == [batch.batch_id]
 
 
 def two(lose_b=(), union=False):
