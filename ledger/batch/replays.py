@@ -12,7 +12,7 @@ from ledger.core.probes import reached
 from ledger.core.redaction import is_masked
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
-from ledger.pipeline.graph import unit_in_words
+from ledger.pipeline.contradictions import unit_in_words
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep

@@ -322,10 +322,7 @@ class Pipeline:
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless its sinks can give this guarantee."""
         self._check_hold(guarantee)
-        if guarantee is Guarantee.EXACTLY_ONCE:
-            self.graph.check_publishable()
-        else:
-            self.graph.check_combines()
+        self.graph.check_guarantee(guarantee)
 
     def _check_hold(self, guarantee: Guarantee | None) -> None:
         if self.settle is Settle.HOLD and guarantee is Guarantee.AT_LEAST_ONCE:
