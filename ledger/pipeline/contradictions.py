@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ledger.core.states import Settle
 from ledger.errors import DeclarationError, suggestion
-from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
+from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, Step
 from ledger.sinks.options import is_keyed
 
 
@@ -103,6 +104,32 @@ def _is_replaced(graph: Any, step: SinkStep) -> bool:
     """Whether a replay by unit delivers all its rows again, which the sink has to replace."""
     return bool(graph.in_units(step.name) and not graph.follows(step.name))
 
+
+# Of a step by itself, in the line that declares it; ``graph`` is the pipeline.
+OF_STEP = (
+    Contradiction(
+        StageStep,
+        lambda graph, step: step.acks == "on_read" and step.emits == "one",
+        'stage {step.name!r}: emits="one" compares outputs with inputs, which acks="on_read" does'
+        " not look at",
+    ),
+    Contradiction(
+        StageStep,
+        lambda graph, step: step.unit and not step.whole,
+        "stage {step.name!r} names a unit, {step.unit!r}, which only a stage with whole=True has",
+    ),
+    Contradiction(
+        StageStep,
+        lambda graph, step: not step.anchored and (step.acks, step.emits) != ("on_emit", "any"),
+        "stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing"
+        " there",
+    ),
+    Contradiction(
+        CombineStep,
+        lambda graph, step: step.partial and graph.settle is Settle.HOLD,
+        "{what} is partial, and settle='hold' publishes nothing before all is there",
+    ),
+)
 
 OF_GRAPH = (
     Contradiction(

@@ -10,6 +10,7 @@ from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, Settle
 from ledger.errors import DeclarationError
+from ledger.pipeline.contradictions import OF_STEP, check
 from ledger.pipeline.graph import Graph
 from ledger.pipeline.options import check_limits, option
 from ledger.pipeline.redacted import check_redacted, named_columns
@@ -26,8 +27,7 @@ from ledger.pipeline.steps import (
 from ledger.pipeline.steps.base import checked_name, one_input
 from ledger.pipeline.steps.combine import combine_step
 from ledger.pipeline.steps.source import source_step
-from ledger.pipeline.steps.stage import record_step, stage_step, unanchored, warn_of_aggregates
-from ledger.pipeline.steps.stage import whole as whole_step
+from ledger.pipeline.steps.stage import record_step, stage_step, warn_of_aggregates
 from ledger.pipeline.steps.state import hooks_step, state_step
 from ledger.pipeline.topology import described
 from ledger.sinks.base import Sink
@@ -180,16 +180,18 @@ class Pipeline:
         """
 
         def declare(function: Function) -> Function:
-            step = stage_step(function, reads, acks, emits)
-            if unit and not whole:
-                raise DeclarationError(
-                    f"stage {step.name!r} names a unit, {unit!r}, which only a stage with"
-                    " whole=True has"
-                )
-            step = whole_step(step, unit) if whole else step
+            step = stage_step(
+                function,
+                reads,
+                acks=acks,
+                emits=emits,
+                anchored=anchored,
+                whole=whole,
+                unit=unit,
+            )
+            self._add(step)
             if anchored and not whole:
                 warn_of_aggregates(step)
-            self._add(step if anchored else unanchored(step))
             return function
 
         return declare
@@ -224,12 +226,6 @@ class Pipeline:
         whole. ``partial=True``: it also runs after each settlement over the rows that are acked
         by then, and the complete result replaces the early one.
         """
-
-        if partial and self.settle is Settle.HOLD:
-            raise DeclarationError(
-                f"a combine of pipeline {self.name!r} is partial, and settle='hold' publishes"
-                " nothing before all is there"
-            )
 
         def declare(function: Function) -> Function:
             self._add(combine_step(function, reads, partial))
@@ -375,6 +371,7 @@ class Pipeline:
 
     def _add(self, step: Step) -> None:
         self._free(step.name)
+        check(self, [step], OF_STEP)
         self._steps[step.name] = step
         self._graph = None
 

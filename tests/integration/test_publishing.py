@@ -502,22 +502,6 @@ def test_what_was_to_be_published_of_an_abandoned_batch_is_not(runner, tmp_path,
     assert shown(sink_rows) == expected(count=3)
 
 
-def test_a_sink_that_cannot_tell_rows_apart_is_refused():
-    """After the last tracked stage nobody knows whose rows they are, so nothing could be
-    withheld.
-    """
-    made = Pipeline("open_end", guarantee="exactly_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-
-    @made.stage(reads="numbers", anchored=False)
-    def summed(numbers):
-        return numbers.groupBy().sum("n")
-
-    made.sink("out", ParquetSink("out"), reads="summed")
-    with pytest.raises(DeclarationError, match="'out' of pipeline 'open_end' reads 'summed'"):
-        made.steps()
-
-
 def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
     """A batch of a DAG that was settled behind its run's back, or whose publish died, gets a run
     of its own.

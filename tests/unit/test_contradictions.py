@@ -6,7 +6,7 @@ from pyspark.sql.types import IntegerType, StructType
 from ledger import Bloom, FileSource, ParquetSink, Pipeline, PostgresSink, StatefulSource
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError
-from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH
+from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, OF_STEP
 
 FILES = FileSource("in.csv", schema="n INT")
 
@@ -61,8 +61,8 @@ class Declared:
         self.pipeline.record_stage(reads=reads, schema="n INT")(each)
         return self
 
-    def combine(self, name, reads):
-        self.pipeline.combine(reads=reads)(self._function(name, 1))
+    def combine(self, name, reads, **options):
+        self.pipeline.combine(reads=reads, **options)(self._function(name, 1))
         return self
 
     def sink(self, name, reads, sink=None, **options):
@@ -135,11 +135,26 @@ def test_a_contradiction_is_refused(words):
         REFUSED[words].pipeline.steps()
 
 
+STEPS = {
+    "which acks=": lambda: numbers().stage("b", "a", acks="on_read", emits="one"),
+    "only a stage with whole=True has": lambda: numbers().stage("b", "a", unit="n"),
+    "acks and emits say nothing": lambda: numbers().stage("b", "a", anchored=False, emits="one"),
+    "nothing before all is there": lambda: numbers(settle="hold").combine("c", "a", partial=True),
+}
+
+
+@pytest.mark.parametrize("words", STEPS)
+def test_a_step_that_contradicts_itself(words):
+    """It is refused in the line that declares it."""
+    with pytest.raises(DeclarationError, match=words):
+        STEPS[words]()
+
+
 def test_every_contradiction_is_tested():
-    """Each row of the table has its words here."""
-    assert len(REFUSED) == len(OF_GRAPH)
-    for contradiction, words in zip(OF_GRAPH, REFUSED, strict=True):
-        assert words in contradiction.message
+    """Each row of the tables has its words here."""
+    for table, tested in ((OF_GRAPH, REFUSED), (OF_STEP, STEPS)):
+        for contradiction, words in zip(table, tested, strict=True):
+            assert words in contradiction.message
 
 
 @pytest.mark.parametrize(

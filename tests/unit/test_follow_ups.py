@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
-from ledger.airflow import pipeline_dag
+from ledger.airflow import pipeline_dag, submitting
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp, Pending
 from ledger.batch.settlement import Settlement
@@ -80,6 +81,19 @@ def test_it_has_a_task(audited):
     assert task.downstream_task_ids == {"complete"}
     assert task.application_args[4:6] == ["--step", "audit"]
     assert task.follows
+
+
+def test_its_task_is_skipped_while_nothing_is_decided(audited, monkeypatch):
+    """No driver starts for a batch that is not decided, also where nothing else is asked."""
+
+    def decided(context, database):
+        raise AirflowSkipException("nothing follows yet")
+
+    monkeypatch.setattr(submitting, "decided_batch", decided)
+    monkeypatch.setattr(submitting.InTask, "database", None)
+    task = pipeline_dag(pipeline, schedule=None, target=TARGET).get_task("audit")
+    with pytest.raises(AirflowSkipException, match="nothing follows yet"):
+        task._pre_execute_hook({})
 
 
 def test_a_pipeline_without_it_has_no_task(audited):

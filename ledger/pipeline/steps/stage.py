@@ -5,7 +5,7 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ledger.errors import DeclarationError
@@ -73,18 +73,15 @@ class StageStep(Step):
 
 
 def stage_step(
-    function: "Callable[..., Any]", reads: str | Sequence[str], acks: str, emits: str
+    function: "Callable[..., Any]", reads: str | Sequence[str], **options: Any
 ) -> StageStep:
+    """``options``: those of ``Pipeline.stage``."""
     name = checked_name("stage", function.__name__)
-    check_option(name, "acks", acks, get_args(Acks))
-    check_option(name, "emits", emits, get_args(Emits))
-    if acks == "on_read" and emits == "one":
-        raise DeclarationError(
-            f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does'
-            " not look at"
-        )
+    check_option(name, "acks", options["acks"], get_args(Acks))
+    check_option(name, "emits", options["emits"], get_args(Emits))
     inputs, references = parameters("stage", name, function, reads)
-    return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
+    options["unit"] = named_once(f"stage {name!r}: unit", options["unit"])
+    return StageStep(name, function, inputs, references=references, **options)
 
 
 def record_step(
@@ -106,19 +103,6 @@ def record_step(
     check_types(f"record stage {name!r}", schema)
     reading = (one_input("record stage", name, reads),)
     return StageStep(name, function, reading, "on_emit", (), cast(Emits, emits), schema)
-
-
-def unanchored(step: StageStep) -> StageStep:
-    if step.acks != "on_emit" or step.emits != "any":
-        raise DeclarationError(
-            f"stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing"
-            " there"
-        )
-    return replace(step, anchored=False)
-
-
-def whole(step: StageStep, unit: str | Sequence[str]) -> StageStep:
-    return replace(step, whole=True, unit=named_once(f"stage {step.name!r}: unit", unit))
 
 
 def warn_of_aggregates(step: StageStep) -> None:
