@@ -45,7 +45,6 @@ from benchmarks.pipelines import (
 )
 from benchmarks.sizes import sizes
 from ledger import Pipeline
-from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
@@ -131,7 +130,7 @@ def _throughput(
 ) -> Callable[..., dict[str, Any]]:
     def measured(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
         ways = {"plain": plain.Batches(session), "structured_streaming": plain.Streams(session)}
-        sinks = [step.sink for step in make(0).steps() if isinstance(step, SinkStep)]
+        sinks = [step.sink for step in make(0).sinks()]
         if any(sink.partition_by for sink in sinks):
             ways["plain_clustered"] = plain.Clustered(session)
 

@@ -11,7 +11,7 @@ from ledger.airflow.links import InLedger
 from ledger.airflow.submitting import InTask, about_batch, check_due, decided_batch
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp
-from ledger.batch.following.content import KEEP
+from ledger.batch.following.content import Keep
 from ledger.errors import LedgerError
 
 _log = logging.getLogger(__name__)
@@ -42,17 +42,15 @@ class Settle(BaseOperator):
             assert done is not None
             self.batch_id = done.batch_id
             if not done.status.decided:
-                assert KEEP.here is not None
-                KEEP.here(at, done.batch_id)
+                Keep().run(at, done.batch_id)
                 for line in preview_of(at.database, done.batch_id):
                     _log.error("%s", line)
                 raise LedgerError(f"batch {done.batch_id} is {done.status.words}: {done.reason}")
             if done.decided:
                 metrics.of_settlement(pipeline, time.monotonic() - started)
             _log.info("%s", done)
-            for one in follow_ups.of_settle():
-                assert one.here is not None
-                one.here(at, done.batch_id)
+            for each in follow_ups.of_settle():
+                each.run(at, done.batch_id)
 
 
 def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
@@ -64,10 +62,8 @@ def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
         batch_id = decided_batch(context, at.database)
         with about_batch(at.database, batch_id):
             check_due(follow_up, at, batch_id)
-            assert KEEP.here is not None
-            assert follow_up.here is not None
-            KEEP.here(at, batch_id)  # the sweeper may have settled it, far from the storage
-            for done in follow_up.here(at, batch_id):
+            Keep().run(at, batch_id)  # the sweeper may have settled it, far from the storage
+            for done in follow_up.run(at, batch_id):
                 _log.info("%s", done)
 
     return follow()

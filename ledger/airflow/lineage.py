@@ -17,7 +17,6 @@ from openlineage.client.facet_v2 import (
 
 from ledger.airflow.datasets import NAMESPACE, dataset
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.queries import batches, measures
@@ -114,15 +113,12 @@ class _Datasets:
 
     def written_by(self, row: Any, *, whole: bool) -> list[OutputDataset]:
         """Of a sink its place; of any other step what the next ones read."""
-        step = next((one for one in self._all() if one.name == row.step), None)
-        if isinstance(step, SinkStep):
+        step = next((sink for sink in self._pipeline.sinks() if sink.name == row.step), None)
+        if step is not None:
             located = getattr(step.sink, "location", None)
             place = step.sink.place if located is None else located(self._settings)
             return [_output(*dataset(place), row.output_rows)]
         return [] if whole else [_output(NAMESPACE, self._between(row.step), row.output_rows)]
-
-    def _all(self) -> tuple[Any, ...]:
-        return (*self._pipeline.steps(), *self._pipeline.followers())
 
     def _between(self, step: str) -> str:
         return f"{self._pipeline.name}.{step}"

@@ -145,7 +145,7 @@ def _check(pipeline: Pipeline, submit: str) -> None:
 
 def _own_tasks() -> set[str]:
     own = {"open", STEPS, SETTLE, AFTER, "complete"}
-    return own | {one.name for one in follow_ups.with_tasks()}
+    return own | {each.name for each in follow_ups.with_tasks()}
 
 
 def _check_spark(
@@ -215,14 +215,13 @@ def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[
     """
     tasks, awaited = {SETTLE: settled}, [settled]
     with TaskGroup(AFTER, prefix_group_id=False):
-        for one in follow_ups.tasks_of(pipeline):
-            assert one.task is not None
-            before = one.task.after(pipeline)
+        for each in follow_ups.tasks_of(pipeline):
+            before = each.after(pipeline)
             rule = {} if before == SETTLE else {"trigger_rule": "all_done"}
-            tasks[one.name] = _task_of(one, target, submitting, **rule)
-            tasks[before] >> tasks[one.name]
-            if one.task.awaited:
-                awaited.append(tasks[one.name])
+            tasks[each.name] = _task_of(each, target, submitting, **rule)
+            tasks[before] >> tasks[each.name]
+            if each.is_awaited:
+                awaited.append(tasks[each.name])
     awaited >> _completed(target)
 
 
@@ -231,9 +230,8 @@ def _task_of(
 ) -> Any:
     if not follow_up.on_spark:
         return follow_up_task(follow_up, target, **options)
-    if follow_up.not_due is not None:
-        options["due"] = partial(skip_unless_due, follow_up)
-    return submitting(follow_up.name, doc_md=follow_up.does, **options)
+    due = partial(skip_unless_due, follow_up)
+    return submitting(follow_up.name, doc_md=follow_up.does, due=due, **options)
 
 
 def _target(pipeline: Pipeline) -> str:

@@ -20,8 +20,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
-from ledger.batch.following.combines import COMBINE
-from ledger.batch.following.states import STATE
+from ledger.batch.following.combines import Combine
+from ledger.batch.following.states import State
 from ledger.core.java import spark_program
 from ledger.core.logs import about, last_error
 from ledger.errors import EXIT_PERMANENT, DeclarationError, LedgerError
@@ -157,9 +157,9 @@ class Submit(_Driver, SparkSubmitOperator):
 def steps_of(pipeline: Pipeline, name: str) -> list[str]:
     """The steps that a driver runs which is told to do this one, or this follow-up."""
     combined = [step.name for step in pipeline.combined()]
-    if name == COMBINE.name:
+    if name == Combine.name:
         return combined
-    if name == STATE.name:
+    if name == State.name:
         return [step.name for step in pipeline.followers() if step.name not in combined]
     return [name]
 
@@ -215,7 +215,7 @@ def skip_unless_due(follow_up: FollowUp, target: str, context: Any) -> None:
 
 def check_due(follow_up: FollowUp, at: InTask, batch_id: int) -> None:
     """Raise AirflowSkipException if there is nothing to do for a decided batch."""
-    reason = None if follow_up.not_due is None else follow_up.not_due(at, batch_id)
+    reason = follow_up.skip_reason(at, batch_id)
     if reason is not None:
         raise AirflowSkipException(reason)
 

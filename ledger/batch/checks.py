@@ -15,7 +15,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, SourceStep, StageStep
+from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sources.base import Source
 from ledger.storage.folders import LASTING, require_storage
@@ -92,8 +92,7 @@ def surroundings(
         ),
         *(
             finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
-            for step in (*pipeline.steps(), *pipeline.followers())
-            if isinstance(step, SinkStep)
+            for step in pipeline.sinks()
         ),
     ]
 
@@ -183,8 +182,7 @@ def at_revision(settings: Settings) -> str:
 def _references(pipeline: Pipeline) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for step in (*pipeline.steps(), *pipeline.followers()):
-        if not isinstance(step, SourceStep | SinkStep):
-            found |= pipeline.references(step)
+        found |= pipeline.references(step)
     return found
 
 
@@ -195,14 +193,5 @@ def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
 
 def _written(pipeline: Pipeline, step: SinkStep) -> Any:
     """The columns that a sink is given, where a declaration tells; None otherwise."""
-    before = next(one for one in _steps(pipeline) if one.name == step.reads)
-    schema = None
-    if isinstance(before, SourceStep):
-        schema = before.source.schema
-    elif isinstance(before, StageStep):
-        schema = before.schema
-    return None if schema is None else ddl.arrow_schema(schema)
-
-
-def _steps(pipeline: Pipeline) -> list[Any]:
-    return [*pipeline.steps(), *pipeline.followers(), *pipeline.states()]
+    columns = pipeline.step(step.reads).columns
+    return None if columns is None else ddl.arrow_schema(columns)

@@ -151,7 +151,7 @@ def retake(
 
 
 def _sources(pipeline: Pipeline) -> list[SourceStep]:
-    return [step for step in pipeline.steps() if isinstance(step, SourceStep)]
+    return list(pipeline.sources())
 
 
 def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:

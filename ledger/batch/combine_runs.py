@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ledger.batch.step_runs import Attempt, OpenedRun, begin_run, committed_runs, require_step
 from ledger.errors import FencedError
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import CombineStep, SinkStep, Step
+from ledger.pipeline.steps import Step
 from ledger.store.connection import Database
 from ledger.store.queries import batches, combines, publications
 from ledger.store.queries.batches import Batch
@@ -39,34 +39,16 @@ def is_due(database: Database, batch_id: int, step: Step) -> bool:
     return database.transact(lambda c: combines.is_due(c, batch_id, [step.name]))
 
 
-def open_combine(
-    database: Database, batch_id: int, step: CombineStep, attempt: Attempt
-) -> OpenedRun | None:
-    """Open a run of a combine; None if it is not due. Its inputs are read from all batches of
-    the family.
-    """
+def open_due(database: Database, batch_id: int, step: Step, attempt: Attempt) -> OpenedRun | None:
+    """Open a run of a combine, or of a sink that reads one; None if it has run, or may not yet."""
 
     def work(connection: Connection) -> OpenedRun | None:
         batch = batches.lock_family(connection, batch_id)
         assert batch is not None
         if not combines.is_due(connection, batch_id, [step.name]):
             return None
-        return begin_run(connection, batch, step.name, attempt, lambda found: {})
-
-    return database.transact(work)
-
-
-def open_combined_sink(
-    database: Database, batch_id: int, step: SinkStep, attempt: Attempt
-) -> OpenedRun | None:
-    """Open a run of a sink that reads a combine; None if it has run, or the combine has not."""
-
-    def work(connection: Connection) -> OpenedRun | None:
-        batch = batches.lock_family(connection, batch_id)
-        assert batch is not None
-        if not combines.is_due(connection, batch_id, [step.name]):
-            return None
-        inputs = partial(committed_runs, steps=require_step(batch, step.name)["reads"])
+        reads = [] if step.reads_family else require_step(batch, step.name)["reads"]
+        inputs = partial(committed_runs, steps=reads)
         return begin_run(connection, batch, step.name, attempt, inputs)
 
     return database.transact(work)

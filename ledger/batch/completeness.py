@@ -75,7 +75,7 @@ def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | Non
     for number in database.transact(lambda c: reports.family(c, batch_id)):
         summary = summarize(database, number)
         lacks = number == batch_id and summary.outcome not in enough
-        if lacks or any(one.incomplete for one in summary.undone):
+        if lacks or any(one.incomplete for one in summary.pending):
             advice = advise(summary)
             assert advice is not None
             return advice.because

@@ -1,8 +1,8 @@
 """What follows the settlement of a batch: one tuple, in order.
 
 The DAG, the command line, the step program, the sweeper and the summary iterate it. A new follow-up
-is a module in ``ledger.batch.following`` and its name in ``FOLLOW_UPS``; if it needs Spark,
-``ledger.execution`` names its function.
+is a module in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it needs Spark,
+``ledger.execution.follow_ups`` has a line with its function.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.batch.following.base import FollowUp, Undone
-from ledger.batch.following.combines import COMBINE
-from ledger.batch.following.content import KEEP
-from ledger.batch.following.notices import NOTIFY
-from ledger.batch.following.publications import PUBLISH, WITHHOLD
-from ledger.batch.following.states import STATE
+from ledger.batch.following.base import FollowUp, Pending
+from ledger.batch.following.combines import Combine
+from ledger.batch.following.content import Keep
+from ledger.batch.following.notices import Notify
+from ledger.batch.following.publications import Publish, Withhold
+from ledger.batch.following.states import State
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import reports
 
@@ -24,87 +24,75 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 # In the order in which a driver does them; a task's is after the one that it follows.
-FOLLOW_UPS = (KEEP, WITHHOLD, PUBLISH, COMBINE, NOTIFY, STATE)
+FOLLOW_UPS: tuple[FollowUp, ...] = (Keep(), Withhold(), Publish(), Combine(), Notify(), State())
 
 
-def with_tasks() -> tuple[FollowUp, ...]:
+def with_tasks() -> list[FollowUp]:
     """Those that have a task of their own in a DAG."""
-    return tuple(one for one in FOLLOW_UPS if one.task is not None)
+    return [each for each in FOLLOW_UPS if each.has_task]
 
 
-def tasks_of(pipeline: Pipeline) -> tuple[FollowUp, ...]:
+def tasks_of(pipeline: Pipeline) -> list[FollowUp]:
     """Those that have a task in the DAG of a pipeline."""
-    return tuple(one for one in with_tasks() if one.wanted(pipeline))
+    return [each for each in with_tasks() if each.is_wanted(pipeline)]
 
 
-def of_settle() -> tuple[FollowUp, ...]:
+def of_settle() -> list[FollowUp]:
     """Those that the task ``settle`` does."""
-    return tuple(one for one in FOLLOW_UPS if one.task is None)
+    return [each for each in FOLLOW_UPS if not each.has_task]
 
 
-def of_driver(pipeline: Pipeline) -> tuple[FollowUp, ...]:
+def of_driver(pipeline: Pipeline) -> list[FollowUp]:
     """Those that a driver which settles a batch of a pipeline does."""
-    return tuple(one for one in FOLLOW_UPS if one.part_of is None and one.wanted(pipeline))
+    return [each for each in FOLLOW_UPS if each.in_driver and each.is_wanted(pipeline)]
 
 
 def submitted() -> dict[str, FollowUp]:
     """Those whose task starts a driver, by name."""
-    return {one.name: one for one in with_tasks() if one.on_spark}
+    return {each.name: each for each in with_tasks() if each.on_spark}
+
+
+def by_publish(pipeline: Pipeline) -> list[FollowUp]:
+    """Those that ``ackledger publish`` does for a batch."""
+    return [each for each in of_driver(pipeline) if each.of_batch]
+
+
+def of_pipeline(pipeline: Pipeline) -> list[FollowUp]:
+    """Those that are done for all batches of a pipeline at once."""
+    return [each for each in of_driver(pipeline) if each.of_pipeline]
 
 
 def overdue(connection: Connection, before: datetime) -> list[Row[Any]]:
-    """Batches of a DAG, settled before a moment, whose runs left something undone: batch_id,
-    dag_id."""
-    return [
-        row
-        for one in FOLLOW_UPS
-        if one.overdue is not None
-        for row in one.overdue(connection, before)
-    ]
+    """Batches of a DAG, settled before a time, whose runs did not do all: batch_id, dag_id."""
+    return [row for each in FOLLOW_UPS for row in each.overdue(connection, before)]
 
 
-def undone(connection: Connection, batch_id: int) -> tuple[Undone, ...]:
-    """What is yet to be done for a batch, in order."""
-    found = (one.undone(connection, batch_id) for one in FOLLOW_UPS if one.undone is not None)
-    return tuple(one for one in found if one is not None)
+def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:
+    """What is pending for a batch, in order."""
+    pendings = (each.pending(connection, batch_id) for each in FOLLOW_UPS)
+    return tuple(one for one in pendings if one is not None)
 
 
-def by_publish(pipeline: Pipeline) -> tuple[FollowUp, ...]:
-    """Those that ``ackledger publish`` does for a batch."""
-    return tuple(one for one in of_driver(pipeline) if one.left is not None)
-
-
-def of_pipeline(pipeline: Pipeline) -> tuple[FollowUp, ...]:
-    """Those that are done for all batches of a pipeline at once."""
-    return tuple(one for one in of_driver(pipeline) if one.is_due is not None)
-
-
-def left(database: "Database", pipeline: Pipeline, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or of the one's family, for which ``ackledger publish`` has something
-    to do.
-    """
-
-    def ask(connection: Connection) -> list[int]:
-        return pending(connection, pipeline.name, batch_id, by_publish(pipeline))
-
-    return database.transact(ask)
-
-
-def pending(
+def waiting(
     connection: Connection,
     pipeline: str,
     batch_id: int | None = None,
-    asked: Sequence[FollowUp] = FOLLOW_UPS,
+    follow_ups: Sequence[FollowUp] | None = None,
 ) -> list[int]:
-    """As ``left``, of a pipeline by its name."""
+    """Batches of a pipeline, or of the family of the one, for which one of these (None: of all)
+    has something to do.
+    """
     family = [None] if batch_id is None else reports.family(connection, batch_id)
-    asks = [one.left for one in asked if one.left is not None]
     return sorted(
-        {one for ask in asks for number in family for one in ask(connection, pipeline, number)}
+        {
+            number
+            for each in (FOLLOW_UPS if follow_ups is None else follow_ups)
+            for member in family
+            for number in each.waiting(connection, pipeline, member)
+        }
     )
 
 
 def is_due(database: "Database", pipeline: Pipeline) -> bool:
     """Whether something is to be done for all batches of a pipeline at once."""
-    asked = [one.is_due for one in of_pipeline(pipeline) if one.is_due is not None]
-    return any(ask(database, pipeline) for ask in asked)
+    return any(each.is_due(database, pipeline) for each in of_pipeline(pipeline))

@@ -21,7 +21,6 @@ from ledger.core.states import BatchKind, BatchStatus, Guarantee
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.queries import batches, partitions, pipelines, replays
@@ -204,16 +203,15 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
     it, or what belongs to it, is not decided.
     """
     interval = values["interval_start"], values["interval_end"]
-    for step in pipeline.steps():
-        if isinstance(step, SourceStep) and step.incremental:
+    for step in pipeline.sources():
+        if step.incremental:
             raise InputError(
                 f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no"
                 " interval to run again: replay what failed"
             )
     found = {
         claim.batch_id: claim.status
-        for step in pipeline.steps()
-        if isinstance(step, SourceStep)
+        for step in pipeline.sources()
         for claim in [
             batches.claiming_batch(connection, values["pipeline_id"], step.name, *interval)
         ]

@@ -22,7 +22,6 @@ from ledger.core.probes import reached
 from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher
 from ledger.storage.manifest import DataFile
@@ -198,9 +197,7 @@ def publish_one(
 
 
 def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
-    step = pipeline.step(name)
-    assert isinstance(step, SinkStep)
-    return step.sink.publisher(settings, pipeline.name, name)
+    return pipeline.sink_named(name).sink.publisher(settings, pipeline.name, name)
 
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:

@@ -16,7 +16,6 @@ from ledger.core.run_request import moment
 from ledger.core.states import BatchStatus, Obstacle, RunState
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, holds, runs
@@ -106,7 +105,7 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     if batch.status.decided:
         return {run.step for run in committed}
     since = _last_fix(batch, found)
-    sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
+    sinks = {step.name for step in pipeline.sinks()}
     return {
         run.step
         for run in committed

@@ -12,10 +12,10 @@ from ledger.core.probes import reached
 from ledger.core.redaction import is_masked
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
-from ledger.pipeline.graph import unit_in_words
+from ledger.pipeline.contradictions import unit_in_words
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, SourceStep
+from ledger.pipeline.steps import SourceStep
 from ledger.store.queries import batches, payloads
 from ledger.store.queries import replays as replay_queries
 from ledger.store.queries.batches import Batch
@@ -61,9 +61,8 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
 def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
     """The steps of a replay that read what earlier batches of its family have written."""
     found = [step.name for step in pipeline.combined()]
-    sinks = [step for step in pipeline.steps() if isinstance(step, SinkStep)]
     if not original.exactly_once:
-        found += [step.name for step in sinks if step.sink.dedup != "none"]
+        found += [step.name for step in pipeline.sinks() if step.sink.dedup != "none"]
     return found
 
 
@@ -82,7 +81,7 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
             " declare it as it was, or reprocess the interval"
         )
     had = {step["name"] for step in original.topology if step["kind"] == "source"}
-    has = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    has = {step.name for step in pipeline.sources()}
     if now is not None and had != has:
         raise InputError(
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources"
@@ -130,7 +129,7 @@ def _check_kept(connection: Connection, original_batch_id: int) -> None:
 
 
 def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
-    known = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    known = {step.name for step in pipeline.sources()}
     gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
     if gone:
         raise InputError(
@@ -144,8 +143,7 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
     """Raise InputError unless each claimed message can be found again in its source by itself."""
     original = batches.get_batch(connection, replay.original_id)
     for name in replay_queries.claimed_sources(connection, replay.batch_id):
-        step = pipeline.step(name)
-        assert isinstance(step, SourceStep)
+        step = pipeline.source_named(name)
         if step.source.not_reread is not None:
             why = step.source.not_reread
         elif pipeline.graph.in_units(name):

@@ -27,7 +27,7 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
         return replace(stands, because=f"{name} is {summary.status.words}. {stands.because}")
     cases = [replace(case, target=target) for case in summary.cases]
     actions = tuple(chain(*by_cause(cases)))
-    unpublished = [one for one in summary.undone if one.incomplete]
+    unpublished = [one for one in summary.pending if one.incomplete]
     if unpublished:
         because = f"{name}: {'; '.join(unpublished[0].sentences)}"
         first = publish(target, summary.batch_id, "Publish it", CLEAR_WITHHOLD)

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Row
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.probes import reached
 from ledger.core.states import Need
+from ledger.pipeline import steps
 from ledger.storage.folders import (
     Size,
     beside,
@@ -35,14 +36,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, retention, runs
 
 _AT_ONCE = 500  # families that are looked at in one statement
-# What the runs of each kind of step have written.
-_WRITTEN = {
-    "source": "snapshots",
-    "stage": "outputs",
-    "sink": "staged",
-    "combine": "results",
-    "stateful": "states",
-}
+_WRITTEN = {step.kind: step.files for step in steps.KINDS}
 _DEAD, _FILTERS = "dead attempts", "filters"
 KINDS = (*_WRITTEN.values(), _DEAD, _FILTERS)
 

@@ -8,7 +8,7 @@ from typing import Any
 from ledger.batch import follow_ups
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case
-from ledger.batch.following.base import Undone
+from ledger.batch.following.base import Pending
 from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome, is_tolerated
@@ -46,7 +46,7 @@ class Policy:
 class Summary:
     """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step.
     ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records,
-    by whom: ``accepted_by``. ``undone``: what is yet to be done of its follow-ups. ``cases``: the
+    by whom: ``accepted_by``. ``pending``: what is pending of its follow-ups. ``cases``: the
     records that are failed or wait in quarantine, by cause. ``stands``: while it is undecided, why,
     and how to go on. ``preview``: of a batch on hold what would fail, by step and reason.
     ``target``: MODULE:PIPELINE, if the ledger knows it.
@@ -62,7 +62,7 @@ class Summary:
     original_id: int
     accepted: int
     policy: Policy
-    undone: tuple[Undone, ...] = ()
+    pending: tuple[Pending, ...] = ()
     cases: tuple[Case, ...] = ()
     stands: Advice | None = None
     preview: tuple[dict[str, Any], ...] = ()
@@ -73,7 +73,7 @@ class Summary:
     def outcome(self) -> Outcome:
         """What a run reports; nothing else depends on it: follow-ups and replays have their own
         gates."""
-        if not self.status.decided or any(one.incomplete for one in self.undone):
+        if not self.status.decided or any(one.incomplete for one in self.pending):
             return Outcome.INCOMPLETE
         if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
             return Outcome.COMPLETE
@@ -84,7 +84,7 @@ class Summary:
     @property
     def waits(self) -> tuple[str, ...]:
         """What it waits for, although it may be complete: of each state that it is not in."""
-        return tuple(chain(*(one.sentences for one in self.undone if not one.incomplete)))
+        return tuple(chain(*(one.sentences for one in self.pending if not one.incomplete)))
 
     @property
     def unaccepted(self) -> int:
@@ -112,7 +112,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         batch.original_id,
         row.accepted,
         Policy(batch.tolerate, lost, family.total),
-        database.transact(lambda c: follow_ups.undone(c, batch_id)),
+        database.transact(lambda c: follow_ups.pending(c, batch_id)),
         tuple(map(Case.of, cases)),
         database.transact(lambda c: stands_at(c, batch)) if undecided else None,
         database.transact(lambda c: failures_of(c, batch_id)) if undecided else (),

@@ -221,7 +221,7 @@ def publish(
 
     Publish sinks, run combines, update states. With --batch those of the batch and its replays.
     """
-    from ledger.execution import OF_PIPELINE, StepResult, follow
+    from ledger.execution import StepResult, follow
     from ledger.spark.job import Job
 
     at = place(target, master, remote)
@@ -229,18 +229,19 @@ def publish(
     keep_all(database, pipeline.name)
     if batch is not None:
         database.transact(lambda c: require_batch(c, batch, pipeline.name))
-    waiting = follow_ups.left(database, pipeline, batch)
+    asked = follow_ups.by_publish(pipeline)
+    waiting = database.transact(lambda c: follow_ups.waiting(c, pipeline.name, batch, asked))
     failures = Failures(told)
     done: list[object] = []
     if waiting or follow_ups.is_due(database, pipeline):
         job = Job(spark_session(pipeline, at.spark), database, at.settings, pipeline)
         for number in waiting:
-            for one in follow_ups.by_publish(pipeline):
+            for each in asked:
                 with failures.kept():
-                    done += follow(job, one, number)
-        for one in follow_ups.of_pipeline(pipeline):
+                    done += follow(job, each, number)
+        for each in follow_ups.of_pipeline(pipeline):
             with failures.kept():
-                done += OF_PIPELINE[one.name](job, batch)
+                done += follow(job, each, batch)
     published = [asdict(one) for one in done if isinstance(one, Published)]
     if not published:
         failures.raise_first()

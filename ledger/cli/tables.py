@@ -196,7 +196,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     ]
     if data.get("preview"):
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
-    waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
+    waits = [one["sentences"] for one in data["pending"] if not one["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if failed:
         parts.append(failures(failed))

@@ -1,14 +1,12 @@
 """Run a batch in a driver: its steps, its settlement, and what follows."""
 
 from ledger.execution.combines import combine
-from ledger.execution.follow_ups import OF_BATCH, OF_PIPELINE, follow, notify, settle_and_follow
+from ledger.execution.follow_ups import follow, notify, settle_and_follow
 from ledger.execution.publishing import publish_settled, withhold
 from ledger.execution.states import advance_states
 from ledger.execution.steps import StepResult, run_step, run_steps
 
 __all__ = [
-    "OF_BATCH",
-    "OF_PIPELINE",
     "StepResult",
     "advance_states",
     "combine",

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 
 from ledger.batch import combine_runs
 from ledger.batch.publishing import Published, publish
-from ledger.batch.step_runs import Attempt, OpenedRun
+from ledger.batch.step_runs import Attempt
 from ledger.execution.steps import execute, living
-from ledger.pipeline.steps import CombineStep, SinkStep, Step
 from ledger.spark.failures import failures_of
-from ledger.store.connection import Database
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -29,7 +27,7 @@ def combine(
     failures, published = failures_of(job.pipeline), []
     for step in job.pipeline.combined():
         with failures.kept():
-            run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
+            run = combine_runs.open_due(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 with living(job, run, on_fenced):
                     execute(job, run, step)
@@ -38,12 +36,3 @@ def combine(
         published = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()
     return published
-
-
-def _opened_follower(
-    database: Database, batch_id: int, step: Step, attempt: Attempt
-) -> OpenedRun | None:
-    if isinstance(step, CombineStep):
-        return combine_runs.open_combine(database, batch_id, step, attempt)
-    assert isinstance(step, SinkStep)
-    return combine_runs.open_combined_sink(database, batch_id, step, attempt)

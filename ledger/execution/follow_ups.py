@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
-from ledger.batch.following.combines import COMBINE
-from ledger.batch.following.notices import NOTIFY
-from ledger.batch.following.publications import PUBLISH, WITHHOLD
-from ledger.batch.following.states import STATE
+from ledger.batch.following.combines import Combine
+from ledger.batch.following.notices import Notify
+from ledger.batch.following.publications import Publish, Withhold
+from ledger.batch.following.states import State
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt
@@ -54,25 +54,27 @@ def _follow(
 ) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = failures_of(job.pipeline)
-    for one in follow_ups.of_driver(job.pipeline):
+    for each in follow_ups.of_driver(job.pipeline):
         with failures.kept():
-            follow(job, one, batch_id, on_fenced, attempt)
+            follow(job, each, batch_id, on_fenced, attempt)
     failures.raise_first()
 
 
 def follow(
     job: "Job",
     follow_up: FollowUp,
-    batch_id: int,
+    batch_id: int | None,
     on_fenced: Callable[[], None] | None = None,
     attempt: Attempt | None = None,
 ) -> Sequence[object]:
-    """Do one follow-up of a batch; what it has done."""
+    """Do one follow-up of a batch; what it has done. ``batch_id``: None: of one that is done for
+    all batches of a pipeline."""
+    run = RUNNERS.get(type(follow_up))
     try:
-        if follow_up.name in OF_BATCH:
-            return OF_BATCH[follow_up.name](job, batch_id, on_fenced, attempt)
-        assert follow_up.here is not None, f"ledger.execution lacks {follow_up.name!r}"
-        return follow_up.here(job, batch_id)
+        if run is not None:
+            return run(job, batch_id, on_fenced, attempt)
+        assert batch_id is not None
+        return follow_up.run(job, batch_id)
     except Exception as exc:
         if not job.pipeline.redact:
             raise
@@ -88,21 +90,14 @@ def notify(job: "Job", batch_id: int) -> list[str]:
     return notices.notify(job, batch_id)
 
 
-# How a driver does what follows the settlement of a batch and needs Spark; publishing withholds.
-OF_BATCH: dict[
-    str, Callable[["Job", int, Callable[[], None] | None, Attempt | None], Sequence[object]]
+# How a driver does what needs Spark; publishing withholds.
+RUNNERS: dict[
+    type[FollowUp],
+    Callable[["Job", Any, Callable[[], None] | None, Attempt | None], Sequence[object]],
 ] = {
-    WITHHOLD.name: lambda job, batch_id, on_fenced, attempt: withhold(job, batch_id),
-    PUBLISH.name: lambda job, batch_id, on_fenced, attempt: publish_settled(job, batch_id),
-    COMBINE.name: lambda job, batch_id, on_fenced, attempt: combine(
-        job, batch_id, on_fenced, attempt
-    ),
-    NOTIFY.name: lambda job, batch_id, on_fenced, attempt: notify(job, batch_id),
-    STATE.name: lambda job, batch_id, on_fenced, attempt: advance_states(job, batch_id, on_fenced),
-}
-
-
-# And all that is due of a pipeline, of whichever batch.
-OF_PIPELINE: dict[str, Callable[["Job", int | None], Sequence[object]]] = {
-    STATE.name: lambda job, batch_id: advance_states(job, batch_id),
+    Withhold: lambda job, batch_id, on_fenced, attempt: withhold(job, batch_id),
+    Publish: lambda job, batch_id, on_fenced, attempt: publish_settled(job, batch_id),
+    Combine: combine,
+    Notify: lambda job, batch_id, on_fenced, attempt: notify(job, batch_id),
+    State: lambda job, batch_id, on_fenced, attempt: advance_states(job, batch_id, on_fenced),
 }

@@ -28,14 +28,7 @@ from ledger.core.logs import about
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
-from ledger.pipeline.steps import (
-    CombineStep,
-    SinkStep,
-    SourceStep,
-    StageStep,
-    StateStep,
-    Step,
-)
+from ledger.pipeline.steps import Step
 from ledger.spark.failures import recorded, redacted, told, translated
 from ledger.spark.tasks import Tasks, watching
 from ledger.storage.folders import private_output
@@ -75,7 +68,7 @@ def run_step(
         return StepResult(name, None, time.monotonic() - started)
     with living(job, run, on_fenced):
         record = execute(job, run, step)
-    if isinstance(step, SinkStep) and not run.batch.exactly_once:
+    if step.is_published and not run.batch.exactly_once:
         _publish(job, batch_id, name)
     return StepResult(name, record, time.monotonic() - started, run.run_id)
 
@@ -153,7 +146,7 @@ def _hides(job: "Job", step: str) -> bool:
     """Whether an error of a step may quote a redacted column: that of a source any, for its files
     may have columns that its schema lacks; that of another step what its sources declare.
     """
-    if not job.pipeline.redact or isinstance(job.pipeline.step(step), SourceStep):
+    if not job.pipeline.redact or job.pipeline.step(step).makes_roots:
         return bool(job.pipeline.redact)
     from ledger.spark.frames.redacted import redaction_of
 
@@ -167,21 +160,9 @@ def _tell(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
 
 def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
     """Run a step as its kind does; what it recorded."""
-    assert not isinstance(step, StateStep), "advance_states runs these"
-    from ledger.spark.steps.combine import run_combine, run_combined_sink
-    from ledger.spark.steps.sink import run_sink
-    from ledger.spark.steps.source import run_source
-    from ledger.spark.steps.stage import run_stage
+    from ledger.execution.runners import RUNNERS
 
-    if isinstance(step, SourceStep):
-        return run_source(job, run, step)
-    if isinstance(step, CombineStep):
-        return run_combine(job, run, step)
-    if isinstance(step, SinkStep):
-        after = job.pipeline.graph.follows(step.name)
-        return run_combined_sink(job, run, step) if after else run_sink(job, run, step)
-    assert isinstance(step, StageStep), step
-    return run_stage(job, run, step)
+    return RUNNERS[type(step)](job, run, step)
 
 
 def keys_of(run: OpenedRun) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, Settle
 from ledger.errors import DeclarationError
+from ledger.pipeline.contradictions import OF_STEP, check
 from ledger.pipeline.graph import Graph
+from ledger.pipeline.options import check_limits, option
 from ledger.pipeline.redacted import check_redacted, named_columns
 from ledger.pipeline.steps import (
     Acks,
-    CombineStep,
     Emits,
     Notice,
     SinkStep,
@@ -22,19 +23,12 @@ from ledger.pipeline.steps import (
     StageStep,
     StateStep,
     Step,
-    checked_name,
-    combine_step,
-    hooks_step,
-    one_input,
-    one_of,
-    record_step,
-    source_step,
-    stage_step,
-    state_step,
-    unanchored,
-    warn_of_aggregates,
 )
-from ledger.pipeline.steps import whole as whole_step
+from ledger.pipeline.steps.base import checked_name, one_input
+from ledger.pipeline.steps.combine import combine_step
+from ledger.pipeline.steps.source import source_step
+from ledger.pipeline.steps.stage import record_step, stage_step, warn_of_aggregates
+from ledger.pipeline.steps.state import hooks_step, state_step
 from ledger.pipeline.topology import described
 from ledger.sinks.base import Sink
 from ledger.sinks.registry import require_sink
@@ -45,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
+Kind = TypeVar("Kind", bound=Step)
 
 
 class Pipeline:
@@ -94,30 +89,9 @@ class Pipeline:
         keep: str | float | timedelta | None = None,
     ):
         self.name = checked_name("pipeline", name)
-        self.guarantee = None if guarantee is None else one_of(name, Guarantee, guarantee)
-        self.settle = one_of(name, Settle, settle)
+        self.guarantee = None if guarantee is None else option(name, Guarantee, guarantee)
+        self.settle = option(name, Settle, settle)
         self._check_hold(self.guarantee)
-        if max_replays < 0 or ackers < 0:
-            raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
-        if max_failed_ratio is not None and not 0 <= max_failed_ratio <= 1:
-            raise DeclarationError(
-                f"pipeline {name!r}: max_failed_ratio={max_failed_ratio} is no share: expected 0 to"
-                " 1, or None"
-            )
-        if not 0 <= tolerate < 1:
-            raise DeclarationError(
-                f"pipeline {name!r}: tolerate={tolerate}: expected a share of the records, from 0"
-                " to less than 1, for example 0.01"
-            )
-        if max_anchors < 1:
-            raise DeclarationError(f"pipeline {name!r}: max_anchors={max_anchors}: expected >= 1")
-        if max_pending is not None and max_pending < 1:
-            raise DeclarationError(f"pipeline {name!r}: max_pending={max_pending}: expected >= 1")
-        if replay_limit is not None and replay_limit < 1:
-            raise DeclarationError(
-                f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1"
-                " or more, or None"
-            )
         self.message_timeout_seconds = seconds(message_timeout)
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
@@ -130,6 +104,7 @@ class Pipeline:
         self.max_anchors = max_anchors
         self.max_pending = max_pending
         self.auto_replay = auto_replay
+        check_limits(name, vars(self))
         self.redact = named_columns(name, redact)
         self.keep_seconds = None if keep is None else keep_seconds(f"pipeline {name!r}", keep)
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
@@ -205,16 +180,18 @@ class Pipeline:
         """
 
         def declare(function: Function) -> Function:
-            step = stage_step(function, reads, acks, emits)
-            if unit and not whole:
-                raise DeclarationError(
-                    f"stage {step.name!r} names a unit, {unit!r}, which only a stage with"
-                    " whole=True has"
-                )
-            step = whole_step(step, unit) if whole else step
+            step = stage_step(
+                function,
+                reads,
+                acks=acks,
+                emits=emits,
+                anchored=anchored,
+                whole=whole,
+                unit=unit,
+            )
+            self._add(step)
             if anchored and not whole:
                 warn_of_aggregates(step)
-            self._add(step if anchored else unanchored(step))
             return function
 
         return declare
@@ -249,12 +226,6 @@ class Pipeline:
         whole. ``partial=True``: it also runs after each settlement over the rows that are acked
         by then, and the complete result replaces the early one.
         """
-
-        if partial and self.settle is Settle.HOLD:
-            raise DeclarationError(
-                f"a combine of pipeline {self.name!r} is partial, and settle='hold' publishes"
-                " nothing before all is there"
-            )
 
         def declare(function: Function) -> Function:
             self._add(combine_step(function, reads, partial))
@@ -305,15 +276,34 @@ class Pipeline:
 
     def sources(self) -> tuple[SourceStep, ...]:
         """Its sources."""
-        return tuple(step for step in self._steps.values() if isinstance(step, SourceStep))
+        return self._of_kind(SourceStep)
+
+    def stages(self) -> tuple[StageStep, ...]:
+        """Its stages."""
+        return self._of_kind(StageStep)
 
     def states(self) -> tuple[StateStep, ...]:
         """Its states over batches."""
-        return tuple(step for step in self._steps.values() if isinstance(step, StateStep))
+        return self._of_kind(StateStep)
 
     def sinks(self) -> tuple[SinkStep, ...]:
         """Its sinks, in the order in which they are declared: they are published in it."""
-        return tuple(step for step in self._steps.values() if isinstance(step, SinkStep))
+        return self._of_kind(SinkStep)
+
+    def _of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        return tuple(step for step in self._steps.values() if isinstance(step, kind))
+
+    def source_named(self, name: str) -> SourceStep:
+        """One source by name."""
+        step = self.step(name)
+        assert isinstance(step, SourceStep), name
+        return step
+
+    def sink_named(self, name: str) -> SinkStep:
+        """One sink by name."""
+        step = self.step(name)
+        assert isinstance(step, SinkStep), name
+        return step
 
     def sinks_of(self, name: str) -> tuple[SinkStep, ...]:
         """The sinks that read a step."""
@@ -328,10 +318,7 @@ class Pipeline:
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless its sinks can give this guarantee."""
         self._check_hold(guarantee)
-        if guarantee is Guarantee.EXACTLY_ONCE:
-            self.graph.check_publishable()
-        else:
-            self.graph.check_combines()
+        self.graph.check_guarantee(guarantee)
 
     def _check_hold(self, guarantee: Guarantee | None) -> None:
         if self.settle is Settle.HOLD and guarantee is Guarantee.AT_LEAST_ONCE:
@@ -372,8 +359,8 @@ class Pipeline:
         """Whether a source declares ``on_ack`` or ``on_fail``, or keeps its own position."""
         return any(step.wants_notice for step in self.sources())
 
-    def references(self, step: StageStep | CombineStep | StateStep) -> dict[str, Source]:
-        """The side inputs that a stage names."""
+    def references(self, step: Step) -> dict[str, Source]:
+        """The side inputs that a step names."""
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
@@ -384,6 +371,7 @@ class Pipeline:
 
     def _add(self, step: Step) -> None:
         self._free(step.name)
+        check(self, [step], OF_STEP)
         self._steps[step.name] = step
         self._graph = None
 

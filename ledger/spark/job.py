@@ -91,13 +91,13 @@ class Job:
         """The same, or of a sink where it stages. None: in a table's own folder, which the batch
         does not know, for its sink was of another kind when it was opened.
         """
-        step = self.pipeline.step(run.step)
-        if isinstance(step, SinkStep):
-            declared = next(one for one in run.batch.topology if one["name"] == run.step)
-            if step.sink.in_place and not declared.get("in_place"):
-                return None
-            return self.publisher(step).staging(run.batch.batch_id, run.run_id)
-        return self.folder(run)
+        if not self.pipeline.step(run.step).is_published:
+            return self.folder(run)
+        step = self.pipeline.sink_named(run.step)
+        declared = next(one for one in run.batch.topology if one["name"] == run.step)
+        if step.sink.in_place and not declared.get("in_place"):
+            return None
+        return self.publisher(step).staging(run.batch.batch_id, run.run_id)
 
     def publisher(self, step: SinkStep) -> Publisher:
         """How a sink is written to; connects to nothing."""

@@ -20,7 +20,7 @@ from ledger.deltas.portions import (
     Records,
 )
 from ledger.deltas.stored import Written
-from ledger.pipeline.steps import SourceStep, StageStep
+from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import Outcome
 from ledger.spark.frames.anchors import Rooting
 from ledger.spark.frames.inputs import emitted_source
@@ -223,7 +223,7 @@ def edges_to(job: Job, name: str, read: Run) -> int:
 
 def _roots(job: Job, run: OpenedRun, name: str, read: Run) -> range | None:
     """The roots of a source's snapshot; None of any other step."""
-    if not isinstance(job.pipeline.step(name), SourceStep):
+    if not job.pipeline.step(name).makes_roots:
         return None
     source = emitted_source(job, run.batch.batch_id, read.step_run_id)
     first = int(source.first_root)

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ANCHOR, POSITION, ROOT, ROOTS
 from ledger.errors import DeclarationError, IntegrityError, suggestion
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, StageStep
 from ledger.spark.job import Job
 
 # The points of ``crash_at`` by the places of ``ledger.core.probes``.
@@ -68,7 +67,7 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
 
     def wrap(pipeline: Pipeline) -> Pipeline:
         _check_tracked(pipeline, step_name)
-        is_sink = isinstance(pipeline.step(step_name), SinkStep)
+        is_sink = pipeline.step(step_name).is_published
         return pipeline if is_sink else emitted.wrap(pipeline)
 
     return Fault(wrap, reading.change)
@@ -138,7 +137,7 @@ def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault
     def change_job(job: Job) -> Job:
         def read(step: str, rows: DataFrame) -> DataFrame:
             delivered = job.on_read(step, rows)
-            hit = step == step_name and isinstance(job.pipeline.step(step), SinkStep)
+            hit = step == step_name and job.pipeline.step(step).is_published
             return change(delivered) if hit else delivered
 
         return replace(job, on_read=read)
@@ -148,11 +147,13 @@ def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault
 
 def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
     def wrap(pipeline: Pipeline) -> Pipeline:
-        step = pipeline.step(stage_name)
-        if not isinstance(step, StageStep) or step.by_record:
+        stages = {step.name: step for step in pipeline.stages() if not step.by_record}
+        if pipeline.step(stage_name).name not in stages:
             raise DeclarationError(
                 f"{stage_name!r} is no stage of frames: rows can be lost or doubled only there"
             )
+
+        step = stages[stage_name]
 
         def hurt(*frames: DataFrame, **references: DataFrame) -> Any:
             output = step.function(*frames, **references)

@@ -225,7 +225,9 @@ class _Lab:
         declared.steps()  # refuses what is no pipeline
         _check_names("source", sources, [step.name for step in declared.sources()])
         _check_names("reference", references or {}, declared.graph.references)
-        steps = [self._moved(step, sources) for step in declared.graph.steps.values()]
+        moved = {step.name: self._moved_source(step, sources) for step in declared.sources()}
+        moved |= {step.name: _moved_sink(step) for step in declared.sinks()}
+        steps = [moved.get(name, step) for name, step in declared.graph.steps.items()]
         earlier = before.graph.references if before is not None and references is None else {}
         return declared.with_steps(
             steps,
@@ -236,21 +238,10 @@ class _Lab:
             },
         )
 
-    def _moved(self, step: Step, sources: Mapping[str, Rows]) -> Step:
-        """A step that reads and writes in this lab's folders."""
-        if isinstance(step, SourceStep):
-            rows = self._files(step.name, step.source, sources.get(step.name, ()))
-            return replace(step, source=rows)
-        if isinstance(step, SinkStep):
-            declared, path = step.sink, f"sinks/{step.name}"
-            moved = ParquetSink(
-                path,
-                partition_by=declared.partition_by,
-                cluster=getattr(declared, "cluster", True),
-                dedup=declared.dedup,
-            )
-            return replace(step, sink=moved)
-        return step
+    def _moved_source(self, step: SourceStep, sources: Mapping[str, Rows]) -> Step:
+        """A source that reads in this lab's folder."""
+        rows = self._files(step.name, step.source, sources.get(step.name, ()))
+        return replace(step, source=rows)
 
     def _files(self, name: str, source: Source, rows: Rows) -> Source:
         """A source of files that hold the rows: two, or one if there are fewer than two rows."""
@@ -313,8 +304,7 @@ class _Lab:
             [Failure(**row._mapping) for row in failed],
             {
                 step.name: self._sink_rows(pipeline, step.name, batch_id)
-                for step in (*pipeline.steps(), *pipeline.followers())
-                if isinstance(step, SinkStep)
+                for step in pipeline.sinks()
             },
             crashed,
             error,
@@ -334,6 +324,18 @@ class _Lab:
             return []
         frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop(BATCH_FOLDER)
         return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _moved_sink(step: SinkStep) -> Step:
+    """A sink that writes to this lab's folder."""
+    declared = step.sink
+    moved = ParquetSink(
+        f"sinks/{step.name}",
+        partition_by=declared.partition_by,
+        cluster=getattr(declared, "cluster", True),
+        dedup=declared.dedup,
+    )
+    return replace(step, sink=moved)
 
 
 def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

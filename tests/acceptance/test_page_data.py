@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from ledger import ParquetSink
 from ledger.airflow.pages import application, serving
 from ledger.airflow.pipelines import selection
-from ledger.batch.combine_runs import open_combine
+from ledger.batch.combine_runs import open_due
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
 from ledger.batch.quarantine import quarantine
@@ -108,7 +108,7 @@ def lost_of(ledger, made, *numbers):
 def combining(ledger, batch, made):
     """A running run of a pipeline's combine."""
     step = next(step for step in made.combined() if step.name == "totals")
-    run = open_combine(ledger, batch, step, Attempt())
+    run = open_due(ledger, batch, step, Attempt())
     assert run is not None
     return run
 

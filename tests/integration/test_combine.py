@@ -180,7 +180,7 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
         with dies_at(place), pytest.raises(Died):
             combine(job, batch.batch_id)
     assert [
-        (one.follow_up, one.count) for one in summarize(job.database, batch.batch_id).undone
+        (one.follow_up, one.count) for one in summarize(job.database, batch.batch_id).pending
     ] == [("publish", 1)]
     combine(job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
@@ -207,9 +207,9 @@ def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_row
 
     def noticed():
         return (
-            follow_ups.left(job.database, job.pipeline, None),
+            job.database.transact(lambda c: follow_ups.waiting(c, job.pipeline.name)),
             [one.batch_id for one in sweep_once(job.database, now=later).overdue],
-            [one.follow_up for one in summarize(job.database, batch.batch_id).undone],
+            [one.follow_up for one in summarize(job.database, batch.batch_id).pending],
         )
 
     for place in ("deciding publication", "recording publication"):

@@ -5,7 +5,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from ledger.batch import follow_ups
-from ledger.batch.following.base import FollowUp, Task, Undone
+from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.report import advise, report
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
@@ -15,31 +15,35 @@ from ledger.store.queries import batches
 from tests.support.ledgers import pipeline, whole_batch
 
 
-def test_what_it_left_undone_is_noticed(database, monkeypatch):
+def test_what_is_pending_is_noticed(database, monkeypatch):
     """The sweeper asks for a run of the batch, which is incomplete, with the sentence and the
     command; what keeps no batch incomplete is a line of the report."""
     batch, _ = whole_batch(database, pipeline())
     settle_once(database, batch.batch_id)
     left = SimpleNamespace(batch_id=batch.batch_id, dag_id="dag")
-    undone = Undone("audit", 1, ("an audit is yet to be made",))
+    pending = Pending("audit", 1, ("an audit is yet to be made",))
     now = database.transact(batches.database_now)
-    audit = FollowUp(
-        "audit",
-        "Audit the batch.",
-        task=Task(),
-        overdue=lambda connection, before: [left] * (before >= now),
-        undone=lambda connection, batch_id: undone,
-    )
-    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (audit,))
+
+    class Audit(FollowUp):
+        name = "audit"
+        does = "Audit the batch."
+
+        def overdue(self, connection, before):
+            return [left] * (before >= now)
+
+        def pending(self, connection, batch_id):
+            return pending
+
+    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (Audit(),))
     assert sweep_once(database, now=now).overdue == ()
     later = now + timedelta(hours=1)
     assert sweep_once(database, now=later).overdue == (OverdueFollowUp(batch.batch_id, "dag"),)
     found = summarize(database, batch.batch_id)
-    assert (found.undone, found.outcome) == ((undone,), Outcome.INCOMPLETE)
+    assert (found.pending, found.outcome) == ((pending,), Outcome.INCOMPLETE)
     advice = advise(found, "m:p")
     assert advice.because == f"batch {batch.batch_id}: an audit is yet to be made"
     assert f"Publish it: ackledger publish m:p --batch {batch.batch_id}" in advice.lines
-    undone = replace(undone, incomplete=False)
+    pending = replace(pending, incomplete=False)
     found = summarize(database, batch.batch_id)
-    assert (found.waits, found.outcome) == (undone.sentences, Outcome.COMPLETE)
+    assert (found.waits, found.outcome) == (pending.sentences, Outcome.COMPLETE)
     assert report(found, [])[-1] == "an audit is yet to be made"

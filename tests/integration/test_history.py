@@ -123,7 +123,7 @@ def test_each_batch_has_an_outcome_that_fits_its_records(history):
             assert summary.outcome is Outcome.QUARANTINED
         else:
             assert summary.outcome is Outcome.COMPLETE
-            assert summary.undone == ()
+            assert summary.pending == ()
 
 
 @pytest.mark.parametrize("status", ["failed", "recovered", "quarantined", "superseded"])

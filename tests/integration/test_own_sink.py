@@ -6,6 +6,8 @@ import pytest
 
 from ledger import FailedRecord, FileSource, Pipeline
 from ledger.batch.checks import surroundings
+from ledger.errors import DeclarationError
+from ledger.sinks import registry
 from tests.support.sqlite_sink import SqliteSink
 
 COUNT = 9
@@ -67,3 +69,10 @@ def test_it_is_looked_at_before_a_batch_is_opened(settings, tmp_path):
     closed = settings.model_copy(update={"data": str(tmp_path / "missing")})
     found = {one.subject: one for one in surroundings(closed, pipeline(), None, java=False)}
     assert "expected its folder, found none" in found["sink kept"].message
+
+
+def test_one_line_registers_it(monkeypatch):
+    """A kind whose class is in the registry is offered where something else is declared."""
+    monkeypatch.setattr(registry, "KINDS", (*registry.KINDS, SqliteSink))
+    with pytest.raises(DeclarationError, match=r"expected one of .*, SqliteSink, or an object"):
+        Pipeline("numbers").sink("kept", "shop.db", reads="read")

@@ -154,11 +154,11 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
     with dies_at("recording publication"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == expected(lambda n: n not in LOST)
-    assert [one.count for one in summarize(run.job.database, batch.batch_id).undone] == [2]
+    assert [one.count for one in summarize(run.job.database, batch.batch_id).pending] == [2]
     assert len(publish_settled(run.job, batch.batch_id)) == 2
     assert publish_settled(run.job, batch.batch_id) == []
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
-    assert summarize(run.job.database, batch.batch_id).undone == ()
+    assert summarize(run.job.database, batch.batch_id).pending == ()
 
 
 def test_two_publishers_at_once(runner, tmp_path, sink_rows):
@@ -254,7 +254,7 @@ def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_r
     again.settled(again.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
     found = summarize(run.job.database, batch.batch_id)
-    assert (found.roots.failed, found.roots.quarantined, found.undone) == (0, 1, ())
+    assert (found.roots.failed, found.roots.quarantined, found.pending) == (0, 1, ())
 
 
 def test_a_reader_sees_whole_batches_only(runner, tmp_path):
@@ -500,22 +500,6 @@ def test_what_was_to_be_published_of_an_abandoned_batch_is_not(runner, tmp_path,
     assert again.batch_id == batch.batch_id
     assert run.settled(again).failed == 0
     assert shown(sink_rows) == expected(count=3)
-
-
-def test_a_sink_that_cannot_tell_rows_apart_is_refused():
-    """After the last tracked stage nobody knows whose rows they are, so nothing could be
-    withheld.
-    """
-    made = Pipeline("open_end", guarantee="exactly_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-
-    @made.stage(reads="numbers", anchored=False)
-    def summed(numbers):
-        return numbers.groupBy().sum("n")
-
-    made.sink("out", ParquetSink("out"), reads="summed")
-    with pytest.raises(DeclarationError, match="'out' of pipeline 'open_end' reads 'summed'"):
-        made.steps()
 
 
 def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):

@@ -19,7 +19,7 @@ from ledger import (
     testing,
 )
 from ledger.batch import follow_ups, interventions
-from ledger.batch.combine_runs import combines_due, is_due, open_combine
+from ledger.batch.combine_runs import combines_due, is_due, open_due
 from ledger.batch.opening import open_batch
 from ledger.batch.report import advise
 from ledger.batch.settlement import _settle, settle_once
@@ -116,7 +116,7 @@ def test_a_partial_combine_follows_the_settlements_not_the_numbers(database):
         run_replay(database, replay)
         settle_once(database, replay.batch_id)
         assert is_due(database, replay.batch_id, made.step("total"))
-        run = open_combine(database, replay.batch_id, made.step("total"), Attempt())
+        run = open_due(database, replay.batch_id, made.step("total"), Attempt())
         commit(database, run, Record())
     assert not is_due(database, second.batch_id, made.step("total"))
 
@@ -133,11 +133,11 @@ def test_a_combine_that_is_declared_later_is_not_due(database):
 
     made.sink("daily", ParquetSink("daily"), reads="total")
     assert not combines_due(database, made, old.batch_id)
-    assert open_combine(database, old.batch_id, made.step("total"), Attempt()) is None
+    assert open_due(database, old.batch_id, made.step("total"), Attempt()) is None
     new, _ = whole_batch(database, made, 5, run_id="new", day=1)
     settle_once(database, new.batch_id)
     assert combines_due(database, made, new.batch_id)
-    assert open_combine(database, new.batch_id, made.step("total"), Attempt()) is not None
+    assert open_due(database, new.batch_id, made.step("total"), Attempt()) is not None
 
 
 def test_a_withhold_that_comes_after_the_batch_was_replaced(database):
@@ -197,7 +197,8 @@ def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
     found = summarize(job.database, batch.batch_id)
     assert found.outcome is Outcome.INCOMPLETE
     assert "ackledger publish" in str(advise(found))
-    assert follow_ups.left(job.database, job.pipeline, None) == [batch.batch_id]
+    waiting = job.database.transact(lambda c: follow_ups.waiting(c, job.pipeline.name))
+    assert waiting == [batch.batch_id]
     assert [one.sink for one in combine(job, batch.batch_id)] == ["daily"]
     assert summarize(job.database, batch.batch_id).outcome is Outcome.COMPLETE
 
@@ -249,9 +250,10 @@ def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
     assert not combines_due(run.job.database, run.job.pipeline, batch.batch_id)
     assert combine(run.job, batch.batch_id) == []
     found = summarize(run.job.database, batch.batch_id)
-    assert [one.follow_up for one in found.undone] == ["publish"]
+    assert [one.follow_up for one in found.pending] == ["publish"]
     assert found.outcome is Outcome.INCOMPLETE
-    assert follow_ups.left(run.job.database, run.job.pipeline, None) == [batch.batch_id]
+    waiting = run.job.database.transact(lambda c: follow_ups.waiting(c, run.job.pipeline.name))
+    assert waiting == [batch.batch_id]
 
 
 def two(lose_b=(), union=False):

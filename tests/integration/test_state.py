@@ -22,7 +22,7 @@ from ledger.batch.step_runs import Attempt, Record
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
-from ledger.core.states import Guarantee, Outcome
+from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
 from ledger.execution import advance_states, publish_settled, settle_and_follow
 from ledger.spark.job import Job
@@ -989,14 +989,6 @@ def two_named(name):
 
     made.__name__ = name
     return made
-
-
-def test_units_at_least_once_are_refused():
-    """Nobody could tell which rows of a unit count."""
-    made = ranked()
-    made.guarantee = Guarantee.AT_LEAST_ONCE
-    with pytest.raises(DeclarationError, match=r"stateful 'balance' .* replayed by unit"):
-        made.followers()
 
 
 def test_two_states_and_a_combine_side_by_side(spark):

@@ -1,6 +1,5 @@
 """Whole stages: rows of several records, and replays by unit."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -22,7 +21,7 @@ from ledger import (
 from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.deltas.stored import Written
-from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.errors import InputError, NotReadyError, StageError
 from ledger.execution import settle_and_follow
 from ledger.spark.folding.executors import by_anchor
 from ledger.spark.frames.stored import local_rows
@@ -706,35 +705,5 @@ def test_a_null_among_the_anchors_is_refused(spark):
         testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
 
 
-def test_declarations_that_cannot_be_replayed_by_unit():
-    """Units that differ, sinks that could not replace a unit's rows, a unit without whole=True."""
-    made = joining()
-    exact = replace(made.step("sales"), sink=ParquetSink("sales", dedup="exact"))
-    made = made.with_steps({**made.graph.steps, "sales": exact}.values())
-    with pytest.raises(
-        DeclarationError, match='replays replace all rows of a unit, so expected dedup="none"'
-    ):
-        made.steps()
-
-    made = joining(unit="customer")
-    made.stage(reads="sold", whole=True)(again)
-    made.sink("others", ParquetSink("others"), reads="again")
-    with pytest.raises(DeclarationError, match="has the unit customer and the batch as unit"):
-        made.steps()
-
-    made = joining(unit="customer")
-    made.stage(reads="sold", anchored=False)(again)
-    made.sink("others", ParquetSink("others"), reads="again")
-    with pytest.raises(DeclarationError, match="cannot be replaced: leave out unit="):
-        made.steps()
-
-    with pytest.raises(DeclarationError, match="only a stage with whole=True has"):
-        made.stage(reads="sold", unit="customer")(third)
-
-
 def again(rows):
-    return rows
-
-
-def third(rows):
     return rows

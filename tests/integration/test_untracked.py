@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import Bloom, FileSource, ParquetSink, Pipeline, dropped
-from ledger.errors import DeclarationError, StageError
+from ledger import FileSource, ParquetSink, Pipeline, dropped
+from ledger.errors import StageError
 from tests.support.ledgers import rows
 
 COUNT = 30
@@ -110,33 +110,3 @@ def test_nothing_fails_where_nothing_is_tracked(runner, tmp_path, total, message
     run = runner(totalled(total))
     with pytest.raises(StageError, match=message):
         run.steps(run.open())
-
-
-def test_declarations_that_cannot_work():
-    """What needs a record is refused behind the last tracked stage, by name."""
-    with pytest.raises(DeclarationError, match=r"sink 'out' .* not tracked any more"):
-        totalled(dedup="exact").steps()
-    assert totalled(dedup=Bloom(key=("rest",), capacity=10)).steps()
-
-    made = totalled()
-
-    @made.stage(reads=["odd", "doubled"])
-    def mixed(one, other):
-        return one
-
-    made.sink("mixed_out", ParquetSink("m"), reads="mixed")
-    with pytest.raises(DeclarationError, match="reads 'odd', which is tracked, beside inputs"):
-        made.steps()
-
-    made = totalled()
-
-    @made.record_stage(reads="doubled", schema="n INT")
-    def by_record(record):
-        yield record
-
-    made.sink("record_out", ParquetSink("r"), reads="by_record")
-    with pytest.raises(DeclarationError, match="takes records"):
-        made.steps()
-
-    with pytest.raises(DeclarationError, match="acks and emits say nothing"):
-        made.stage(reads="odd", anchored=False, emits="one")(failing)

@@ -373,7 +373,7 @@ def test_facts_stay_one_line_each():
 def test_a_command_in_a_message_stays_one_line():
     """What a summary advises can be pasted: no line break is put into it."""
     command = "ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
-    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS, "advice": "2 records failed"}
+    data = {**BATCH, "steps": [], "pending": [], "records": COUNTS, "advice": "2 records failed"}
     data["commands"] = [["Replay just these", command]]
     data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
@@ -388,7 +388,7 @@ def test_a_command_in_a_message_stays_one_line():
 
 def test_seconds_of_steps_stand_below_each_other():
     """Each has one decimal, so that the longest is seen at a glance."""
-    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS}
+    data = {**BATCH, "steps": [], "pending": [], "records": COUNTS}
     names = ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds")
     for seconds in (7.62, 1.7, 1.0, 123):
         data["steps"].append({**dict.fromkeys(names, 0), "name": "step", "seconds": seconds})
@@ -402,11 +402,11 @@ def test_a_summary_says_what_a_state_waits_for():
     waits = [
         f"the state 'total' of batch {batch} waits for batch 1. " + "x" * 80 for batch in (2, 3)
     ]
-    undone = [
+    pending = [
         {"sentences": waits, "incomplete": False},
         {"sentences": ["said by the advice"], "incomplete": True},
     ]
-    data = {**BATCH, "steps": [], "undone": undone, "records": COUNTS}
+    data = {**BATCH, "steps": [], "pending": pending, "records": COUNTS}
     data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip

@@ -3,27 +3,43 @@
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
-from ledger.airflow import pipeline_dag
+from ledger.airflow import pipeline_dag, submitting
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp, Task, Undone
+from ledger.batch.following.base import SETTLE, FollowUp, Pending
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError
+from ledger.execution.follow_ups import RUNNERS
 
 TARGET = "jobs.wordcount:pipeline"
-AUDIT = FollowUp(
-    "audit",
-    "Audit the batch.",
-    task=Task(after=lambda _: "publish"),
-    wanted=lambda made: made.name != "unaudited",
-    left=lambda connection, name, batch_id: [4, batch_id or 2],
-    overdue=lambda connection, before: [SimpleNamespace(batch_id=9, dag_id="dag")],
-    undone=lambda connection, batch_id: Undone("audit", 1, (f"audit of {batch_id}",)),
-)
+
+
+class Audit(FollowUp):
+    """One that needs Spark, after ``publish``."""
+
+    name = "audit"
+    does = "Audit the batch."
+    of_batch = True
+
+    def after(self, pipeline):
+        return "publish"
+
+    def is_wanted(self, pipeline):
+        return pipeline.name != "unaudited"
+
+    def waiting(self, connection, pipeline, batch_id):
+        return [4, batch_id or 2]
+
+    def overdue(self, connection, before):
+        return [SimpleNamespace(batch_id=9, dag_id="dag")]
+
+    def pending(self, connection, batch_id):
+        return Pending("audit", 1, (f"audit of {batch_id}",))
 
 
 @pytest.fixture
@@ -35,15 +51,15 @@ def audited(monkeypatch):
         done.append(batch_id)
         return ["audited"]
 
-    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (*follow_ups.FOLLOW_UPS, AUDIT))
-    monkeypatch.setitem(execution.OF_BATCH, "audit", audit)
+    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (*follow_ups.FOLLOW_UPS, Audit()))
+    monkeypatch.setitem(RUNNERS, Audit, audit)
     return done
 
 
 @pytest.fixture
 def alone(audited, monkeypatch):
     """It is the only one."""
-    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (AUDIT,))
+    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", follow_ups.FOLLOW_UPS[-1:])
     monkeypatch.setattr(follow_ups.reports, "family", lambda connection, number: [number])
     return audited
 
@@ -65,6 +81,19 @@ def test_it_has_a_task(audited):
     assert task.downstream_task_ids == {"complete"}
     assert task.application_args[4:6] == ["--step", "audit"]
     assert task.follows
+
+
+def test_its_task_is_skipped_while_nothing_is_decided(audited, monkeypatch):
+    """No driver starts for a batch that is not decided, also where nothing else is asked."""
+
+    def decided(context, database):
+        raise AirflowSkipException("nothing follows yet")
+
+    monkeypatch.setattr(submitting, "decided_batch", decided)
+    monkeypatch.setattr(submitting.InTask, "database", None)
+    task = pipeline_dag(pipeline, schedule=None, target=TARGET).get_task("audit")
+    with pytest.raises(AirflowSkipException, match="nothing follows yet"):
+        task._pre_execute_hook({})
 
 
 def test_a_pipeline_without_it_has_no_task(audited):
@@ -100,37 +129,33 @@ def test_a_driver_does_it(alone, monkeypatch):
 
 def test_the_command_asks_for_it(alone):
     """``ackledger publish`` finds the batches for which it has something to do, once, in order."""
-    database = SimpleNamespace(transact=lambda work: work(None))
-    assert follow_ups.left(database, named("p"), None) == [2, 4]
-    assert follow_ups.left(database, named("p"), 4) == [4]
-    assert follow_ups.left(database, named("unaudited"), None) == []
-    assert not follow_ups.is_due(database, named("p"))
+    assert follow_ups.waiting(None, "p") == [2, 4]
+    assert follow_ups.waiting(None, "p", 4) == [4]
+    assert [each.name for each in follow_ups.by_publish(named("p"))] == ["audit"]
+    assert follow_ups.by_publish(named("unaudited")) == []
+    assert not follow_ups.is_due(None, named("p"))
 
 
 def test_sweeper_and_summary_ask_for_it(alone):
-    """What it left undone is found, without a pipeline at hand."""
+    """What is pending of it is found, without a pipeline at hand."""
     (row,) = follow_ups.overdue(None, None)
     assert (row.batch_id, row.dag_id) == (9, "dag")
-    (undone,) = follow_ups.undone(None, 7)
-    assert undone.sentences == ("audit of 7",)
+    (pending,) = follow_ups.pending(None, 7)
+    assert pending.sentences == ("audit of 7",)
 
 
 def test_each_can_be_done():
-    """What needs Spark has a function, and so has what is done for all batches of a pipeline; no
-    function is left of what is none."""
-    known = {one.name: one for one in follow_ups.FOLLOW_UPS}
-    assert len(known) == len(follow_ups.FOLLOW_UPS)
-    for one in known.values():
-        assert one.name in execution.OF_BATCH or not one.on_spark
-        assert (one.name in execution.OF_PIPELINE) == (one.is_due is not None)
-        assert one.task is not None or one.here is not None
-        assert one.part_of is None or one.part_of in execution.OF_BATCH
-    assert set(execution.OF_BATCH) | set(execution.OF_PIPELINE) <= set(known)
+    """What needs Spark has a function; no function is left of what is none."""
+    assert len({each.name for each in follow_ups.FOLLOW_UPS}) == len(follow_ups.FOLLOW_UPS)
+    for each in follow_ups.FOLLOW_UPS:
+        assert type(each) in RUNNERS if each.on_spark else type(each).run is not FollowUp.run
+        assert each.has_task or not each.on_spark
+    assert {*RUNNERS} <= {type(each) for each in follow_ups.FOLLOW_UPS}
 
 
 def test_tasks_follow_earlier_ones():
     """A task follows ``settle``, or a follow-up that comes before it."""
     before = {SETTLE}
-    for one in follow_ups.with_tasks():
-        assert one.task.after(pipeline) in before, one.name
-        before.add(one.name)
+    for each in follow_ups.with_tasks():
+        assert each.after(pipeline) in before, each.name
+        before.add(each.name)

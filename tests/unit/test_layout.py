@@ -8,6 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
+from ledger.execution.runners import RUNNERS
+from ledger.pipeline.steps import KINDS, StateStep
 from tests.support.places import ROOT
 
 FILES = sorted((ROOT / "ledger").rglob("*.py"))
@@ -147,6 +149,23 @@ def test_rows_of_parquet_files_are_read_in_one_place():
         if asked in path.read_text().replace("parquet.read_row_group(", "")
     }
     assert found == {"ledger.storage.parquet"}
+
+
+def test_no_kind_of_a_step_is_asked_for():
+    """How a kind of step differs it says itself: outside ``ledger.pipeline`` nothing asks for its
+    class, and what a driver runs is one table.
+    """
+    kinds = {kind.__name__ for kind in KINDS}
+    for module, path in MODULES.items():
+        asked = {
+            name.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+            for name in ast.walk(node.args[1])
+            if isinstance(name, ast.Name)
+        }
+        assert module.startswith("ledger.pipeline.") or not asked & kinds, module
+    assert {*RUNNERS, StateStep} == {*KINDS}
 
 
 def test_the_library_does_not_print():

@@ -9,16 +9,16 @@ import pytest
 from ledger import Pipeline
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case, Cause, State
-from ledger.batch.following.base import Undone
+from ledger.batch.following.base import Pending
 from ledger.batch.report import advise, exit_code, report
 from ledger.batch.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError
 
-SINKS = Undone("publish", 2, ("2 sinks are yet to publish what is acked of it",))
-COMBINES = Undone("combine", 1, ("combines are yet to publish what is acked of it",))
-STATES = Undone("state", 1, ("it waits",), incomplete=False)
+SINKS = Pending("publish", 2, ("2 sinks are yet to publish what is acked of it",))
+COMBINES = Pending("combine", 1, ("combines are yet to publish what is acked of it",))
+STATES = Pending("state", 1, ("it waits",), incomplete=False)
 
 
 def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
@@ -45,9 +45,9 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
         ({"failed": 5, "quarantined": 5, "tolerate": 0.01}, Outcome.COMPLETE, 0),
         ({"failed": 6, "quarantined": 5, "tolerate": 0.01}, Outcome.INCOMPLETE, 3),
         ({"quarantined": 11, "tolerate": 0.01}, Outcome.QUARANTINED, 4),
-        ({"failed": 5, "tolerate": 0.01, "undone": (SINKS,)}, Outcome.INCOMPLETE, 3),
-        ({"undone": (COMBINES,)}, Outcome.INCOMPLETE, 3),
-        ({"undone": (STATES,)}, Outcome.COMPLETE, 0),
+        ({"failed": 5, "tolerate": 0.01, "pending": (SINKS,)}, Outcome.INCOMPLETE, 3),
+        ({"pending": (COMBINES,)}, Outcome.INCOMPLETE, 3),
+        ({"pending": (STATES,)}, Outcome.COMPLETE, 0),
         ({"status": BatchStatus.HELD}, Outcome.INCOMPLETE, 1),
         ({"status": BatchStatus.SUPERSEDED, "quarantined": 2}, Outcome.COMPLETE, 0),
     ],
@@ -101,7 +101,7 @@ def test_advice_names_the_original_and_the_pipeline():
 @pytest.mark.parametrize("left", [SINKS, COMBINES], ids=lambda one: one.follow_up)
 def test_advice_for_what_is_not_published(left):
     """The command, and the task of either form of the DAG."""
-    advice = advise(summary(undone=(left,)), "jobs.p:made")
+    advice = advise(summary(pending=(left,)), "jobs.p:made")
     assert advice.because == f"batch 7: {left.sentences[0]}"
     assert [str(action) for action in advice.actions] == [
         "Publish it: ackledger publish jobs.p:made --batch 7",
@@ -136,7 +136,7 @@ def test_report():
     bad = SimpleNamespace(
         step="parse", reason="no date", status="quarantined", records=3, accepted_by="ada"
     )
-    lines = report(summary(failed=2, undone=(STATES,), cases=(case("join"),)), [lost, bad], "m:p")
+    lines = report(summary(failed=2, pending=(STATES,), cases=(case("join"),)), [lost, bad], "m:p")
     assert lines[:6] == [
         "batch 7 of p (replay): incomplete",
         "1,000 records: 998 acked, 2 failed, 0 quarantined, 0 accepted, 0 pending",

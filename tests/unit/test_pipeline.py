@@ -1,5 +1,6 @@
 """A pipeline is checked when it is declared; every refusal names its culprit."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -261,7 +262,6 @@ def bad_name(made):
             "pipeline 'x': guarantee='exactly_one'; did you mean 'exactly_once'",
         ),
         (lambda made: Pipeline("x", settle="later"), "pipeline 'x': settle='later'; known: hold"),
-        (lambda made: Pipeline("x", ackers=-1), "ackers may not be negative"),
         (
             lambda made: Pipeline("x", message_timeout="soon"),
             "duration 'soon': expected for example 30s",
@@ -286,6 +286,25 @@ def test_declarations_that_cannot_work(spoil, message):
     """What cannot work is refused in the line that declares it."""
     with pytest.raises(DeclarationError, match=message):
         spoil(declared())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("max_replays", -1, "0 or more"),
+        ("ackers", -1, "0 or more"),
+        ("max_failed_ratio", 1.5, "0 to 1, or None"),
+        ("tolerate", 1, "a share of the records, from 0 to less than 1"),
+        ("max_anchors", 0, "1 or more"),
+        ("max_pending", 0, "1 or more, or None"),
+        ("replay_limit", 0, "1 or more, or None"),
+    ],
+)
+def test_options_out_of_their_limits(option, value, expected):
+    """An option that is out of its limits is named, with what is expected."""
+    message = f"pipeline 'x': {option}={value}: expected {expected}"
+    with pytest.raises(DeclarationError, match=re.escape(message)):
+        Pipeline("x", **{option: value})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from ledger.airflow import maintenance
 from ledger.batch import source_positions
 from ledger.core import durations, text
 from ledger.deltas import portions
-from ledger.pipeline import steps
 from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import base
 from ledger.sinks.postgres import declared, refusals
 from ledger.sources.files import lines, multiline
 from ledger.sources.parsing import values
@@ -181,7 +181,7 @@ def test_limits_are_those_of_the_code():
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)[1:])
     rows = {what: limit for what, limit in rows.items() if re.search(r"\d", limit)}
     limits = {
-        "name of a pipeline": steps.MOST_LETTERS,
+        "name of a pipeline": base.MOST_LETTERS,
         "name of a table or column": declared.LONGEST_NAME,
         "records that one row may come from": Pipeline("limits").max_anchors,
         "rows of a batch that one PostgreSQL": refusals.MOST_REFUSED,

@@ -1,12 +1,12 @@
-"""What a follow-up is: when it is wanted and due, how it is done, and who notices that it is not.
+"""What a follow-up is: when it is due, how it is done, and what of it is pending.
 
 DAG files import the follow-ups: what takes long to load is imported when it is called.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sqlalchemy import Connection, Row
 
@@ -33,10 +33,10 @@ class Surroundings(Protocol):
 
 
 @dataclass(frozen=True)
-class Undone:
-    """What of a follow-up is yet to be done for a batch: how many of what it counts, and sentences.
+class Pending:
+    """What of a follow-up is pending for a batch: how many of what it counts, and sentences.
 
-    ``incomplete``: the batch is, as long as this is undone; ``ackledger publish`` does it.
+    ``incomplete``: so is the batch meanwhile; ``ackledger publish`` does it.
     """
 
     follow_up: str
@@ -45,55 +45,55 @@ class Undone:
     incomplete: bool = True
 
 
-def _settle(_: Pipeline) -> str:
-    return SETTLE
-
-
-def _always(_: Pipeline) -> bool:
-    return True
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of a DAG. ``after``: the task that it follows; whatever becomes of that one it runs,
-    unless that is ``settle``. ``awaited``: ``complete`` waits for it."""
-
-    after: Callable[[Pipeline], str] = _settle
-    awaited: bool = True
-
-
-@dataclass(frozen=True)
 class FollowUp:
-    """One thing that follows the settlement of a batch.
+    """One thing that follows the settlement of a batch. A kind overrides what differs from this."""
 
-    ``name``: also of its task. ``does``: in a sentence. ``task``: None: the task ``settle`` does
-    it. ``wanted``: whether a pipeline has it at all.
+    name: ClassVar[str]
+    """Also of its task."""
+    does: ClassVar[str]
+    """In a sentence."""
+    has_task: ClassVar[bool] = True
+    """Whether it has a task in a DAG; if not the task ``settle`` does it."""
+    is_awaited: ClassVar[bool] = True
+    """Whether the task ``complete`` waits for its task."""
+    on_spark: ClassVar[bool] = True
+    """Whether its task starts a driver, which does it by ``ledger.execution.follow_ups``; if not
+    ``run`` does it."""
+    in_driver: ClassVar[bool] = True
+    """Whether a driver does it by itself; if not it is part of another one there."""
+    of_batch: ClassVar[bool] = False
+    """Whether ``ackledger publish`` does it for each batch that ``waiting`` has."""
+    of_pipeline: ClassVar[bool] = False
+    """Whether it is done for all batches of a pipeline at once, if it ``is_due``."""
 
-    How it is done: ``here``, without Spark; or else on Spark, see ``ledger.execution``.
-    ``part_of``: the follow-up within which a driver does it.
+    def after(self, pipeline: Pipeline) -> str:
+        """The task that its task follows: whatever becomes of that one, unless it is ``settle``."""
+        return SETTLE
 
-    When: ``not_due``: why there is nothing to do for a batch, None if there is. Without it the
-    follow-up is always run. ``left``: for ``ackledger publish``, the batches of a pipeline, or the
-    one, for which there is something to do. ``is_due``: the same of what is done for all batches of
-    a pipeline at once.
+    def is_wanted(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline has it at all."""
+        return True
 
-    Who notices: ``overdue``: batches of a DAG, settled before a moment, whose run left it undone:
-    batch_id, dag_id. ``undone``: what of it is yet to be done for a batch.
-    """
+    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
+        """Do it for a batch, without Spark; what it has done."""
+        raise NotImplementedError(f"{self.name} is done by ledger.execution")
 
-    name: str
-    does: str
-    task: Task | None = None
-    wanted: Callable[[Pipeline], bool] = _always
-    here: Callable[[Surroundings, int], Sequence[object]] | None = None
-    part_of: str | None = None
-    not_due: Callable[[Surroundings, int], str | None] | None = None
-    left: Callable[[Connection, str, int | None], Sequence[int]] | None = None
-    is_due: Callable[["Database", Pipeline], bool] | None = None
-    overdue: Callable[[Connection, datetime], Sequence[Row[Any]]] | None = None
-    undone: Callable[[Connection, int], Undone | None] | None = None
+    def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
+        """Why there is nothing to do for a batch; None if there is, or it is always run."""
+        return None
 
-    @property
-    def on_spark(self) -> bool:
-        """Whether its task starts a driver."""
-        return self.here is None
+    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
+        """Batches of a pipeline, or the one, for which there is something to do."""
+        return ()
+
+    def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
+        """Whether there is something to do for all batches of a pipeline at once."""
+        return False
+
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+        """Batches of a DAG, settled before a time, whose run did not do it: batch_id, dag_id."""
+        return ()
+
+    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
+        """What of it is pending for a batch."""
+        return None

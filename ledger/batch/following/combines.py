@@ -1,32 +1,51 @@
 """Run the combines of a batch."""
 
-from sqlalchemy import Connection
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
-from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
-from ledger.batch.following.publications import WITHHOLD
+from sqlalchemy import Connection, Row
+
+from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.batch.following.publications import Withhold
+from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import combines
 
 
-def _nothing_to_combine(at: Surroundings, batch_id: int) -> str | None:
-    from ledger.batch.combine_runs import combines_due
+class Combine(FollowUp):
+    """See ``ledger.execution.combines``."""
 
-    due = combines_due(at.database, at.pipeline, batch_id)
-    return None if due else "nothing is to be combined: it has been, or records are failed"
+    name = "combine"
+    does = (
+        "Run the combines, once all records of a batch are acked or quarantined, and their sinks."
+    )
+    of_batch = True
 
+    def after(self, pipeline: Pipeline) -> str:
+        """See ``FollowUp``."""
+        return Withhold.name
 
-def _uncombined(connection: Connection, batch_id: int) -> Undone | None:
-    if not combines.combine_is_due(connection, batch_id):
-        return None
-    return Undone(COMBINE.name, 1, ("combines are yet to publish what is acked of it",))
+    def is_wanted(self, pipeline: Pipeline) -> bool:
+        """See ``FollowUp``."""
+        return bool(pipeline.combined())
 
+    def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
+        """See ``FollowUp``."""
+        from ledger.batch.combine_runs import combines_due
 
-COMBINE = FollowUp(
-    "combine",
-    "Run the combines, once all records of a batch are acked or quarantined, and their sinks.",
-    task=Task(after=lambda _: WITHHOLD.name),
-    wanted=lambda pipeline: bool(pipeline.combined()),
-    not_due=_nothing_to_combine,
-    left=combines.waiting,
-    overdue=combines.combine_overdue,
-    undone=_uncombined,
-)
+        due = combines_due(at.database, at.pipeline, batch_id)
+        return None if due else "nothing is to be combined: it has been, or records are failed"
+
+    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
+        """See ``FollowUp``."""
+        return combines.waiting(connection, pipeline, batch_id)
+
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+        """See ``FollowUp``."""
+        return combines.combine_overdue(connection, before)
+
+    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
+        """See ``FollowUp``."""
+        if not combines.combine_is_due(connection, batch_id):
+            return None
+        return Pending(self.name, 1, ("combines are yet to publish what is acked of it",))

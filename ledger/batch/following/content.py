@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from ledger.batch.following.base import FollowUp, Surroundings
 
 
-def _keep(at: Surroundings, batch_id: int) -> Sequence[object]:
-    from ledger.batch.payloads import try_to_keep
+class Keep(FollowUp):
+    """See ``ledger.batch.payloads``."""
 
-    try_to_keep(at.database, batch_id)
-    return ()
+    name = "keep"
+    does = "Copy what failed records contain into the ledger, for explain and replays."
+    has_task = False
+    on_spark = False
 
+    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
+        """See ``FollowUp``."""
+        from ledger.batch.payloads import try_to_keep
 
-KEEP = FollowUp(
-    "keep", "Copy what failed records contain into the ledger, for explain and replays.", here=_keep
-)
+        try_to_keep(at.database, batch_id)
+        return ()

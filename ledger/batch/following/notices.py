@@ -1,21 +1,33 @@
 """Tell sources what became of their records."""
 
-from ledger.batch.following.base import SETTLE, FollowUp, Task
-from ledger.batch.following.publications import PUBLISH
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.batch.following.base import SETTLE, FollowUp
+from ledger.batch.following.publications import Publish
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import batches
 
 
-def _after_settle_or_publish(pipeline: Pipeline) -> str:
-    """A source that keeps its position is told what its sinks have published."""
-    keeping = any(step.hooks is not None for step in pipeline.sources())
-    return PUBLISH.name if keeping else SETTLE
+class Notify(FollowUp):
+    """See ``ledger.spark.steps.notify``."""
 
+    name = "notify"
+    does = "Tell the sources what became of their records."
+    is_awaited = False
 
-NOTIFY = FollowUp(
-    "notify",
-    "Tell the sources what became of their records.",
-    task=Task(after=_after_settle_or_publish, awaited=False),
-    wanted=lambda pipeline: pipeline.wants_notice,
-    overdue=batches.unnotified,
-)
+    def after(self, pipeline: Pipeline) -> str:
+        """A source that keeps its position is told what its sinks have published."""
+        keeping = any(step.hooks is not None for step in pipeline.sources())
+        return Publish.name if keeping else SETTLE
+
+    def is_wanted(self, pipeline: Pipeline) -> bool:
+        """See ``FollowUp``."""
+        return pipeline.wants_notice
+
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+        """See ``FollowUp``."""
+        return batches.unnotified(connection, before)

@@ -1,52 +1,63 @@
 """Publish what is decided, without the rows of failed records."""
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
+from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import publications
 
 
-def _nothing_to_withhold(at: Surroundings, batch_id: int) -> str | None:
-    from ledger.batch.publishing import needs_withholding
+class Withhold(FollowUp):
+    """See ``ledger.spark.steps.withhold``. A driver does it when it publishes."""
 
-    return None if needs_withholding(at.database, batch_id) else "nothing is to be withheld"
+    name = "withhold"
+    does = "Leave the rows of failed records out of what sinks are to publish."
+    in_driver = False
 
+    def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
+        """See ``FollowUp``."""
+        from ledger.batch.publishing import needs_withholding
 
-WITHHOLD = FollowUp(
-    "withhold",
-    "Leave the rows of failed records out of what sinks are to publish.",
-    task=Task(),
-    part_of="publish",
-    not_due=_nothing_to_withhold,
-)
-
-
-def _publish(at: Surroundings, batch_id: int) -> Sequence[object]:
-    from ledger.batch.publishing import publish
-
-    return publish(at.database, at.settings, at.pipeline, batch_id)
+        return None if needs_withholding(at.database, batch_id) else "nothing is to be withheld"
 
 
-def _unpublished(connection: Connection, batch_id: int) -> Undone | None:
-    count = publications.unpublished(connection, batch_id)
-    if count:
-        sinks = "1 sink is" if count == 1 else f"{count} sinks are"
-        sentence = f"{sinks} yet to publish what is acked of it"
-        return Undone(PUBLISH.name, count, (sentence,))
-    if batch_id in publications.units_to_rebuild(connection, batch_id):
-        sentence = "units of it are yet to be replayed without their quarantined records"
-        return Undone(PUBLISH.name, 1, (sentence,))
-    return None
+class Publish(FollowUp):
+    """See ``ledger.batch.publishing``."""
 
+    name = "publish"
+    does = "Publish what is acked; at least once, what no sink has published by itself."
+    on_spark = False
+    of_batch = True
 
-PUBLISH = FollowUp(
-    "publish",
-    "Publish what is acked; at least once, what no sink has published by itself.",
-    task=Task(after=lambda _: WITHHOLD.name),
-    here=_publish,
-    left=publications.waiting,
-    overdue=publications.overdue,
-    undone=_unpublished,
-)
+    def after(self, pipeline: Pipeline) -> str:
+        """See ``FollowUp``."""
+        return Withhold.name
+
+    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
+        """See ``FollowUp``."""
+        from ledger.batch.publishing import publish
+
+        return publish(at.database, at.settings, at.pipeline, batch_id)
+
+    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
+        """See ``FollowUp``."""
+        return publications.waiting(connection, pipeline, batch_id)
+
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+        """See ``FollowUp``."""
+        return publications.overdue(connection, before)
+
+    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
+        """See ``FollowUp``."""
+        count = publications.unpublished(connection, batch_id)
+        if count:
+            sinks = "1 sink is" if count == 1 else f"{count} sinks are"
+            return Pending(self.name, count, (f"{sinks} yet to publish what is acked of it",))
+        if batch_id in publications.units_to_rebuild(connection, batch_id):
+            sentence = "units of it are yet to be replayed without their quarantined records"
+            return Pending(self.name, 1, (sentence,))
+        return None

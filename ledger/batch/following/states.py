@@ -1,11 +1,13 @@
 """Carry the states over batches forward."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
-from ledger.batch.following.publications import WITHHOLD
+from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.batch.following.publications import Withhold
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import checkpoints
 
@@ -13,35 +15,43 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 
-def _no_state_due(at: Surroundings, batch_id: int) -> str | None:
-    from ledger.batch.recovery import waits_for
+class State(FollowUp):
+    """See ``ledger.execution.states``."""
 
-    if _is_state_due(at.database, at.pipeline):
-        return None
-    waits = at.database.transact(lambda c: waits_for(c, batch_id))
-    return "; ".join(waits) or "the states include this batch"
+    name = "state"
+    does = "Carry the states over batches forward, in the batches' order, and publish them."
+    of_pipeline = True
 
+    def after(self, pipeline: Pipeline) -> str:
+        """See ``FollowUp``."""
+        return Withhold.name
 
-def _is_state_due(database: "Database", pipeline: Pipeline) -> bool:
-    from ledger.batch.state_runs import is_due
+    def is_wanted(self, pipeline: Pipeline) -> bool:
+        """See ``FollowUp``."""
+        return bool(pipeline.states())
 
-    return is_due(database, pipeline)
+    def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
+        """See ``FollowUp``."""
+        from ledger.batch.recovery import waits_for
 
+        if self.is_due(at.database, at.pipeline):
+            return None
+        waits = at.database.transact(lambda c: waits_for(c, batch_id))
+        return "; ".join(waits) or "the states include this batch"
 
-def _waiting_states(connection: Connection, batch_id: int) -> Undone | None:
-    from ledger.batch.recovery import waits_for
+    def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
+        """See ``FollowUp``."""
+        from ledger.batch.state_runs import is_due
 
-    waits = tuple(waits_for(connection, batch_id))
-    return Undone(STATE.name, len(waits), waits, incomplete=False) if waits else None
+        return is_due(database, pipeline)
 
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+        """See ``FollowUp``."""
+        return checkpoints.overdue(connection, before)
 
-STATE = FollowUp(
-    "state",
-    "Carry the states over batches forward, in the batches' order, and publish them.",
-    task=Task(after=lambda _: WITHHOLD.name),
-    wanted=lambda pipeline: bool(pipeline.states()),
-    not_due=_no_state_due,
-    is_due=_is_state_due,
-    overdue=checkpoints.overdue,
-    undone=_waiting_states,
-)
+    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
+        """See ``FollowUp``."""
+        from ledger.batch.recovery import waits_for
+
+        waits = tuple(waits_for(connection, batch_id))
+        return Pending(self.name, len(waits), waits, incomplete=False) if waits else None

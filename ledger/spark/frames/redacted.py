@@ -13,7 +13,6 @@ from ledger.core.column_names import ERROR, NAMES, RAW, is_own
 from ledger.core.redaction import NOTHING, Redaction, found_pattern, without
 from ledger.errors import MASK
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.typed import struct
 from ledger.types.spark import NESTED
 
@@ -26,9 +25,8 @@ def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redac
     redact = Redaction.of(pipeline.redact)
     sources = {one.name: one.source for one in pipeline.sources()}
     read = [sources[name] for name in pipeline.graph.sources(step)]
-    for stage in pipeline.steps():
-        if isinstance(stage, StageStep):
-            read += pipeline.references(stage).values()
+    for each in pipeline.steps():
+        read += pipeline.references(each).values()
     known = chain(names, *(struct(one.schema).names for one in read))
     return redact if redact.columns and redact.among(known) else NOTHING
 

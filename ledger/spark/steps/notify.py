@@ -35,8 +35,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
         )
     told = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
-        step = job.pipeline.step(row.source)
-        assert isinstance(step, SourceStep)
+        step = job.pipeline.source_named(row.source)
         if step.hooks is not None:
             acknowledge(job.database, job.pipeline, step)
         if row.notified_at is None and step.wants_notice:

@@ -16,7 +16,7 @@ from ledger.core.column_names import (
 from ledger.core.outcomes import Mark
 from ledger.core.redaction import Redaction
 from ledger.errors import StageError
-from ledger.pipeline.steps import CombineStep, StageStep, StateStep
+from ledger.pipeline.steps import StageStep, Step
 from ledger.sources.references import read_reference
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
@@ -133,7 +133,7 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     return mark.frame.select(*anchor, reason.alias(column))
 
 
-def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None:
+def check_frame(step: Step, made: object) -> None:
     """Raise StageError unless a step's function returned a frame, each column with its own name."""
     what = f"{step.kind} {step.name!r}"
     if not isinstance(made, DataFrame):
@@ -144,7 +144,7 @@ def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None
             f"{what} returned column {repeated[0]!r} twice: drop or rename one"
             + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
-    own = frozenset({ANCHOR, FAILED}) if isinstance(step, StageStep) else frozenset[str]()
+    own = frozenset[str]() if step.ends_tracking else frozenset({ANCHOR, FAILED})
     check_names(f"{what} returned", made.columns, own=own)
 
 

@@ -10,7 +10,7 @@ from ledger.batch.step_runs import OpenedRun, Record
 from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
 from ledger.errors import StageError
-from ledger.pipeline.steps import SinkStep, StateStep
+from ledger.pipeline.steps import StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
@@ -103,8 +103,6 @@ def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to publish them."""
-    step = job.pipeline.step(run.step)
-    assert isinstance(step, SinkStep)
-    staged = stage_result(job, run, step, read_stored(job, state))
+    staged = stage_result(job, run, job.pipeline.sink_named(run.step), read_stored(job, state))
     record = Record(input_rows=state.rows, output_rows=staged.rows)
     return StepOutput(record, file_rows(staged))

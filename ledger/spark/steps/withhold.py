@@ -57,8 +57,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
 
 
 def _make_ready(job: Job, row: Row[Any]) -> None:
-    step = job.pipeline.step(row.sink)
-    assert isinstance(step, SinkStep)
+    step = job.pipeline.sink_named(row.sink)
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
     hidden = withheld(job, row.batch_id, step.name)
     if again and hidden.everything:

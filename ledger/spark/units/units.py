@@ -164,8 +164,8 @@ class Replacement:
 def _claimed_by_source(job: Job, run: OpenedRun) -> list[tuple[SourceStep, list[int]]]:
     """The claimed messages of each source in units that has some."""
     found = []
-    for step in job.pipeline.steps():
-        if isinstance(step, SourceStep) and job.pipeline.graph.in_units(step.name):
+    for step in job.pipeline.sources():
+        if job.pipeline.graph.in_units(step.name):
             messages = job.database.transact(
                 partial(replays.claimed_messages, batch_id=run.batch.batch_id, source=step.name)
             )

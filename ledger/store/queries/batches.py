@@ -17,6 +17,19 @@ from ledger.core.states import (
 )
 from ledger.errors import InputError, NotReadyError
 
+# A reason why the family of an original f is kept: a batch of it is not decided.
+UNDECIDED = """
+  EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
+"""
+# A reason why the family of an original f is kept: a source is yet to be told of its records.
+SOURCE_UNTOLD = """
+  EXISTS (
+    SELECT FROM batch m
+    JOIN batch_source s ON s.batch_id = m.batch_id AND s.notified_at IS NULL
+    JOIN batch_step t ON t.batch_id = m.batch_id AND t.name = s.source AND t.notice
+    WHERE m.family_id = f.batch_id AND m.status IN ('settled', 'superseded'))
+"""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -15,6 +15,23 @@ from sqlalchemy import Connection, Row, text
 from ledger.store.queries.batches import any_to_follow
 from ledger.store.queries.combines import COMBINES_DUE
 
+# A reason why the family of an original f is kept: a state is yet to include it.
+STATE_DUE = """
+  EXISTS (
+    SELECT FROM batch m JOIN batch_step t ON t.batch_id = m.batch_id AND t.kind = 'stateful'
+    WHERE m.family_id = f.batch_id AND m.status = 'settled' AND NOT EXISTS (
+      SELECT FROM checkpoint c WHERE c.pipeline_id = m.pipeline_id AND c.step = t.name
+        AND c.batch_id = m.batch_id))
+"""
+# A reason why the family of an original f is kept: the next batch starts from its state.
+CURRENT_STATE = """
+  EXISTS (
+    SELECT FROM checkpoint c JOIN batch m USING (batch_id)
+    WHERE m.family_id = f.batch_id AND NOT EXISTS (
+      SELECT FROM checkpoint l WHERE l.pipeline_id = c.pipeline_id AND l.step = c.step
+        AND l.step_run_id > c.step_run_id))
+"""
+
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -29,6 +29,10 @@ WHERE b.status = 'settled' AND s.after AND NOT s.stateful
       AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = b.family_id)
   END
 """
+# A reason why the family of an original f is kept: combines read it.
+COMBINE_DUE = f"""
+  EXISTS (SELECT {COMBINES_DUE} AND b.family_id = f.batch_id)
+"""
 
 
 def is_last(connection: Connection, batch_id: int) -> bool:

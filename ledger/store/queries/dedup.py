@@ -5,6 +5,34 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.core.durations import SHORTEST_KEEP_SECONDS
+
+# A reason why the family of an original f is kept: a sink compares new rows with its rows. Outside
+# the window are those with so many newer originals, and one more, for a batch that replaces another
+# is not compared with that one. A sink that runs has chosen when it began; what settled up to a day
+# before may have been committed after that, unseen by it.
+DEDUP_WINDOW = f"""
+  f.status = 'settled' AND EXISTS (
+    SELECT FROM batch_step t
+    WHERE t.dedup_window IS NOT NULL
+      AND t.batch_id IN (
+        SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = f.pipeline_id
+        UNION SELECT o.batch_id FROM batch o
+        WHERE o.pipeline_id = f.pipeline_id AND o.status IN ('open', 'held'))
+      AND (t.dedup_window < 0 OR t.dedup_window >= (
+        SELECT count(*) FROM (
+          SELECT FROM batch n
+          WHERE n.pipeline_id = f.pipeline_id AND n.kind = 'original' AND n.status = 'settled'
+            AND n.settled_at < coalesce((
+              SELECT min(r.opened_at) - make_interval(secs => {SHORTEST_KEEP_SECONDS})
+              FROM step_run r JOIN batch o USING (batch_id)
+              WHERE r.state = 'running' AND r.step = t.name AND o.pipeline_id = f.pipeline_id),
+              'infinity')
+            AND n.batch_id > (SELECT max(m.batch_id) FROM batch m WHERE m.family_id = f.batch_id)
+            AND EXISTS (SELECT FROM step_run r WHERE r.batch_id = n.batch_id AND r.step = t.name
+                        AND r.state = 'committed')
+          LIMIT greatest(t.dedup_window, 0) + 1) AS newer)))
+"""
 _DELIVERY = """
 SELECT r.step_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate,
        f.entries, f.filter

@@ -16,6 +16,12 @@ _PAGE = 5_000  # rows fetched at a time
 _CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, source_row"
 
 
+# A reason why the family of an original f is kept: content of failed records is only in its files.
+CONTENT_MISSING = """
+  EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = f.batch_id)
+"""
+
+
 def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
     """By source of an original, the messages whose content is not kept: source, emit_run_id,
     first_root, messages and their roots (in order)."""

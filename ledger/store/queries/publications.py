@@ -7,6 +7,12 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, text
 
+# A reason why the family of an original f is kept: rows of it are yet to be published.
+UNPUBLISHED = """
+  EXISTS (SELECT FROM pending_rebuild m WHERE m.family_id = f.batch_id)
+    OR EXISTS (SELECT FROM pending_publication x JOIN batch m USING (batch_id)
+               WHERE m.family_id = f.batch_id)
+"""
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to
 # replace, and whatever that one was opened to replace.
 _REPLACED = """

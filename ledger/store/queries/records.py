@@ -8,6 +8,21 @@ from sqlalchemy import Connection, Row, text
 from ledger.errors import InputError
 from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, STATE
 
+# A reason why the family of an original f is kept: its records may be replayed.
+RECORDS_FAILED = """
+  f.status = 'settled' AND EXISTS (
+    SELECT FROM open_failure m WHERE m.original_batch_id = f.batch_id)
+"""
+# A reason why the family of an original f is kept: its records may be released.
+RECORDS_QUARANTINED = """
+  f.status = 'settled' AND EXISTS (
+    SELECT FROM failed_message m
+    WHERE m.original_batch_id = f.batch_id AND m.status = 'quarantined'
+      AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
+      AND NOT EXISTS (SELECT FROM failed_payload c
+                      WHERE c.message_id = m.message_id AND c.forgotten_at IS NOT NULL))
+"""
+
 
 def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:

@@ -7,8 +7,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.core.durations import SHORTEST_KEEP_SECONDS
-from ledger.store.queries.combines import COMBINES_DUE
+from ledger.core.states import Need
+from ledger.store.queries import (
+    batches,
+    checkpoints,
+    combines,
+    dedup,
+    payloads,
+    publications,
+    records,
+)
 
 # Whether retention looks at a pipeline p at all, and before which moment a family is old enough.
 _CHOSEN = """
@@ -20,65 +28,9 @@ _BEFORE = """
   - make_interval(secs => coalesce(cast(:keep AS float8), p.keep_seconds))
 """
 
-# Why files of the family of an original f may be read again, as ledger.core.states.Need has it;
-# null: they will not be. What follows a settlement stands in the order of the follow-ups.
-_NEED = f"""
-CASE
-  WHEN EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
-    THEN 'undecided'
-  WHEN f.status = 'settled' AND EXISTS (
-    SELECT FROM open_failure m WHERE m.original_batch_id = f.batch_id) THEN 'records_failed'
-  WHEN f.status = 'settled' AND EXISTS (
-    SELECT FROM failed_message m
-    WHERE m.original_batch_id = f.batch_id AND m.status = 'quarantined'
-      AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
-      AND NOT EXISTS (SELECT FROM failed_payload c
-                      WHERE c.message_id = m.message_id AND c.forgotten_at IS NOT NULL))
-    THEN 'records_quarantined'
-  WHEN EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = f.batch_id) THEN 'content_missing'
-  WHEN EXISTS (SELECT FROM pending_rebuild m WHERE m.family_id = f.batch_id)
-    OR EXISTS (SELECT FROM pending_publication x JOIN batch m USING (batch_id)
-               WHERE m.family_id = f.batch_id) THEN 'unpublished'
-  WHEN EXISTS (SELECT {COMBINES_DUE} AND b.family_id = f.batch_id) THEN 'combine_due'
-  WHEN EXISTS (
-    SELECT FROM batch m
-    JOIN batch_source s ON s.batch_id = m.batch_id AND s.notified_at IS NULL
-    JOIN batch_step t ON t.batch_id = m.batch_id AND t.name = s.source AND t.notice
-    WHERE m.family_id = f.batch_id AND m.status IN ('settled', 'superseded')) THEN 'source_untold'
-  WHEN EXISTS (
-    SELECT FROM batch m JOIN batch_step t ON t.batch_id = m.batch_id AND t.kind = 'stateful'
-    WHERE m.family_id = f.batch_id AND m.status = 'settled' AND NOT EXISTS (
-      SELECT FROM checkpoint c WHERE c.pipeline_id = m.pipeline_id AND c.step = t.name
-        AND c.batch_id = m.batch_id)) THEN 'state_due'
-  WHEN EXISTS (
-    SELECT FROM checkpoint c JOIN batch m USING (batch_id)
-    WHERE m.family_id = f.batch_id AND NOT EXISTS (
-      SELECT FROM checkpoint l WHERE l.pipeline_id = c.pipeline_id AND l.step = c.step
-        AND l.step_run_id > c.step_run_id)) THEN 'current_state'
-  -- Outside the window are those with so many newer originals, and one more, for a batch that
-  -- replaces another is not compared with that one. A sink that runs has chosen when it began; what
-  -- settled up to a day before may have been committed after that, unseen by it.
-  WHEN f.status = 'settled' AND EXISTS (
-    SELECT FROM batch_step t
-    WHERE t.dedup_window IS NOT NULL
-      AND t.batch_id IN (
-        SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = f.pipeline_id
-        UNION SELECT o.batch_id FROM batch o
-        WHERE o.pipeline_id = f.pipeline_id AND o.status IN ('open', 'held'))
-      AND (t.dedup_window < 0 OR t.dedup_window >= (
-        SELECT count(*) FROM (
-          SELECT FROM batch n
-          WHERE n.pipeline_id = f.pipeline_id AND n.kind = 'original' AND n.status = 'settled'
-            AND n.settled_at < coalesce((
-              SELECT min(r.opened_at) - make_interval(secs => {SHORTEST_KEEP_SECONDS})
-              FROM step_run r JOIN batch o USING (batch_id)
-              WHERE r.state = 'running' AND r.step = t.name AND o.pipeline_id = f.pipeline_id),
-              'infinity')
-            AND n.batch_id > (SELECT max(m.batch_id) FROM batch m WHERE m.family_id = f.batch_id)
-            AND EXISTS (SELECT FROM step_run r WHERE r.batch_id = n.batch_id AND r.step = t.name
-                        AND r.state = 'committed')
-          LIMIT greatest(t.dedup_window, 0) + 1) AS newer))) THEN 'dedup_window'
-  WHEN {_BEFORE} < (
+# Something happened to the family of an original f since: its time is not over.
+_RECENT = f"""
+  {_BEFORE} < (
     SELECT max(moment) FROM (
       SELECT greatest(m.opened_at, m.settled_at) AS moment FROM batch m
       WHERE m.family_id = f.batch_id
@@ -93,9 +45,24 @@ CASE
       SELECT a.accepted_at FROM acceptance a WHERE a.batch_id = f.batch_id
       UNION ALL  -- a sink that has begun may compare its rows with what has been replaced since
       SELECT n.settled_at FROM batch n WHERE n.replaces_batch_id = f.batch_id
-    ) AS decided) THEN 'recent'
-END
+    ) AS decided)
 """
+# Why the family of an original f is kept, the first that holds: its files may be read again. A new
+# reason is a condition beside its feature, and its line here.
+_REASONS = (
+    (Need.UNDECIDED, batches.UNDECIDED),
+    (Need.RECORDS_FAILED, records.RECORDS_FAILED),
+    (Need.RECORDS_QUARANTINED, records.RECORDS_QUARANTINED),
+    (Need.CONTENT_MISSING, payloads.CONTENT_MISSING),
+    (Need.UNPUBLISHED, publications.UNPUBLISHED),
+    (Need.COMBINE_DUE, combines.COMBINE_DUE),
+    (Need.SOURCE_UNTOLD, batches.SOURCE_UNTOLD),
+    (Need.STATE_DUE, checkpoints.STATE_DUE),
+    (Need.CURRENT_STATE, checkpoints.CURRENT_STATE),
+    (Need.DEDUP_WINDOW, dedup.DEDUP_WINDOW),
+    (Need.RECENT, _RECENT),
+)
+_NEED = " ".join(f"WHEN {condition} THEN '{need}'" for need, condition in _REASONS)
 
 
 def candidates(
@@ -127,7 +94,7 @@ def needs(
     target, need; null: they will not be.
     """
     statement = text(f"""
-        SELECT f.batch_id, p.name AS pipeline, p.target, {_NEED} AS need
+        SELECT f.batch_id, p.name AS pipeline, p.target, CASE {_NEED} END AS need
         FROM batch f JOIN pipeline p USING (pipeline_id)
         WHERE f.batch_id = ANY (cast(:families AS bigint[])) ORDER BY 1
     """)

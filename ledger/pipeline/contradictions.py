@@ -1,0 +1,269 @@
+"""Contradictions in a graph of steps: tables of conditions and messages, and their loop."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.core.states import Settle
+from ledger.errors import DeclarationError, suggestion
+from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, Step
+from ledger.sinks.options import is_keyed
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A step of ``kind`` that cannot be in its graph. ``culprit``: of the graph and the step, what
+    the message names; false if nothing is wrong. ``message``: with {what}, {step}, {graph} and
+    {culprit}."""
+
+    kind: type[Step]
+    culprit: Callable[[Any, Any], Any]
+    message: str
+
+
+def check(graph: Any, steps: Iterable[Step], contradictions: Iterable[Contradiction]) -> None:
+    """Raise DeclarationError for the first contradiction that a step of the graph has."""
+    every = list(steps)
+    for contradiction in contradictions:
+        for step in every:
+            if not isinstance(step, contradiction.kind):
+                continue
+            culprit = contradiction.culprit(graph, step)
+            if culprit:
+                what = f"{step.kind} {step.name!r} of pipeline {graph.name!r}"
+                raise DeclarationError(
+                    contradiction.message.format(what=what, step=step, graph=graph, culprit=culprit)
+                )
+
+
+def unit_in_words(unit: tuple[str, ...] | None) -> str:
+    """A unit in words, for a message."""
+    if unit is None:
+        return "no whole stage"
+    return f"the unit {', '.join(unit)}" if unit else "the batch as unit"
+
+
+def _is_unread(graph: Any, step: Step) -> bool:
+    read = {name for each in graph.steps.values() for name in each.inputs}
+    return not step.is_kept_elsewhere and step.name not in read
+
+
+def _untracked(graph: Any, step: Step) -> bool:
+    return not all(map(graph.tracks, step.inputs))
+
+
+def _tracked_beside(graph: Any, step: Step) -> str | None:
+    tracked = filter(graph.tracks, step.inputs)
+    return next(tracked, None) if _untracked(graph, step) else None
+
+
+def _earlier(graph: Any, step: Step, same: Callable[[Any], bool]) -> str | None:
+    """The name of a step of the kind, declared before this one, for which ``same`` holds."""
+    for each in graph.steps.values():
+        if each is step:
+            break
+        if type(each) is type(step) and same(each):
+            return str(each.name)
+    return None
+
+
+def _two_units(graph: Any, step: StageStep) -> tuple[str, str] | None:
+    if not step.whole or step.unit == graph.unit:
+        return None
+    return unit_in_words(graph.unit), unit_in_words(step.unit)
+
+
+def _missing_unit_column(graph: Any, step: SourceStep) -> tuple[str, str] | None:
+    names = getattr(step.source.schema, "names", None)  # DDL is looked at when it is read
+    if names is None or not graph.in_units(step.name):
+        return None
+    missing = (column for column in graph.unit or () if column not in names)
+    return next(((column, suggestion(column, names)) for column in missing), None)
+
+
+def _mixed_sources(graph: Any, step: Step) -> tuple[str, str] | None:
+    """What is replayed by unit cannot be told from what is replayed record by record, once they are
+    one frame.
+    """
+    sources = sorted(graph.sources(step.name))
+    alone = [source for source in sources if not graph.in_units(source)]
+    if not alone or not graph.in_units(step.name):
+        return None
+    return next(source for source in sources if source not in alone), alone[0]
+
+
+def _claiming(graph: Any, step: SinkStep) -> str | None:
+    """A table cannot tell families that read by claim apart."""
+    if not step.sink.replaces_intervals:
+        return None
+    sources = map(graph.step, sorted(graph.sources(step.name)))
+    return next((source.name for source in sources if source.incremental), None)
+
+
+def _is_replaced(graph: Any, step: SinkStep) -> bool:
+    """Whether a replay by unit delivers all its rows again, which the sink has to replace."""
+    return bool(graph.in_units(step.name) and not graph.follows(step.name))
+
+
+# Of a step by itself, in the line that declares it; ``graph`` is the pipeline.
+OF_STEP = (
+    Contradiction(
+        StageStep,
+        lambda graph, step: step.acks == "on_read" and step.emits == "one",
+        'stage {step.name!r}: emits="one" compares outputs with inputs, which acks="on_read" does'
+        " not look at",
+    ),
+    Contradiction(
+        StageStep,
+        lambda graph, step: step.unit and not step.whole,
+        "stage {step.name!r} names a unit, {step.unit!r}, which only a stage with whole=True has",
+    ),
+    Contradiction(
+        StageStep,
+        lambda graph, step: not step.anchored and (step.acks, step.emits) != ("on_emit", "any"),
+        "stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing"
+        " there",
+    ),
+    Contradiction(
+        CombineStep,
+        lambda graph, step: step.partial and graph.settle is Settle.HOLD,
+        "{what} is partial, and settle='hold' publishes nothing before all is there",
+    ),
+)
+
+OF_GRAPH = (
+    Contradiction(
+        Step,
+        _is_unread,
+        "nothing reads {what}: add a stage or a sink that reads it, or remove it",
+    ),
+    Contradiction(
+        Step,
+        lambda graph, step: step.ends_tracking and _untracked(graph, step),
+        "{what} reads what is not tracked any more, so nobody knows which of its rows are acked:"
+        " keep the anchor up to it",
+    ),
+    Contradiction(
+        Step,
+        _tracked_beside,
+        "{what} reads {culprit!r}, which is tracked, beside inputs that are not: expected all or"
+        " none",
+    ),
+    Contradiction(
+        StageStep,
+        lambda graph, step: step.by_record and _untracked(graph, step),
+        "{what} takes records, and its input is not tracked any more",
+    ),
+    Contradiction(
+        SinkStep,
+        lambda graph, step: graph.follows(step.name) and step.sink.dedup != "none",
+        '{what} publishes what {step.reads!r} makes, whole and once: expected dedup="none"',
+    ),
+    Contradiction(
+        SinkStep,
+        lambda graph, step: (
+            step.sink.dedup != "none" and not is_keyed(step.sink.dedup) and _untracked(graph, step)
+        ),
+        "{what} recognizes duplicates by their record, and its input is not tracked any more: give"
+        ' Bloom a key, or dedup="none"',
+    ),
+    Contradiction(
+        SinkStep,
+        lambda graph, step: _earlier(
+            graph, step, lambda each: each.sink.identity == step.sink.identity
+        ),
+        "sinks {culprit!r} and {step.name!r} of pipeline {graph.name!r} write to the same"
+        " {step.sink.place}: each batch has one place there, so give one of them another",
+    ),
+    Contradiction(
+        StageStep,
+        _two_units,
+        "pipeline {graph.name!r} has {culprit[0]} and {culprit[1]} (stage {step.name!r}): expected"
+        " one for all its whole stages",
+    ),
+    Contradiction(
+        StageStep,
+        lambda graph, step: step.emits == "one" and graph.merges(step.name),
+        'stage {step.name!r}: emits="one" compares rows with records one by one, and after a whole'
+        " stage a row may be of several",
+    ),
+    Contradiction(
+        SinkStep,
+        lambda graph, step: _is_replaced(graph, step) and step.sink.dedup != "none",
+        '{what}: a whole stage makes replays replace all rows of a unit, so expected dedup="none"',
+    ),
+    Contradiction(
+        SinkStep,
+        lambda graph, step: (
+            _is_replaced(graph, step) and not graph.tracks(step.reads) and ", ".join(graph.unit)
+        ),
+        "{what} reads {step.reads!r}, which is not tracked any more, so the rows of a unit"
+        " ({culprit}) cannot be replaced: leave out unit=, or keep the anchor",
+    ),
+    Contradiction(
+        SourceStep,
+        _missing_unit_column,
+        "{what} has no column {culprit[0]!r}, which makes its unit{culprit[1]}",
+    ),
+    Contradiction(
+        Step,
+        _mixed_sources,
+        "{what} reads both source {culprit[0]!r}, replayed by unit, and {culprit[1]!r}, replayed"
+        " record by record: give each its own sink, or unite them in a whole stage",
+    ),
+    Contradiction(
+        SinkStep,
+        _claiming,
+        "{what}: source {culprit!r} is incremental, its batches have no interval of their own to"
+        ' replace: expected mode="append" or "upsert"',
+    ),
+    Contradiction(
+        SourceStep,
+        lambda graph, step: (
+            graph.max_pending is not None and step.incremental and graph.in_units(step.name)
+        ),
+        "{what} feeds a whole stage, which needs all records of a unit at once, and max_pending"
+        " would have a batch take less than is new: leave out max_pending",
+    ),
+    Contradiction(
+        SourceStep,
+        lambda graph, step: step.track is not None and graph.in_units(step.name),
+        "{what} feeds a whole stage, and a replay could not read its untracked records again: leave"
+        " out track=",
+    ),
+    Contradiction(
+        SourceStep,
+        lambda graph, step: step.hooks is not None and graph.max_pending is not None,
+        "{what} keeps its own position, so how much a batch takes is known once it has read: leave"
+        " out max_pending, and let read return no more than a batch may hold",
+    ),
+    Contradiction(
+        SourceStep,
+        lambda graph, step: (
+            step.hooks is not None and _earlier(graph, step, lambda each: each.hooks is step.hooks)
+        ),
+        "sources {culprit!r} and {step.name!r} of pipeline {graph.name!r} are one object, which has"
+        " one position: expected an object for each",
+    ),
+)
+
+OF_EXACTLY_ONCE = (
+    Contradiction(
+        SinkStep,
+        lambda graph, step: not graph.tracks(step.reads) and not graph.follows(step.name),
+        "{what} reads {step.reads!r}, which is not tracked any more, so rows of failed records"
+        " could not be withheld: keep the anchor up to the sink, or declare the pipeline with"
+        ' guarantee="at_least_once"',
+    ),
+)
+
+OF_AT_LEAST_ONCE = (
+    Contradiction(
+        Step,
+        lambda graph, step: (
+            step.ends_tracking and graph.unit is not None and graph.in_units(step.name)
+        ),
+        "{what} reads what is replayed by unit, and at least once nobody can tell which rows of a"
+        ' unit count: declare the pipeline with guarantee="exactly_once"',
+    ),
+)

@@ -1,0 +1,46 @@
+"""Options of a pipeline, checked when it is declared."""
+
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from ledger.errors import DeclarationError, suggestion
+
+# What is expected of an option: whether a value is it, and in words.
+_LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("max_replays", lambda value: value >= 0, "0 or more"),
+    ("ackers", lambda value: value >= 0, "0 or more"),
+    ("max_failed_ratio", lambda value: value is None or 0 <= value <= 1, "0 to 1, or None"),
+    (
+        "tolerate",
+        lambda value: 0 <= value < 1,
+        "a share of the records, from 0 to less than 1, for example 0.01",
+    ),
+    ("max_anchors", lambda value: value >= 1, "1 or more"),
+    ("max_pending", lambda value: value is None or value >= 1, "1 or more, or None"),
+    ("replay_limit", lambda value: value is None or value >= 1, "1 or more, or None"),
+)
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def option(pipeline: str, choices: type[Choice], value: str) -> Choice:
+    """The choice of that name. Raises DeclarationError, naming the pipeline, if there is none."""
+    try:
+        return choices(value)
+    except ValueError as exc:
+        argument = re.sub(r"(?<!^)(?=[A-Z])", "_", choices.__name__).lower()
+        raise DeclarationError(
+            f"pipeline {pipeline!r}:"
+            f" {argument}={value!r}{suggestion(value, [choice.value for choice in choices])}"
+        ) from exc
+
+
+def check_limits(pipeline: str, options: Mapping[str, Any]) -> None:
+    """Raise DeclarationError for an option that is out of its limits."""
+    for name, holds, expected in _LIMITS:
+        if not holds(options[name]):
+            raise DeclarationError(
+                f"pipeline {pipeline!r}: {name}={options[name]!r}: expected {expected}"
+            )

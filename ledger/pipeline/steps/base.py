@@ -1,0 +1,127 @@
+"""What each kind of step says of itself, and what their declarations have in common."""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ledger.errors import DeclarationError, suggestion
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+MOST_LETTERS = 63  # of a name
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}")
+
+
+class Step:
+    """A step of a pipeline. Its kind is a frozen dataclass, and says how it differs from this."""
+
+    kind: ClassVar[str]
+    """Its name in the ledger."""
+    in_words: ClassVar[str]
+    """With its article, for a message."""
+    files: ClassVar[str]
+    """What ``ackledger gc`` calls the files that its runs wrote."""
+
+    makes_roots: ClassVar[bool] = False
+    """Whether its rows are the records that are tracked."""
+    is_published: ClassVar[bool] = False
+    """Whether its rows are published, and no step reads them."""
+    ends_tracking: ClassVar[bool] = False
+    """Whether it reads what is acked, once its batch is settled."""
+    is_state: ClassVar[bool] = False
+    """Whether it runs in the order of the batches."""
+    reads_family: ClassVar[bool] = False
+    """Whether it reads all batches of a family, instead of the committed runs of its own."""
+
+    references: tuple[str, ...] = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """Unique in the pipeline."""
+
+        @property
+        def inputs(self) -> tuple[str, ...]:
+            """The steps that it reads."""
+
+    @property
+    def columns(self) -> "StructType | str | None":
+        """Its rows' columns, where they are declared; None: its function says."""
+        return None
+
+    @property
+    def keeps_anchor(self) -> bool:
+        """Whether its output is tracked if its input is."""
+        return not self.ends_tracking
+
+    @property
+    def is_kept_elsewhere(self) -> bool:
+        """Whether users find its result without a sink."""
+        return self.is_published
+
+    def described(self) -> dict[str, Any]:
+        """What the ledger keeps of it beside its name, kind and inputs."""
+        return {}
+
+
+def checked_name(kind: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{kind} name {name!r}: expected a lower-case letter, then letters, digits or '_'"
+        )
+    return name
+
+
+def check_option(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise DeclarationError(f"stage {stage!r}: {option}={value!r}{suggestion(value, known)}")
+
+
+def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
+    if isinstance(reads, str):
+        return reads
+    raise DeclarationError(
+        f"{kind} {name!r} reads {', '.join(reads)}: expected one input. Unite them in a stage that"
+        " reads several"
+    )
+
+
+def named_once(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    """Columns of an option. Raises DeclarationError if one is named twice."""
+    columns = (names,) if isinstance(names, str) else tuple(names)
+    if len(set(columns)) != len(columns):
+        raise DeclarationError(f"{what} names {', '.join(columns)}: none twice")
+    return columns
+
+
+def parameters(
+    kind: str, name: str, function: "Callable[..., Any]", reads: str | Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The inputs of a function of frames, and the references that it names."""
+    inputs = (reads,) if isinstance(reads, str) else tuple(reads)
+    if not inputs or len(set(inputs)) != len(inputs):
+        raise DeclarationError(
+            f"{kind} {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or"
+            " several, none twice"
+        )
+    return inputs, named_references(kind, name, function, inputs)
+
+
+def named_references(
+    kind: str, name: str, function: "Callable[..., Any]", inputs: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The references that a function of ``inputs``, a frame each, names."""
+    declared = inspect.signature(function).parameters.values()
+    positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    references = tuple(p.name for p in declared if p.kind is p.KEYWORD_ONLY)
+    frames = len(inputs)
+    if len(positional) != frames or len(positional) + len(references) != len(declared):
+        expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
+        raise DeclarationError(
+            f"{kind} {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}),"
+            f" and references as keyword-only ones; found ({', '.join(map(str, declared))})"
+        )
+    return references

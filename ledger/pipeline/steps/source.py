@@ -1,0 +1,92 @@
+"""Sources: where tracking begins."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ledger.core.stateful import StatefulSource
+from ledger.pipeline.steps.base import Step, checked_name, named_once
+from ledger.sources.base import Source
+from ledger.sources.registry import AnySource, source_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Notice = Callable[[int, "DataFrame"], object]
+
+
+@dataclass(frozen=True)
+class SourceStep(Step):
+    """A tracked source: each of its records, or of those for which ``track`` holds, is a root."""
+
+    name: str
+    source: Source
+    on_ack: Notice | None = None
+    on_fail: Notice | None = None
+    track: str | None = None
+    key: tuple[str, ...] = ()
+    kind = "source"
+    in_words = "a source"
+    files = "snapshots"
+    makes_roots = True
+    inputs = ()
+
+    @property
+    def hears_of_messages(self) -> bool:
+        """Whether it is to be told what became of its messages."""
+        return self.on_ack is not None or self.on_fail is not None
+
+    @property
+    def hooks(self) -> StatefulSource | None:
+        """The object that keeps its position, if one does."""
+        return self.source.hooks
+
+    @property
+    def wants_notice(self) -> bool:
+        """Whether it is to be told anything of a batch: what became of its messages, or that it
+        is committed.
+        """
+        return self.hears_of_messages or self.hooks is not None
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the ledger keeps of it beside its name: how it can be read again, its key, and
+        how its raw text is cut into records and fields.
+        """
+        made: dict[str, Any] = {"incremental": True} if self.incremental else {}
+        if self.key:
+            made |= {"key": list(self.key), "rereads": self.rereads}
+        return made | dict(self.source.layout)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether single records of it are read again by their key."""
+        return bool(self.key) and self.source.not_reread is None
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a batch takes what no other has taken, instead of an interval."""
+        return self.source.incremental
+
+    @property
+    def columns(self) -> "StructType | str":
+        """See ``Step``."""
+        return self.source.schema
+
+    def described(self) -> dict[str, Any]:
+        """See ``Step``. ``notice``: it is told of its records."""
+        return {**({"notice": True} if self.wants_notice else {}), **self.layout}
+
+
+def source_step(
+    name: str,
+    source: AnySource,
+    on_ack: Notice | None,
+    on_fail: Notice | None,
+    track: str | None,
+    key: str | Sequence[str] = (),
+) -> SourceStep:
+    declared = source_of(f"source {name!r}", source)
+    columns = named_once(f"source {name!r}: key", key)
+    return SourceStep(checked_name("source", name), declared, on_ack, on_fail, track, columns)

@@ -1,0 +1,124 @@
+"""Stages: functions of tracked rows."""
+
+import ast
+import inspect
+import textwrap
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from ledger.errors import DeclarationError
+from ledger.pipeline.steps.base import (
+    Step,
+    check_option,
+    checked_name,
+    named_once,
+    one_input,
+    parameters,
+)
+from ledger.types.ddl import check_types
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Acks = Literal["on_emit", "on_read", "explicit"]
+Emits = Literal["any", "one"]
+
+_AGGREGATES = frozenset(
+    {"groupBy", "groupby", "rollup", "cube", "agg", "distinct",
+     "dropDuplicates", "drop_duplicates", "limit", "over"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StageStep(Step):
+    """A stage: a function of its tracked inputs' DataFrames, or of one record."""
+
+    name: str
+    function: "Callable[..., Any]"
+    inputs: tuple[str, ...]
+    acks: Acks
+    references: tuple[str, ...]
+    emits: Emits = "any"
+    schema: "StructType | str | None" = None
+    anchored: bool = True
+    whole: bool = False
+    unit: tuple[str, ...] = ()
+    kind = "stage"
+    in_words = "a stage"
+    files = "outputs"
+
+    @property
+    def by_record(self) -> bool:
+        """Whether the function takes one record instead of a frame; ``schema`` is then its
+        output's.
+        """
+        return self.schema is not None
+
+    @property
+    def columns(self) -> "StructType | str | None":
+        """See ``Step``."""
+        return self.schema
+
+    @property
+    def keeps_anchor(self) -> bool:
+        """See ``Step``."""
+        return self.anchored
+
+    def described(self) -> dict[str, Any]:
+        """See ``Step``. ``joins``: it has several inputs, or references."""
+        joins = {"joins": True} if self.references or len(self.inputs) > 1 else {}
+        return {"acks": self.acks, **({"unit": list(self.unit)} if self.whole else {}), **joins}
+
+
+def stage_step(
+    function: "Callable[..., Any]", reads: str | Sequence[str], **options: Any
+) -> StageStep:
+    """``options``: those of ``Pipeline.stage``."""
+    name = checked_name("stage", function.__name__)
+    check_option(name, "acks", options["acks"], get_args(Acks))
+    check_option(name, "emits", options["emits"], get_args(Emits))
+    inputs, references = parameters("stage", name, function, reads)
+    options["unit"] = named_once(f"stage {name!r}: unit", options["unit"])
+    return StageStep(name, function, inputs, references=references, **options)
+
+
+def record_step(
+    function: "Callable[..., Any]",
+    reads: str | Sequence[str],
+    schema: "StructType | str",
+    emits: str,
+) -> StageStep:
+    name = checked_name("stage", function.__name__)
+    check_option(name, "emits", emits, get_args(Emits))
+    if not inspect.isgeneratorfunction(function):
+        raise DeclarationError(
+            f"record stage {name!r}: expected a generator, a function that yields its outputs"
+        )
+    if len(inspect.signature(function).parameters) != 1:
+        raise DeclarationError(
+            f"record stage {name!r}: expected one parameter, the record; join references in a stage"
+        )
+    check_types(f"record stage {name!r}", schema)
+    reading = (one_input("record stage", name, reads),)
+    return StageStep(name, function, reading, "on_emit", (), cast(Emits, emits), schema)
+
+
+def warn_of_aggregates(step: StageStep) -> None:
+    """Warn of a tracked stage whose rows depend on which others are there: a record lost before
+    it leaves no trace in a total.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(step.function)))
+    except (OSError, TypeError, SyntaxError):  # a function without a source that can be read
+        return
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    named = {func.attr for func in calls if isinstance(func, ast.Attribute)} & _AGGREGATES
+    if named:
+        warnings.warn(
+            f"stage {step.name!r} calls {', '.join(sorted(named))}: what a record that is lost, or"
+            " replayed alone, leaves in a total or a window cannot be tracked. Declare it with"
+            " @pipeline.combine, or with whole=True",
+            stacklevel=4,
+        )

@@ -1,0 +1,186 @@
+"""Every contradiction of a graph of steps is refused in its own words."""
+
+import pytest
+from pyspark.sql.types import IntegerType, StructType
+
+from ledger import Bloom, FileSource, ParquetSink, Pipeline, PostgresSink, StatefulSource
+from ledger.core.states import Guarantee
+from ledger.errors import DeclarationError
+from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, OF_STEP
+
+FILES = FileSource("in.csv", schema="n INT")
+
+
+class Feed(StatefulSource):
+    """A source that keeps its own position, and never reads."""
+
+    schema = "n INT"
+
+    def read(self, spark):
+        return None
+
+    def finish_batch(self, batch_id):
+        return None
+
+    def commit(self, batch_id, state):
+        return None
+
+
+class Declared:
+    """A pipeline in a line a step: each names itself, and what it reads."""
+
+    def __init__(self, **options):
+        self.pipeline = Pipeline("p", **options)
+
+    def source(self, name, source=FILES, **options):
+        self.pipeline.source(name, source, **options)
+        return self
+
+    def _function(self, name, inputs):
+        if inputs == 1:
+
+            def rows(one):
+                return one
+        else:
+
+            def rows(one, other):
+                return one
+
+        rows.__name__ = name
+        return rows
+
+    def stage(self, name, *reads, **options):
+        self.pipeline.stage(reads=reads, **options)(self._function(name, len(reads)))
+        return self
+
+    def records(self, name, reads):
+        def each(record):
+            yield record
+
+        each.__name__ = name
+        self.pipeline.record_stage(reads=reads, schema="n INT")(each)
+        return self
+
+    def combine(self, name, reads, **options):
+        self.pipeline.combine(reads=reads, **options)(self._function(name, 1))
+        return self
+
+    def sink(self, name, reads, sink=None, **options):
+        self.pipeline.sink(name, sink or ParquetSink(name, **options), reads=reads)
+        return self
+
+
+def numbers(**options):
+    """source a"""
+    return Declared(**options).source("a")
+
+
+def summed(**options):
+    """source a -> untracked u"""
+    return numbers(**options).stage("u", "a", anchored=False)
+
+
+def joined(**options):
+    """source a -> whole w"""
+    return numbers().stage("w", "a", whole=True, **options)
+
+
+INCREMENTAL = FileSource("in/*.csv", schema="n INT", incremental=True)
+INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
+FEED = Feed()
+
+REFUSED = {
+    "nothing reads": numbers().stage("b", "a").sink("out", "a"),
+    "so nobody knows which": summed().combine("c", "u").sink("out", "c"),
+    "which is tracked, beside": summed().stage("b", "a", "u").sink("out", "b"),
+    "takes records, and": summed().records("b", "u").sink("out", "b"),
+    "whole and once": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
+    "recognizes duplicates": summed().sink("out", "u", dedup="exact"),
+    "each batch has one place": numbers()
+    .sink("x", "a", ParquetSink("o"))
+    .sink("y", "a", ParquetSink("o/")),
+    "one for all its whole stages": joined(unit="n").stage("v", "w", whole=True).sink("out", "v"),
+    "compares rows with records": joined().stage("b", "w", emits="one").sink("out", "b"),
+    "replace all rows of a unit": joined().sink("out", "w", dedup="exact"),
+    "cannot be replaced: leave out unit=": joined(unit="n")
+    .stage("u", "w", anchored=False)
+    .sink("out", "u"),
+    "which makes its unit": Declared()
+    .source("a", FileSource("in.csv", schema=StructType().add("n", IntegerType())))
+    .stage("w", "a", whole=True, unit="m")
+    .sink("out", "w"),
+    "unite them in a whole stage": joined()
+    .source("b")
+    .stage("c", "a", "b")
+    .sink("x", "c")
+    .sink("out", "w"),
+    "no interval of their own to": Declared().source("a", INCREMENTAL).sink("out", "a", INTERVALS),
+    "would have a batch take less": Declared(max_pending=9)
+    .source("a", INCREMENTAL)
+    .stage("w", "a", whole=True)
+    .sink("out", "w"),
+    "could not read its untracked": Declared()
+    .source("a", track="n > 0")
+    .stage("w", "a", whole=True)
+    .sink("out", "w"),
+    "keeps its own position": Declared(max_pending=9).source("a", FEED).sink("out", "a"),
+    "are one object": Declared().source("a", FEED).source("b", FEED).sink("x", "a").sink("y", "b"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_contradiction_is_refused(words):
+    """A pipeline that has it is no pipeline, by a message in these words."""
+    with pytest.raises(DeclarationError, match=words):
+        REFUSED[words].pipeline.steps()
+
+
+STEPS = {
+    "which acks=": lambda: numbers().stage("b", "a", acks="on_read", emits="one"),
+    "only a stage with whole=True has": lambda: numbers().stage("b", "a", unit="n"),
+    "acks and emits say nothing": lambda: numbers().stage("b", "a", anchored=False, emits="one"),
+    "nothing before all is there": lambda: numbers(settle="hold").combine("c", "a", partial=True),
+}
+
+
+@pytest.mark.parametrize("words", STEPS)
+def test_a_step_that_contradicts_itself(words):
+    """It is refused in the line that declares it."""
+    with pytest.raises(DeclarationError, match=words):
+        STEPS[words]()
+
+
+def test_every_contradiction_is_tested():
+    """Each row of the tables has its words here."""
+    for table, tested in ((OF_GRAPH, REFUSED), (OF_STEP, STEPS)):
+        for contradiction, words in zip(table, tested, strict=True):
+            assert words in contradiction.message
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "declared", "contradictions", "words"),
+    [
+        ("exactly_once", summed().sink("out", "u"), OF_EXACTLY_ONCE, "could not be withheld"),
+        (
+            "at_least_once",
+            joined().combine("c", "w").sink("out", "c"),
+            OF_AT_LEAST_ONCE,
+            "nobody can tell which rows",
+        ),
+    ],
+)
+def test_a_guarantee_that_cannot_be_given(guarantee, declared, contradictions, words):
+    """What contradicts one guarantee is refused, and goes with the other."""
+    assert [words in each.message for each in contradictions] == [True]
+    for each in Guarantee:
+        if each == guarantee:
+            with pytest.raises(DeclarationError, match=words):
+                declared.pipeline.check_guarantee(each)
+        else:
+            declared.pipeline.check_guarantee(each)
+
+
+def test_what_looks_alike_is_taken():
+    """A key recognizes duplicates where no record is known; two places are two."""
+    declared = summed().sink("out", "u", dedup=Bloom(key=("n",), capacity=9)).sink("more", "u")
+    assert [step.name for step in declared.pipeline.steps()] == ["a", "u", "out", "more"]
