@@ -351,7 +351,7 @@ def drawn_number() -> int:
 
 
 def connected() -> Any:
-    from ledger.store.driver_errors import persist
+    from ledger.databases.driver_errors import persist
     from ledger.store.upgrade import connect
 
     return persist(lambda: connect(Settings()))

@@ -27,9 +27,9 @@ from ledger.cli.failing import fail_with
 from ledger.cli.help import PANELS
 from ledger.cli.listing import listed
 from ledger.core.text import quantity
+from ledger.databases import addresses
 from ledger.errors import ConfigurationError
 from ledger.spark.tasks import TaskCount, Tasks, counting, watching
-from ledger.store import addresses
 from scripts import site
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}

@@ -16,13 +16,14 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 ORDER = [
     "errors",
     "core",
+    "databases",
     "types",
     "settings",
     "storage",
     "deltas",
+    "sinks",
     "store",
     "sources",
-    "sinks",
     "pipeline",
     "batch",
     "spark",
@@ -133,7 +134,7 @@ def test_driver_errors_are_translated_in_one_place():
         for said in ("pgcode", "DBAPIError.instance")
         if said in path.read_text()
     ]
-    assert set(found) == {"ledger.store.driver_errors"}
+    assert set(found) == {"ledger.databases.driver_errors"}
 
 
 def test_rows_of_parquet_files_are_read_in_one_place():

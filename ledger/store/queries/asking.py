@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
+from ledger.databases.driver_errors import Trouble, code_of, first_line, translated, trouble_of
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.store.connection import (
     OWNER,
@@ -19,7 +20,6 @@ from ledger.store.connection import (
     SQL_LOGIN,
     Database,
 )
-from ledger.store.driver_errors import Trouble, code_of, first_line, translated, trouble_of
 
 _LOGIN = (
     f"Give {SQL_LOGIN} a password (ALTER ROLE {SQL_LOGIN} PASSWORD '...') and a line in the"

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.driver_errors import raw_cursor
+from ledger.databases.driver_errors import raw_cursor
 from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
