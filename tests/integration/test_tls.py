@@ -9,8 +9,8 @@ from ledger.databases import addresses
 from ledger.errors import ConfigurationError, InputError
 from ledger.settings import Settings
 from ledger.spark.job import Job
+from ledger.store import asking
 from ledger.store.connection import Database
-from ledger.store.queries import asking
 from ledger.store.upgrade import upgrade
 from tests.support import tls
 from tests.support.ledgers import one
@@ -77,7 +77,7 @@ def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
     )
     assert tuple(counts) == (5, 5)
     (row,) = asking.answer(secure, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-    assert row.ssl is True
+    assert row["ssl"] is True
 
 
 def test_a_client_certificate(server):

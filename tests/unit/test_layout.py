@@ -86,6 +86,15 @@ def test_imports_point_inward(module):
         assert ORDER.index(place_of(name)) <= own, f"{module} imports {name}"
 
 
+@pytest.mark.parametrize(
+    "module", [name for name in inner_modules() if place_of(name) in ("airflow", "cli")]
+)
+def test_faces_run_no_statements(module):
+    """They call ``ledger.batch``, which answers in dataclasses."""
+    for name in imported_modules(MODULES[module]):
+        assert not name.startswith("ledger.store.queries"), f"{module} imports {name}"
+
+
 def test_no_module_imports_itself():
     """Neither directly nor by way of others."""
     graph = {module: {*imported_modules(MODULES[module])} - {module} for module in inner_modules()}
@@ -162,10 +171,10 @@ def test_the_library_does_not_print():
 
 
 def test_sizes():
-    """A file past 400 lines or a function past 70 is a decision: tables.py lists all tables."""
+    """A file past 500 lines or a function past 70 is a decision: tables.py lists all tables."""
     for path in FILES:
         text = path.read_text()
-        assert len(text.splitlines()) <= 400 or path.name == "tables.py", path
+        assert len(text.splitlines()) <= 500 or path.name == "tables.py", path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno <= 70, (path.name, node.name)
