@@ -20,10 +20,10 @@ from benchmarks.history import UNTIL, write_history
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from benchmarks.measure import seconds
-from ledger.airflow.pages import batches, overview
 from ledger.batch.explain import explain
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
+from ledger.batch.pages import batches, overview
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import SweepOptions, sweep_once
@@ -186,7 +186,7 @@ def _status(database: Database) -> None:
 
 def _first_view(database: Database) -> None:
     """As the pages in Airflow ask: the overview of all pipelines, and the calendar of one."""
-    names = overview.names(database)
+    names = overview.pipelines(database)
     overview.overview(database, names)
     if names:
         overview.pipeline(database, names[0])

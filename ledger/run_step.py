@@ -27,6 +27,7 @@ from ledger.batch.holds import preview_of
 from ledger.batch.step_runs import Attempt
 from ledger.core.connect_server import briefly
 from ledger.core.logs import about, about_failure, configure
+from ledger.databases.driver_errors import persist
 from ledger.errors import EXIT_PERMANENT, UndecidedError
 from ledger.execution import StepResult, follow, run_step, run_steps, settle_and_follow
 from ledger.pipeline.load import load_pipeline
@@ -36,7 +37,6 @@ from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.storage.folders import require_storage
-from ledger.store.driver_errors import persist
 from ledger.store.upgrade import connect
 
 _log = logging.getLogger("ackledger")

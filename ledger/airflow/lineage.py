@@ -16,11 +16,10 @@ from openlineage.client.facet_v2 import (
 )
 
 from ledger.airflow.datasets import NAMESPACE, dataset
+from ledger.batch.readings import Batch, StepRows, get_batch, rows_of_steps
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.store.connection import Database
-from ledger.store.queries import batches, measures
-from ledger.store.queries.batches import Batch
 
 SCHEMA = "x-ledger://openlineage/AckledgerRunFacet.json"  # docs/alerting.md has it
 
@@ -51,9 +50,9 @@ def of_steps(
     """What these steps of a batch have read and written, or all of them together; nothing if none
     of them has run.
     """
-    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-    found = database.transact(lambda c: measures.rows_of_steps(c, batch_id), engine=database.reader)
-    chosen = [row for row in found if steps is None or row.step in steps]
+    batch = get_batch(database, batch_id)
+    rows = rows_of_steps(database, batch_id)
+    chosen = [row for row in rows if steps is None or row.step in steps]
     if not chosen:
         return OperatorLineage()
     graph, whole = _Datasets(settings, pipeline, batch), steps is None
@@ -64,7 +63,7 @@ def of_steps(
     )
 
 
-def _facet(batch: Batch, rows: Sequence[Any]) -> AckledgerRunFacet:
+def _facet(batch: Batch, rows: Sequence[StepRows]) -> AckledgerRunFacet:
     return AckledgerRunFacet(
         pipeline=batch.pipeline,
         batchId=batch.batch_id,
@@ -99,7 +98,7 @@ class _Datasets:
             one["name"]: list(one["reads"]) for one in batch.topology
         }
 
-    def read_by(self, row: Any, *, whole: bool) -> list[InputDataset]:
+    def read_by(self, row: StepRows, *, whole: bool) -> list[InputDataset]:
         """Of a source what it has read; of any other step what those before it have written.
         ``whole``: a driver of all steps reads the sources alone.
         """
@@ -111,7 +110,7 @@ class _Datasets:
         rows = row.input_rows if len(reads) == 1 else None  # which of them had how many is not kept
         return [_input(NAMESPACE, self._between(name), rows) for name in reads]
 
-    def written_by(self, row: Any, *, whole: bool) -> list[OutputDataset]:
+    def written_by(self, row: StepRows, *, whole: bool) -> list[OutputDataset]:
         """Of a sink its place; of any other step what the next ones read."""
         step = next((sink for sink in self._pipeline.sinks() if sink.name == row.step), None)
         if step is not None:

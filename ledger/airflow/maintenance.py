@@ -2,7 +2,6 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -262,24 +261,19 @@ def _release(batch: int | None) -> None:
 
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
     from ledger.batch.filters import require_names
-    from ledger.batch.replay_matches import left_out
-    from ledger.store.queries import batches, replays
+    from ledger.batch.readings import get_batch
+    from ledger.batch.replay_matches import left_out, matching_messages
 
-    chosen = selection(params).as_json()
-    database = connected()
-    rows: Sequence[Any] = database.transact(
-        lambda c: replays.batches_to_replay(
-            c, params["pipeline"], params["batch"], chosen, batches.database_now(c)
-        )
-    )
+    database, chosen = connected(), selection(params)
+    asked = (database, params["pipeline"], params["batch"], chosen)
     counts: Counter[int] = Counter()
-    for row in rows:
+    for row in matching_messages(*asked):
         if only is None or row.batch_id in only:
             counts[row.batch_id] += row.records
     made = []
     for number, records in counts.items():
-        batch = database.transact(lambda c, n=number: batches.get_batch(c, n))
-        conf = {"replay_of": number, **chosen}
+        batch = get_batch(database, number)
+        conf = {"replay_of": number, **chosen.as_json()}
         dag_id = batch.dag_id or batch.pipeline
         what = quantity(records, "record")
         _log.info("replay %s of batch %s by %s: %s", what, number, dag_id, conf)
@@ -291,12 +285,12 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
                 "note": f"replays {what} of batch {number}, asked by {run_id}",
             }
         )
-    for sentence in left_out(database, params["pipeline"], params["batch"], selection(params)):
+    for sentence in left_out(*asked):
         _log.info("%s", sentence)
     if not made:
-        asked = {**params, "batch_id": params["batch"]}
+        names = {**params, "batch_id": params["batch"]}
         try:
-            database.transact(lambda c: require_names(c, asked))
+            database.transact(lambda c: require_names(c, names))
         except InputError as exc:
             raise AirflowFailException(str(exc)) from exc
         raise AirflowSkipException("nothing to replay: no failed record matches")

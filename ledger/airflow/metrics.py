@@ -103,20 +103,20 @@ METRICS = (
     QUARANTINED_RECORDS,
     OVERDUE_BATCHES,
 )
-_BY_PIPELINE = {one.name: one for one in METRICS if one.sent_by == _LEDGER}
+_BY_PIPELINE = tuple(metric for metric in METRICS if metric.sent_by == _LEDGER)
 _STATES = ("acked", "failed", "quarantined", "pending")
 _ROWS = ("input", "output", "failed")
 
 
 def of_batch(database: "Database", batch_id: int) -> None:
     """Send what a decided batch has come to."""
+    from ledger.batch.readings import get_batch
     from ledger.batch.summary import summarize
-    from ledger.store.queries import batches
 
     with _if_wanted() as wanted:
         if not wanted:
             return
-        batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+        batch = get_batch(database, batch_id)
         interval = summarize(database, batch.original_id).roots
         for state in _STATES:
             _send(ROOTS, getattr(interval, state), batch.pipeline, state)
@@ -137,23 +137,14 @@ def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
     """Send what each pipeline has open, lost, or left undone: ``overdue``, batches that a sweep
     has found.
     """
-    from ledger.store.queries import measures
+    from ledger.batch.readings import measure
 
     with _if_wanted() as wanted:
         if not wanted:
             return
-        rows = database.transact(
-            lambda c: [
-                *measures.backlog(c),
-                *measures.lost_records(c),
-                *measures.overdue_batches(c, overdue),
-            ],
-            engine=database.reader,
-        )
-        for row in rows:
-            for name, value in row._mapping.items():
-                if name in _BY_PIPELINE:
-                    _send(_BY_PIPELINE[name], value, row.pipeline)
+        for measures in measure(database, overdue):
+            for metric in _BY_PIPELINE:
+                _send(metric, getattr(measures, metric.name), measures.pipeline)
 
 
 @contextmanager

@@ -298,10 +298,11 @@ def _opened(
 ) -> Any:
     from ledger.batch.checks import before_replay, before_run
     from ledger.batch.opening import open_batch, open_replay
+    from ledger.batch.readings import get_batch
 
     database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
-        return _own_batch(database, pipeline, int(conf["batch"]))
+        return get_batch(database, int(conf["batch"]), pipeline.name)
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
         before_replay(database, settings, pipeline, [key], remote, java=java)
@@ -330,17 +331,6 @@ def _guarantee(conf: dict[str, Any]) -> Guarantee | None:
             f"guarantee {given!r} in the run's conf: expected {' or '.join(Guarantee)}"
         )
     return None if given is None else Guarantee(given)
-
-
-def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
-    from ledger.store.queries import batches
-
-    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-    if batch.pipeline != pipeline.name:
-        raise InputError(
-            f"batch {batch_id} is of pipeline {batch.pipeline!r}, not {pipeline.name!r}"
-        )
-    return batch
 
 
 def selection(conf: dict[str, Any]) -> Selection:

@@ -174,12 +174,12 @@ def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
 
 def is_settled(context: Any) -> bool:
     """Whether the batch of a task's run is decided: its steps have nothing to do any more."""
-    from ledger.store.queries import batches
+    from ledger.batch.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
         return False
-    batch = connected().transact(lambda c: batches.get_batch(c, batch_id))
+    batch = get_batch(connected(), batch_id)
     return bool(batch.status.decided)
 
 
@@ -235,12 +235,12 @@ def _said(told: str) -> str:
 
 def decided_batch(context: Any, database: Any) -> int:
     """The run's batch; a run that has none, or whose batch is not decided, skips the task."""
-    from ledger.store.queries import batches
+    from ledger.batch.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
         raise AirflowSkipException("the run has no batch")
-    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    batch = get_batch(database, batch_id)
     if not batch.status.decided:
         raise AirflowSkipException(f"batch {batch_id} is {batch.status.words}: nothing follows yet")
     return int(batch_id)
@@ -249,9 +249,9 @@ def decided_batch(context: Any, database: Any) -> int:
 @contextmanager
 def about_batch(database: Any, batch_id: int) -> Iterator[str]:
     """Lines that a task logs within are about this batch; its pipeline's name."""
-    from ledger.store.queries import batches
+    from ledger.batch.readings import get_batch
 
-    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    batch = get_batch(database, batch_id)
     with about(pipeline=batch.pipeline, batch_id=batch_id):
         yield batch.pipeline
 
@@ -340,10 +340,10 @@ def _arguments(target: str, what: list[str]) -> list[str]:
 
 def drawn_number() -> int:
     """The number of an attempt that begins now."""
-    from ledger.store.queries import runs
+    from ledger.batch.step_runs import draw_number
 
     try:
-        return int(connected().transact(runs.draw_number))
+        return draw_number(connected())
     except LedgerError as exc:
         if not exc.permanent:
             raise
@@ -351,7 +351,7 @@ def drawn_number() -> int:
 
 
 def connected() -> Any:
-    from ledger.store.driver_errors import persist
+    from ledger.databases.driver_errors import persist
     from ledger.store.upgrade import connect
 
     return persist(lambda: connect(Settings()))

@@ -172,11 +172,11 @@ def announce(batch_id: int, outlet_events: Any) -> None:
     that is away is logged: the task has done what it is for.
     """
     from ledger.batch.completeness import waits_for
-    from ledger.store.queries import batches
+    from ledger.batch.readings import get_batch
 
     try:
         database = connected()
-        batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+        batch = get_batch(database, batch_id)
         interval = Interval(batch.interval_start, batch.interval_end)
         lack = waits_for(database, batch.pipeline, interval)
     except LedgerError as exc:

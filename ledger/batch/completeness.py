@@ -4,16 +4,15 @@ they read what it publishes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy import Row
 
 from ledger.batch.report import advise
 from ledger.batch.summary import summarize
-from ledger.core.run_request import Interval
+from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
+from ledger.errors import InputError
 from ledger.store.connection import Database
-from ledger.store.queries import intervals, reports
+from ledger.store.queries import batches, intervals, reports
+from ledger.store.queries.reports import Counts
 
 _MINUTE = "%Y-%m-%d %H:%M"
 
@@ -35,10 +34,17 @@ class Losses:
         return self.lost / self.records if self.records else 0.0
 
 
+@dataclass(frozen=True)
+class Reader:
+    """The batch that has an interval, and ``why`` no other reads it."""
+
+    batch_id: int
+    why: str
+
+
 def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
     """How much of an interval is lost by now."""
-    asked = (pipeline, interval.start, interval.end)
-    rows = database.transact(lambda c: intervals.over(c, *asked), engine=database.reader)
+    rows = _over(database, pipeline, interval)
     undecided = [
         f"batch {row.batch_id} is {BatchStatus(row.status).words}"
         for row in rows
@@ -60,14 +66,39 @@ def waits_for(
 
     ``or_quarantined``: records may be quarantined.
     """
-    asked = (pipeline, interval.start, interval.end)
-    rows = database.transact(lambda c: intervals.over(c, *asked), engine=database.reader)
+    rows = _over(database, pipeline, interval)
     gap = _gap(rows, interval)
     if gap is not None:
         return gap
     enough = {Outcome.COMPLETE, *([Outcome.QUARANTINED] if or_quarantined else [])}
     lacks = (_lacks(database, row.batch_id, enough) for row in reversed(rows))  # new ones lack most
     return next((lack for lack in lacks if lack is not None), None)
+
+
+def reader_of(database: Database, pipeline: str, key: RunKey, interval: Interval) -> Reader | None:
+    """The batch that an interval is left to: the run's own if it is decided, or another run's.
+    None: the run has it to read.
+
+    Raises InputError for a batch that has read a part of it only, or more.
+    """
+    own = database.transact(lambda c: batches.find_run(c, pipeline, key.dag_id, key.run_id))
+    if own is not None:
+        return Reader(own.batch_id, "is decided") if own.status.decided else None
+    rows = _over(database, pipeline, interval)
+    for row in rows:
+        if (row.interval_start, row.interval_end) != (interval.start, interval.end):
+            raise InputError(
+                f"batch {row.batch_id} has read {row.interval_start:{_MINUTE}} to"
+                f" {row.interval_end:{_MINUTE}}, which is not {interval.start:{_MINUTE}} to"
+                f" {interval.end:{_MINUTE}}: expected intervals that do not overlap. Choose"
+                " --every, --from and --to as that run had them"
+            )
+    return next((Reader(row.batch_id, f"was read by run {row.run_id!r}") for row in rows), None)
+
+
+def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]:
+    bounds = (pipeline, interval.start, interval.end)
+    return database.transact(lambda c: intervals.over(c, *bounds), engine=database.reader)
 
 
 def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | None:
@@ -82,11 +113,11 @@ def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | Non
     return None
 
 
-def _decided(row: Row[Any]) -> bool:
+def _decided(row: Counts) -> bool:
     return BatchStatus(row.status).decided
 
 
-def _gap(rows: Sequence[Row[Any]], interval: Interval) -> str | None:
+def _gap(rows: Sequence[Counts], interval: Interval) -> str | None:
     """The first part of the interval that no batch reads; rows are in order of their start."""
     covered = interval.start
     for row in rows:

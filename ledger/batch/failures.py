@@ -3,7 +3,6 @@ hold.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,42 +12,24 @@ from ledger.batch.filters import require_names
 from ledger.batch.recovery import on_hold
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, reports
+from ledger.store.queries.reports import Failures
 
 ON_HOLD = holds.ON_HOLD
 SAMPLE = holds.SAMPLE
 _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Records of a batch that failed last at one step, for one reason. ``accepted_by``: who gave
-    them up. ``example_record``: the number of one of them.
-    """
-
-    batch_id: int
-    pipeline: str
-    step: str
-    reason: str
-    status: str
-    accepted_by: str | None
-    records: int
-    example_record: int | None
-
-
-_NAMES = tuple(field.name for field in fields(Failure))
-
-
-def failures(database: Database, chosen: Mapping[str, Any]) -> list[Failure]:
+def failures(database: Database, chosen: Mapping[str, Any]) -> list[Failures]:
     """``chosen``: as of ``reports.failures``; left out: any. Raises InputError if there are none,
     and the ledger knows no such batch, step or the like.
     """
 
-    def look(connection: Connection) -> list[Failure]:
-        rows = [*reports.failures(connection, {**_ANY, **chosen})]
+    def look(connection: Connection) -> list[Failures]:
+        rows = reports.failures(connection, {**_ANY, **chosen})
         rows += holds.failures(connection, chosen)
         if not rows:
             require_names(connection, {**_ANY, **chosen})
-        return [Failure(**{name: getattr(row, name) for name in _NAMES}) for row in rows]
+        return rows
 
     return database.transact(look, engine=database.reader)
 

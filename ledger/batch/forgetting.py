@@ -31,6 +31,7 @@ from ledger.storage.folders import require_reachable
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import checkpoints, forgetting, holds, payloads, records, runs
+from ledger.store.queries.payloads import FailedRecord
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def named(database: Database, number: int) -> list[Record]:
     return [_record(found)]
 
 
-def _record(row: Row[Any]) -> Record:
+def _record(row: Row[Any] | FailedRecord) -> Record:
     return Record(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
 
 
@@ -117,7 +118,7 @@ def matching(
     return database.transact(look)
 
 
-def _undecided(sampled: Row[Any]) -> NotReadyError:
+def _undecided(sampled: Row[Any] | FailedRecord) -> NotReadyError:
     """Why a record is not forgotten that the preview of a batch on hold has."""
     return NotReadyError(
         f"record {sampled.message_id} is not decided: batch {sampled.batch_id} is on hold, and"

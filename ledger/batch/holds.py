@@ -6,7 +6,7 @@ replay takes anything from it, and it is removed in the transaction that ends th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -77,11 +77,7 @@ def keep(connection: Connection, batch_id: int, preview: Preview) -> None:
 def failures_of(connection: Connection, batch_id: int) -> tuple[dict[str, Any], ...]:
     """What the batch would record if it is on hold: source, step, reason, records; the most
     first."""
-    found = holds.failures(connection, {"batch_id": batch_id})
-    names = ("source", "step", "reason", "records")
-    return tuple(
-        {name: row._mapping[name] for name in names} for row in found if row.batch_id == batch_id
-    )
+    return tuple(map(asdict, holds.preview(connection, batch_id)))
 
 
 def lines(failures: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,8 +1,6 @@
 """What a replay finds, and what it leaves out, before it is opened."""
 
-from typing import Any
-
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.advice.records import NOTHING_LEFT, OPTIONS, State, state_of, status_in_words
 from ledger.batch.filters import require_names
@@ -11,6 +9,7 @@ from ledger.core.run_request import Selection
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, pages, records, replays
+from ledger.store.queries.replays import DueRecords, LeftOut
 
 _DAY, _MINUTE = "%Y-%m-%d", "%Y-%m-%d %H:%M %Z"
 
@@ -37,22 +36,20 @@ def originals_of(
 ) -> list[int]:
     """Batches with failed records that match, and those that this run began to replay before."""
     begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
-    matching = matching_messages(database, pipeline, batch_id, selection)
+    matching = matching_messages(database, pipeline.name, batch_id, selection)
     if not matching and not begun:
         require_match(database, pipeline, batch_id, selection)
-    return sorted({*(row["batch_id"] for row in matching), *begun})
+    return sorted({*(row.batch_id for row in matching), *begun})
 
 
 def matching_messages(
-    database: Database, pipeline: Pipeline, batch_id: int | None, selection: Selection
-) -> list[dict[str, Any]]:
+    database: Database, pipeline: str | None, batch_id: int | None, selection: Selection
+) -> list[DueRecords]:
     """Failed records that match and are due, by batch, step and reason."""
-    rows = database.transact(
-        lambda c: replays.batches_to_replay(
-            c, pipeline.name, batch_id, selection.as_json(), batches.database_now(c)
-        )
+    asked = (pipeline, batch_id, selection.as_json())
+    return database.transact(
+        lambda c: replays.batches_to_replay(c, *asked, batches.database_now(c))
     )
-    return [dict(row._mapping) for row in rows]
 
 
 def left_out(
@@ -68,7 +65,7 @@ def left_out(
     return [_decision(row) for row in rows]
 
 
-def _decision(row: Row[Any]) -> str:
+def _decision(row: LeftOut) -> str:
     those = "1 record is" if row.records == 1 else f"{row.records:,} records are"
     return (
         f"batch {row.batch_id}: {those} left out, accepted by {row.accepted_by} on"

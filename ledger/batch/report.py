@@ -7,11 +7,12 @@ from itertools import chain
 from ledger.batch.advice.actions import Action, Advice
 from ledger.batch.advice.batches import publish
 from ledger.batch.advice.records import by_cause, status_in_words
-from ledger.batch.failures import ON_HOLD, Failure
+from ledger.batch.failures import ON_HOLD
 from ledger.batch.holds import as_text
 from ledger.batch.summary import Summary
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD, ackledger
 from ledger.core.states import BatchStatus, Outcome
+from ledger.store.queries.reports import Failures
 
 # Exit codes: nothing is decided; records failed; quarantined records are not accepted.
 ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
@@ -64,7 +65,7 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
     return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
 
 
-def report(summary: Summary, failures: Sequence[Failure], target: str | None = None) -> list[str]:
+def report(summary: Summary, failures: Sequence[Failures], target: str | None = None) -> list[str]:
     """The whole of it, line by line: counts, ``failures`` by step and reason, what to do."""
     roots, advice = summary.roots, advise(summary, target)
     lines = [
@@ -83,7 +84,7 @@ def report(summary: Summary, failures: Sequence[Failure], target: str | None = N
     return lines
 
 
-def _table(failures: Sequence[Failure]) -> list[str]:
+def _table(failures: Sequence[Failures]) -> list[str]:
     """Failed records by step and reason, in columns."""
     failed = [one for one in failures if one.status != ON_HOLD]  # which the preview has
     if not failed:

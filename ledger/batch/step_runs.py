@@ -83,7 +83,12 @@ class Record:
 
 def begin(database: Database) -> Attempt:
     """An attempt that begins now, newer than every one that began before."""
-    return Attempt(number=database.transact(runs.draw_number))
+    return Attempt(number=draw_number(database))
+
+
+def draw_number(database: Database) -> int:
+    """The number of an attempt that begins now."""
+    return database.transact(runs.draw_number)
 
 
 def open_run(database: Database, batch_id: int, step: str, attempt: Attempt) -> OpenedRun | None:

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch import follow_ups
 from ledger.batch.settlement import Settlement, settle_once
+from ledger.databases.driver_errors import translated
 from ledger.errors import LedgerError, UnavailableError
 from ledger.store.connection import Database
-from ledger.store.driver_errors import translated
 from ledger.store.queries import batches, following, health, partitions, replays, upkeep
 
 NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines

@@ -3,22 +3,18 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Connection, Row
 
+from ledger.batch.completeness import reader_of
 from ledger.batch.summary import summarize
 from ledger.cli.base import Json, Params, Remote, Target, app, err, example, params_of, time_option
 from ledger.cli.running import LOCAL, Master, Place, finish, place, run_interval, summary_of
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
 from ledger.errors import InputError
-from ledger.store.queries import batches
-from ledger.store.queries.batches import Batch
-from ledger.store.queries.intervals import over
 
 _MINUTE = "%Y-%m-%d %H:%M"
 
@@ -108,38 +104,9 @@ def _after(moment: datetime, every: Every) -> datetime:
 def _filled(at: Place, interval: Interval, every: Every, guarantee: Guarantee | None) -> int:
     """The batch that has the interval; it is run unless it is decided, or another run's."""
     key = RunKey("", f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}")
-    batch = at.database.transact(partial(_own, at.pipeline.name, key))
-    if batch is not None and batch.status.decided:
-        _say_left(interval, batch.batch_id, "is decided")
-        return batch.batch_id
-    if batch is None:
-        owner = at.database.transact(partial(_other, at.pipeline.name, interval))
-        if owner is not None:
-            _say_left(interval, owner.batch_id, f"was read by run {owner.run_id!r}")
-            return int(owner.batch_id)
+    reader = reader_of(at.database, at.pipeline.name, key, interval)
+    if reader is not None:
+        said = f"{interval.start:{_MINUTE}} {reader.why}: batch {reader.batch_id} is left as it is"
+        err.print(said, highlight=False, soft_wrap=True)
+        return reader.batch_id
     return int(run_interval(at, key, interval, guarantee=guarantee)["batch_id"])
-
-
-def _own(pipeline: str, key: RunKey, connection: Connection) -> Batch | None:
-    return batches.find_run(connection, pipeline, key.dag_id, key.run_id)
-
-
-def _other(pipeline: str, interval: Interval, connection: Connection) -> Row[Any] | None:
-    """The batch that has the interval. Raises InputError for one that has only a part of it, or
-    more.
-    """
-    rows = over(connection, pipeline, interval.start, interval.end)
-    for row in rows:
-        if (row.interval_start, row.interval_end) != (interval.start, interval.end):
-            raise InputError(
-                f"batch {row.batch_id} has read {row.interval_start:{_MINUTE}} to"
-                f" {row.interval_end:{_MINUTE}}, which is not {interval.start:{_MINUTE}} to"
-                f" {interval.end:{_MINUTE}}: expected intervals that do not overlap. Choose"
-                " --every, --from and --to as that run had them"
-            )
-    return next(iter(rows), None)
-
-
-def _say_left(interval: Interval, batch_id: int, why: str) -> None:
-    said = f"{interval.start:{_MINUTE}} {why}: batch {batch_id} is left as it is"
-    err.print(said, highlight=False, soft_wrap=True)

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from ledger.batch.interventions import abandon
+from ledger.batch.readings import Batch
 from ledger.cli.base import err, fail
 from ledger.errors import FencedError, LedgerError
 from ledger.settings import verbose
 from ledger.spark.failures import explained, noted
 from ledger.store.connection import Database
-from ledger.store.queries.batches import Batch
 
 
 def fail_with(exc: Exception) -> NoReturn:

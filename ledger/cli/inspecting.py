@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import count
 from time import sleep
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from sqlalchemy import Row
 
 from ledger.batch.failures import holds_of
-from ledger.batch.filters import require_pipeline
+from ledger.batch.readings import recent_batches
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
 from ledger.cli import tables
@@ -23,8 +21,8 @@ from ledger.cli.running import print_summary, summary_of
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError
 from ledger.settings import Settings
+from ledger.store.asking import answer
 from ledger.store.connection import Database
-from ledger.store.queries import asking, reports
 from ledger.store.upgrade import connect
 
 _LOOK_AGAIN_SECONDS = 2.0
@@ -78,15 +76,11 @@ def _look(database: Database, pipeline: str | None, batch: int | None, limit: in
         found = summarize(database, batch)
         is_open = found.status is BatchStatus.OPEN
         return _Found(summary_of(found), tables.summary, (), is_open)
-    rows = database.transact(
-        lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
-    )
-    if not rows and pipeline is not None:
-        database.transact(lambda c: require_pipeline(c, pipeline), engine=database.reader)
+    rows = recent_batches(database, pipeline, limit)
     waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
     waiting += holds_of(database, [row.batch_id for row in rows])
     is_open = any(row.status == BatchStatus.OPEN for row in rows)
-    return _Found([dict(row._mapping) for row in rows], tables.batches, waiting, is_open)
+    return _Found([asdict(row) for row in rows], tables.batches, waiting, is_open)
 
 
 def _watch(look: Callable[[], _Found]) -> None:
@@ -106,14 +100,4 @@ def sql(
     query: Annotated[str, typer.Argument(help="One query, in quotes.")], as_json: Json = False
 ) -> None:
     """Query the ledger in SQL, by a login that can only read."""
-    rows = asking.answer(connect(Settings()), query)
-    show([_named(row) for row in rows], as_json, tables.rows)
-
-
-def _named(row: Row[Any]) -> dict[str, Any]:
-    """A row by its columns' names, of which a repeated one is numbered: count, count_2."""
-    made: dict[str, Any] = {}
-    for name, value in zip(row._fields, row, strict=True):
-        numbered = (f"{name}_{number}" for number in count(2))
-        made[name if name not in made else next(n for n in numbered if n not in made)] = value
-    return made
+    show(answer(connect(Settings()), query), as_json, tables.rows)

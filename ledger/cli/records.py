@@ -2,8 +2,9 @@
 
 import csv
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +13,15 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Connection, Row
 
 from ledger.batch.advice.records import status_in_words
 from ledger.batch.explain import Explanation, explain
-from ledger.batch.filters import require_names
-from ledger.batch.payloads import keep_all
+from ledger.batch.failed_records import (
+    FailedRecord,
+    failed_records,
+    matching_numbers,
+    read_failed,
+)
 from ledger.batch.quarantine import quarantine
 from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
@@ -32,14 +36,12 @@ from ledger.cli.base import (
     user,
 )
 from ledger.cli.listing import listed, place
-from ledger.core import conditions
 from ledger.core.commands import ackledger
-from ledger.errors import InputError, suggestion
+from ledger.errors import InputError
 from ledger.settings import Settings
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
-from ledger.store.queries import holds, payloads, redactions
 from ledger.store.upgrade import connect
 
 _EXPLAINED = 5  # records that match a condition, at once
@@ -104,7 +106,7 @@ def explain_record(
         if not as_json:
             masks.print_legend(database, [explained])
         return
-    numbers, total = _matching(database, where)
+    numbers, total = matching_numbers(database, where, _EXPLAINED)
     found = [asdict(explain(database, number)) for number in numbers]
     show(found, as_json, lambda all: Group(*map(_explained, all)))
     if not as_json:
@@ -142,34 +144,13 @@ def _records(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    conditions_ = conditions_of(database, chosen["pipeline"], where)
-    keep_all(database, chosen["pipeline"])
     if output is not None:
-
-        def write(connection: Connection) -> int:
-            if not payloads.count(connection, chosen, conditions_):
-                require_names(connection, chosen)
-                check_fields(connection, chosen, conditions_)
-            return _export(output, payloads.records(connection, chosen, conditions_, None))
-
-        written = database.transact(write)
+        written = read_failed(database, chosen, where, partial(_export, output))
         show({"file": str(output), "records": written}, as_json, tables.facts)
         return
 
-    def look(connection: Connection) -> tuple[list[dict[str, Any]], int]:
-        sampled = [_record(row) for row in holds.sample(connection, chosen, conditions_, None)]
-        numbers = {one["record"] for one in sampled}
-        found = [_record(row) for row in payloads.records(connection, chosen, conditions_, limit)]
-        found = [one for one in found if one["record"] not in numbers]  # it is on hold by now
-        found += sampled[: limit - len(found)]
-        total = payloads.count(connection, chosen, conditions_) + len(numbers)
-        total -= _counted(connection, chosen, conditions_, numbers)
-        if not total:
-            require_names(connection, chosen)
-            check_fields(connection, chosen, conditions_)
-        return found, total
-
-    found, total = database.transact(look)
+    page, total = failed_records(database, chosen, where, limit)
+    found = [_record(row) for row in page]
     _add_lines(found)
     if not found and not as_json:
         out.print(causes.nothing(database, chosen, where), soft_wrap=True)
@@ -180,76 +161,8 @@ def _records(
         causes.print_sampled(database, chosen, found)
 
 
-def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
-    """The first records that ever failed and that a condition names, and how many there are."""
-    parsed, anything = conditions_of(database, None, where), {"ever": True}
-    keep_all(database, None)
-
-    def look(connection: Connection) -> tuple[list[int], int]:
-        found = [
-            row.message_id for row in payloads.records(connection, anything, parsed, _EXPLAINED)
-        ]
-        total = payloads.count(connection, anything, parsed)
-        sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
-        total += len(sampled) - _counted(connection, anything, parsed, sampled)
-        found += sorted(sampled.difference(found))[: _EXPLAINED - len(found)]
-        if not total:
-            check_fields(connection, anything, parsed)
-            raise InputError(
-                f"no record that failed has {where}. Of what is acked at once the ledger keeps"
-                " counts alone: look for it in the sinks, or name it by its number"
-            )
-        return found, total
-
-    return database.transact(look)
-
-
-def _counted(
-    connection: Connection,
-    chosen: Mapping[str, Any],
-    parsed: Sequence[conditions.Comparison],
-    sampled: Collection[int],
-) -> int:
-    """How many records of a preview have failed before, in the batch that is replayed, and match
-    there as well: a record is counted once.
-    """
-    return payloads.count(connection, {**chosen, "messages": list(sampled)}, parsed)
-
-
-def conditions_of(
-    database: Database, pipeline: str | None, where: str | None
-) -> list[conditions.Comparison]:
-    """What --where says; a redacted key is found as well."""
-    redacting = database.transact(lambda c: redactions.of_pipelines(c, pipeline))
-    return conditions.with_pseudonyms(conditions.parse(where), redacting)
-
-
-def check_fields(
-    connection: Connection, chosen: Mapping[str, Any], given: Iterable[conditions.Comparison]
-) -> None:
-    """Raise InputError if a condition that fits nothing names a field that no failed record has."""
-    sources = payloads.fields(connection, chosen)
-    names = {name for row in sources for name in row.names}
-    for one in given:
-        if names and one.name not in names:
-            raise InputError(_unknown_field(one.name, sources, names))
-
-
-def _unknown_field(name: str, sources: Sequence[Row[Any]], names: Iterable[str]) -> str:
-    """Which fields there are, and which source has which."""
-    one_pipeline = len({row.pipeline for row in sources}) == 1
-    has = "; ".join(
-        f"{row.source if one_pipeline else f'{row.source} of {row.pipeline}'} has"
-        f" {', '.join(row.names)}"
-        for row in sources
-    )
-    meant = suggestion(name, names)
-    ends = meant if meant.endswith("?") else ""
-    return f"--where names {name!r}, a field of no failed record: {has}{ends}"
-
-
-def _record(row: Row[Any]) -> dict[str, Any]:
-    found = dict(row._mapping)
+def _record(row: FailedRecord) -> dict[str, Any]:
+    found = asdict(row)
     return {"record": found.pop("message_id"), **found}
 
 
@@ -278,7 +191,7 @@ def _read_as(one: Mapping[str, Any]) -> tuple[str, str, str]:
     return one["source_file"], one["pipeline"], one["source"]
 
 
-def _export(path: Path, found: Iterable[Row[Any]]) -> int:
+def _export(path: Path, found: Iterable[FailedRecord]) -> int:
     """Write records to a file by its ending; how many."""
     rows = (
         [json.dumps(value) if isinstance(value, dict) else value for value in _exported(row)]
@@ -294,7 +207,7 @@ def _export(path: Path, found: Iterable[Row[Any]]) -> int:
     raise InputError(f"--output {path}: expected a name that ends in .csv or .parquet")
 
 
-def _exported(row: Row[Any]) -> list[Any]:
+def _exported(row: FailedRecord) -> list[Any]:
     record = _record(row)
     return [record[name] for name in _COLUMNS]
 

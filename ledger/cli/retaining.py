@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from ledger.batch.advice.batches import of_need
 from ledger.batch.advice.records import status_in_words
+from ledger.batch.failed_records import conditions_of, require_fields
 from ledger.batch.filters import require_pipeline
 from ledger.batch.forgetting import (
     Forgotten,
@@ -28,7 +29,6 @@ from ledger.batch.forgetting import forget as forget_records
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
-from ledger.cli.records import check_fields, conditions_of
 from ledger.core.durations import keep_seconds
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError, InputError
@@ -175,10 +175,9 @@ def forget(
         given = conditions_of(database, pipeline, where)
         equal = [one for one in given if one.operator == "="]
         sought = [(one.name, one.value) for one in equal if one.value is not None]
-        everything = {"pipeline": pipeline, "ever": True}
         chosen = matching(database, pipeline, given)
         if not chosen:
-            database.transact(lambda c: check_fields(c, everything, given))
+            require_fields(database, pipeline, given)
     values = [value for _, value in sought]
     left = holding(database, [one.record for one in chosen])
     done = Forgotten(tuple(chosen), tuple(left))

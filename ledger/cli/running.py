@@ -17,6 +17,7 @@ from ledger.batch.filters import require_batch
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.payloads import keep_all
 from ledger.batch.publishing import Published
+from ledger.batch.readings import Batch
 from ledger.batch.recovery import waiting_states
 from ledger.batch.replay_matches import (
     left_out,
@@ -58,7 +59,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.failures import told
 from ledger.store.connection import Database
-from ledger.store.queries.batches import Batch
 from ledger.store.upgrade import connect
 
 if TYPE_CHECKING:
@@ -272,11 +272,11 @@ def nothing_to_publish(
 
 def _print_due(at: Place, batch: int | None, selection: Selection, as_json: bool) -> None:
     """What a replay would take, or why that is nothing."""
-    matching = matching_messages(at.database, at.pipeline, batch, selection)
+    matching = matching_messages(at.database, at.pipeline.name, batch, selection)
     if not matching:
         require_match(at.database, at.pipeline, batch, selection)
     if matching or as_json:
-        show(matching, as_json, tables.labelled)
+        show([asdict(row) for row in matching], as_json, tables.labelled)
     else:
         out.print(nothing_to_replay(at.database, batch, selection), soft_wrap=True)
 

@@ -15,6 +15,7 @@ import numpy as np
 import psycopg2
 
 from ledger.core.text import cut, storable
+from ledger.databases.timeouts import KEEPALIVES
 from ledger.deltas.binary_copy import HEADER, TRAILER, Columns, Stream, encode
 from ledger.deltas.kernel import Deltas, Fails
 
@@ -185,8 +186,5 @@ def _connect(dsn: str) -> Any:
         dsn,
         options=_OPTIONS,
         connect_timeout=30,
-        keepalives=1,
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
+        **KEEPALIVES,
     )

@@ -8,13 +8,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from ledger.databases import addresses
+from ledger.databases.connections import arguments
+from ledger.databases.driver_errors import Report, Result, Trouble, persist, translated
+from ledger.databases.timeouts import LOCK_TIMEOUT
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
-from ledger.store import addresses
-from ledger.store.driver_errors import Report, Result, Trouble, persist, translated
 from ledger.store.revisions import head, is_known
 
 OWNER = "ledger_owner"
@@ -25,15 +27,6 @@ SQL_LOGIN = "ledger_sql"
 READ_ONLY = "-c default_transaction_read_only=on"
 QUERY_TIMEOUT = "5min"  # of a query that a user writes
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
-LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice
-# A publisher holds a row while its sink takes the rows: were its host gone, the server would keep
-# that for hours.
-KEEPALIVES: dict[str, int] = {
-    "keepalives": 1,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
 _SERVER_KEEPALIVES = (
     "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
 )
@@ -118,13 +111,12 @@ class Database:
             f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES}"
             f" {options}"
         )
-        alive = {name: value for name, value in KEEPALIVES.items() if name not in address.query}
         return create_engine(
             address,
             # Who has waited for a lock sees what was committed meanwhile, whatever the server's
             # default is.
             isolation_level="READ COMMITTED",
-            connect_args={"options": given, "connect_timeout": 10, **alive},
+            connect_args=arguments(address, options=given),
             **(pool or {"pool_size": 2, "pool_pre_ping": True}),
         )
 
@@ -254,19 +246,7 @@ class Database:
 
 
 def _url(setting: str, given: str) -> URL:
-    try:
-        found = addresses.parsed(given)
-    except (ArgumentError, ValueError):
-        raise _no_address(setting) from None  # it may quote a password
-    if found.drivername != "postgresql+psycopg2":
-        raise _no_address(setting, f", found {found.drivername}://")
-    return found
-
-
-def _no_address(setting: str, found: str = "") -> ConfigurationError:
-    return ConfigurationError(
-        f"{setting} is not a URL such as postgresql://user@host/ackledger{found}"
-    )
+    return addresses.postgresql(addresses.parsed(given, setting), setting)
 
 
 def require_server(connection: Connection) -> None:

@@ -19,10 +19,10 @@ import psycopg2
 from psycopg2 import sql
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from ledger.databases import addresses
+from ledger.databases.driver_errors import is_refusal
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage.folders import make_private
-from ledger.store import addresses
-from ledger.store.driver_errors import is_refusal
 from ledger.store.reach import Account, first_closed
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def ensure_database(url: str, name: str) -> str:
     A server that starts, or recovers from a crash of one of its processes, is waited for. Raises
     UnavailableError when it does not answer, ConfigurationError when it refuses.
     """
-    target = addresses.parsed(url)
+    target = addresses.parsed(url, "the server's address")
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
     connection = _connected(plain, addresses.shown(target))
     try:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
+from ledger.databases.driver_errors import translated
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.settings import Settings
 from ledger.store.connection import Database, require_server
-from ledger.store.driver_errors import translated
 from ledger.store.revisions import folder, head, is_known
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """When somebody is to be told of a batch, by the real ledger; what metrics say of it."""
 
+from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
@@ -7,8 +8,8 @@ from sqlalchemy import text
 
 from ledger.batch import alerts
 from ledger.batch.acceptance import accept
+from ledger.batch.readings import measure
 from ledger.batch.settlement import settle_once
-from ledger.store.queries import measures
 from tests.support.ledgers import (
     END,
     START,
@@ -153,10 +154,9 @@ def test_the_batch_of_a_run(database):
     assert alerts.batch_of_run(database, "other", "one") is None
 
 
-def measured(database, statement, *given):
-    """A statement's rows by pipeline, without the pipeline."""
-    rows = database.transact(lambda c: statement(c, *given), engine=database.reader)
-    return {row.pipeline: {**row._mapping} for row in rows}
+def measured(database, *overdue):
+    """What each pipeline has, by its name."""
+    return {one.pipeline: asdict(one) for one in measure(database, overdue)}
 
 
 def test_the_backlog_of_each_pipeline(database):
@@ -170,9 +170,10 @@ def test_the_backlog_of_each_pipeline(database):
     emit(database, batch, 7)
     opened(database, made, "next", 1)
     age_ledger(database, 2 * 86_400, batch.batch_id)
-    found = measured(database, measures.backlog)
+    found = measured(database)
     zeros = dict.fromkeys(("open_batches", "held_batches", "pending_records"), 0)
-    zeros |= {"oldest_pending_seconds": 0, "age_ratio": 0}
+    zeros |= {"oldest_pending_seconds": 0, "age_ratio": 0, "failed_records": 0}
+    zeros |= {"quarantined_records": 0, "overdue_batches": 0}
     assert found["idle"] == {"pipeline": "idle", **zeros}
     stuck = found["stuck"]
     assert (stuck["open_batches"], stuck["held_batches"], stuck["age_ratio"]) == (0, 1, 0)
@@ -197,15 +198,10 @@ def test_what_each_pipeline_has_lost(database):
     )
     late = settled(database, made, run_id="next", day=1, lose_sink=[0, 1])
     settled(database, pipeline("whole"))
-    lost = measured(database, measures.lost_records)
-    assert {name: tuple(one.values())[1:] for name, one in lost.items()} == {
-        "failing": (3, 0),
-        "full": (0, 2),
-        "whole": (0, 0),
-    }
-    overdue = measured(database, measures.overdue_batches, [late.batch_id])
-    assert {name: one["overdue_batches"] for name, one in overdue.items()} == {
-        "failing": 0,
-        "full": 1,
-        "whole": 0,
+    found = measured(database, late.batch_id)
+    names = ("failed_records", "quarantined_records", "overdue_batches")
+    assert {pipeline: tuple(one[name] for name in names) for pipeline, one in found.items()} == {
+        "failing": (3, 0, 0),
+        "full": (0, 2, 1),
+        "whole": (0, 0, 0),
     }

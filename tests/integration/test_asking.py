@@ -12,10 +12,10 @@ from ledger.batch.settlement import settle_once
 from ledger.cli import inspecting
 from ledger.cli.base import app
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
+from ledger.store import asking
 from ledger.store import connection as connections
 from ledger.store.connection import Database
-from ledger.store.queries import asking
-from tests.support.ledgers import pipeline, whole_batch
+from tests.support.ledgers import answered, pipeline, whole_batch
 from tests.support.schema import TABLES
 
 # {file}: a file that must not appear.
@@ -223,7 +223,7 @@ def test_settings_of_the_session_lead_nowhere(ledger, tmp_path):
     with nothing_changes(ledger, tmp_path):
         for query in HARMLESS:
             asking.answer(ledger, query)
-            state = asking.answer(
+            state = answered(
                 ledger, "SELECT session_user, current_setting('transaction_read_only')"
             )
             assert state == [("ledger_sql", "on")]
@@ -232,13 +232,13 @@ def test_settings_of_the_session_lead_nowhere(ledger, tmp_path):
 @pytest.mark.parametrize(("query", "rows"), HONEST)
 def test_honest_queries_are_answered(ledger, query, rows):
     """Semicolons in texts, comments, percent signs and every form of a query work."""
-    assert asking.answer(ledger, query) == rows
+    assert answered(ledger, query) == rows
 
 
 def test_headers_are_the_names_of_the_columns(ledger):
     """A row says what its columns are called, and a plan is a query's answer too."""
     (row,) = asking.answer(ledger, 'SELECT 1 AS n, 2 AS "two words"')
-    assert dict(row._mapping) == {"n": 1, "two words": 2}
+    assert row == {"n": 1, "two words": 2}
     assert "Scan" in str(asking.answer(ledger, "EXPLAIN ANALYZE SELECT * FROM batch"))
 
 
@@ -310,7 +310,7 @@ def asker(ledger):
 
 def test_a_login_of_ones_own(asker):
     """ACKLEDGER_READER_URL names another login than ledger_sql, which reads as the reader does."""
-    assert asking.answer(asker, "SELECT session_user, total FROM batch_status") == [("asker", 10)]
+    assert answered(asker, "SELECT session_user, total FROM batch_status") == [("asker", 10)]
 
 
 @pytest.mark.parametrize(("power", "grant"), GRANTS.items())

@@ -123,7 +123,7 @@ def test_each_thing_that_is_missing_is_named(settings, migrated, monkeypatch, tm
     assert "has no attribute 'shop'" in said["source orders"]
     assert "environment variable SHOP_URL is not set" in said["source sold"]
     assert f"no file matches {tmp_path}/shops.csv" in said["reference shops"]
-    assert "SHOP_URL, which is not set" in said["sink prices"]
+    assert "environment variable SHOP_URL is not set" in said["sink prices"]
     assert f"{tmp_path}/out is no folder" in said["sink orders_out"]
     assert {one.subject for one in found if one.ok} == {"database", "java", "storage"}
     with pytest.raises(ConfigurationError) as raised:

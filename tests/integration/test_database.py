@@ -18,14 +18,14 @@ from ledger.batch.settlement import settle_once
 from ledger.core import states
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.settings import Settings
+from ledger.store import asking, embedded
 from ledger.store import connection as connections
-from ledger.store import embedded
 from ledger.store.connection import Database
-from ledger.store.queries import asking, batches, settlement
+from ledger.store.queries import batches, settlement
 from ledger.store.revisions import head
 from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
-from tests.support.ledgers import one, opened, pipeline, replayed, rows, whole_batch
+from tests.support.ledgers import answered, one, opened, pipeline, replayed, rows, whole_batch
 from tests.support.schema import TABLES, schema
 
 
@@ -352,7 +352,7 @@ def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
     with migrated.plain.begin() as connection:
         connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD 'reads'")
     try:
-        assert asking.answer(Database(url), "SELECT session_user") == [("ledger_sql",)]
+        assert answered(Database(url), "SELECT session_user") == [("ledger_sql",)]
     finally:
         with migrated.plain.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
@@ -372,7 +372,7 @@ def test_the_stack_has_a_login_for_queries(scram, monkeypatch, migrated):
         for _ in range(2):
             databases.main()
             stack = Database.from_settings(Settings())
-            assert asking.answer(stack, "SELECT session_user") == [("ledger_sql",)]
+            assert answered(stack, "SELECT session_user") == [("ledger_sql",)]
     finally:
         with migrated.plain.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
@@ -396,7 +396,7 @@ def test_upgrade_by_a_user_who_may_create_roles():
             upgrade(own)
             batch, _ = whole_batch(own, pipeline(), lose_sink=[0])
             settle_once(own, batch.batch_id)
-            assert asking.answer(own, "SELECT failed FROM batch_status") == [(1,)]
+            assert answered(own, "SELECT failed FROM batch_status") == [(1,)]
             assert (
                 one(own, "SELECT detail FROM failed_root").detail == "1 edges from middle, 0 acked"
             )

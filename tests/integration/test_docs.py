@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ledger.sinks.base import Publisher, Sink
-from ledger.store.queries import asking
+from ledger.store import asking
 from tests.support.examples import EXAMPLES
 from tests.support.ledgers import rows
 from tests.support.pages import PAGES, blocks

@@ -4,6 +4,7 @@ to the terminal without harm; without Spark."""
 import io
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -117,7 +118,7 @@ def test_a_reason_is_kept_as_it_can_be(migrated, reasons):
     kept = rows(migrated, "SELECT reason FROM failed_root_detail ORDER BY root_id")
     assert [row.reason for row in kept] == [_kept(reason) for reason in reasons]
     found = migrated.transact(lambda c: reports.failures(c, CHOSEN))
-    shown = [on_terminal(tables.failures([dict(row._mapping) for row in found]))]
+    shown = [on_terminal(tables.failures([asdict(row) for row in found]))]
     for root, reason in zip(roots, reasons, strict=True):
         told = vars(explain(migrated, root))
         shown.append(on_terminal(records._explained(told)))

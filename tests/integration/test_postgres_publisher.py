@@ -23,6 +23,7 @@ import sqlalchemy as sa
 import tenacity
 
 from ledger import PostgresSink
+from ledger.databases import driver_errors
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -37,7 +38,6 @@ from ledger.sinks import staged_files as staged
 from ledger.sinks.postgres import publisher as postgres
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres.connection import APPLICATION
-from ledger.store import driver_errors
 from tests.support.warehouse import JANUARY, ORDERS
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC)

@@ -1,6 +1,7 @@
 """Redacted columns: their values are nowhere but in the files that the steps read and write."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,8 @@ from ledger import (
     dropped,
     failed,
 )
-from ledger.airflow.pages import batches, records
+from ledger.batch.explain import explained
+from ledger.batch.pages import batches
 from ledger.batch.trace import trace
 from ledger.cli.base import app
 from ledger.errors import DeclarationError, InputError, LedgerError
@@ -121,12 +123,12 @@ def on_pages(number):
     database = Database.from_settings(Settings(), role=PAYLOAD_READER)
     found = batches.failed(database, number, {})
     shown = [batches.batch(database, number), found]
-    assert len(found["records"]) == len(IDS) - 1 + len(MALFORMED)
-    for row in found["records"]:
-        shown.append(records.record(database, row["message_id"]))
-        shown.append(records.tree(database, row["message_id"], None))
+    assert len(found.records) == len(IDS) - 1 + len(MALFORMED)
+    for row in found.records:
+        shown.append(explained(database, row.message_id))
+        shown.append(trace(database, row.message_id))
     database.dispose()
-    return [json.dumps(one, default=str, ensure_ascii=False) for one in shown]
+    return [json.dumps(asdict(one), default=str, ensure_ascii=False) for one in shown]
 
 
 def ids(database):

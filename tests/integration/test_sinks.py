@@ -296,7 +296,7 @@ def test_an_address_from_the_environment(runner, tmp_path, target, monkeypatch):
     batch = run.open()
     for name in ("numbers", "halves", "lossy"):
         run.step(batch, name)
-    with pytest.raises(ConfigurationError, match="variable REPORTING_URL, which is not set"):
+    with pytest.raises(ConfigurationError, match="variable REPORTING_URL is not set"):
         run.step(batch, "plain")
     monkeypatch.setenv("REPORTING_URL", target)
     run.settled(batch)

@@ -5,12 +5,12 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from ledger import Pipeline, PostgresSink, TableSource
+from ledger.databases import addresses
 from ledger.errors import ConfigurationError, InputError
 from ledger.settings import Settings
 from ledger.spark.job import Job
-from ledger.store import addresses
+from ledger.store import asking
 from ledger.store.connection import Database
-from ledger.store.queries import asking
 from ledger.store.upgrade import upgrade
 from tests.support import tls
 from tests.support.ledgers import one
@@ -58,7 +58,7 @@ def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
     """Where a server takes nothing but TLS, a whole batch works with verify-full: its ledger, from
     executors, too, its source and its sink; so does the login of queries."""
     address = server.verified("warehouse")
-    engine = sa.create_engine(addresses.parsed(address), poolclass=NullPool)
+    engine = sa.create_engine(addresses.parsed(address, "the warehouse"), poolclass=NullPool)
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE IF EXISTS numbers, evens, ackledger_commit")
         connection.exec_driver_sql(
@@ -77,7 +77,7 @@ def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
     )
     assert tuple(counts) == (5, 5)
     (row,) = asking.answer(secure, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-    assert row.ssl is True
+    assert row["ssl"] is True
 
 
 def test_a_client_certificate(server):

@@ -12,6 +12,7 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, commit, open_run
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.settings import Settings
+from ledger.store import asking
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications
 from ledger.store.queries.batches import Batch
@@ -195,6 +196,11 @@ def rows(database: Database, query: str, **values: Any) -> list[Any]:
     """All rows of a query, as the reader of all, raw text of records included."""
     with database.payload_reader.connect() as connection:
         return list(connection.execute(text(query), values).all())
+
+
+def answered(database: Database, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query as a user asks it."""
+    return [tuple(row.values()) for row in asking.answer(database, query)]
 
 
 def age(database: Database, batch_id: int, seconds: float) -> None:

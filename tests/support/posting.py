@@ -10,10 +10,10 @@ import psycopg2
 from sqlalchemy import text
 
 from ledger.batch.step_runs import Record
+from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.kernel import Fails
 from ledger.deltas.posting import partition, post_fails
 from ledger.store.connection import Database
-from ledger.store.driver_errors import raw_cursor
 
 
 @dataclass(frozen=True)

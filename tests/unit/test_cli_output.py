@@ -21,15 +21,15 @@ from ledger.batch.advice.actions import lines
 from ledger.batch.advice.records import Case, by_cause
 from ledger.batch.checks import Finding, require
 from ledger.batch.explain import Explanation
-from ledger.batch.failures import Failure
 from ledger.cli import app, base, causes, checking, maintaining, progress, records, tables
 from ledger.cli.failing import fail_with
 from ledger.cli.help import PANELS
 from ledger.cli.listing import listed
 from ledger.core.text import quantity
+from ledger.databases import addresses
 from ledger.errors import ConfigurationError
 from ledger.spark.tasks import TaskCount, Tasks, counting, watching
-from ledger.store import addresses
+from ledger.store.queries.reports import Failures
 from scripts import site
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}
@@ -446,7 +446,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
         _mapping={**LONG, "cause": cause, "state": "failed", "records": 3},
     )
     vars(row).update(row._mapping)
-    failure = Failure(12345, "p", row.step, "a reason", "failed", None, 3, 7)
+    failure = Failures(12345, "p", row.step, "a reason", "failed", None, 3, 7)
     (actions,) = by_cause([Case.of(row)])
     wanted = lines(actions)
     assert max(map(len, wanted)) > 80

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from ledger import TableSource
+from ledger.databases.driver_errors import Trouble, translated, trouble_of
 from ledger.errors import (
     ConfigurationError,
     InputError,
@@ -20,7 +21,6 @@ from ledger.errors import (
 from ledger.sinks.postgres.connection import Target
 from ledger.sources.table.connection import ReadFrom
 from ledger.store.connection import Database
-from ledger.store.driver_errors import Trouble, translated, trouble_of
 
 URL = "postgresql+psycopg2://me:secret@127.0.0.1:9/shop"
 LEDGER = Database(URL)

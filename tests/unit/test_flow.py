@@ -1,6 +1,6 @@
 """The graph of a batch as the page draws it."""
 
-from ledger.airflow.pages.flow import flow
+from ledger.batch.pages.flow import flow
 
 TOPOLOGY = [
     {"name": "orders", "kind": "source", "reads": []},

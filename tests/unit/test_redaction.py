@@ -26,6 +26,7 @@ from ledger.core.redaction import (
     texts,
     without,
 )
+from ledger.databases.driver_errors import translated
 from ledger.errors import (
     DeclarationError,
     Failures,
@@ -40,7 +41,6 @@ from ledger.spark.failures import explained
 from ledger.spark.frames import redacted as masking
 from ledger.spark.steps.records import _Telling
 from ledger.store.connection import Database
-from ledger.store.driver_errors import translated
 
 REDACT = Redaction.of(["Email", "name"], b"secret")
 

@@ -42,7 +42,7 @@ def replayed(monkeypatch):
 
     def matching(database, pipeline, batch, chosen):
         asked.append(chosen)
-        return [{"batch_id": 1}]
+        return [SimpleNamespace(batch_id=1)]
 
     def opened(database, settings, pipeline, key, original, chosen):
         asked.append(chosen)

@@ -1,5 +1,6 @@
 """The application: JSON for the pages, and their files. Every route needs a signed-in user."""
 
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -11,8 +12,10 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from fastapi.responses import JSONResponse
 
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
-from ledger.airflow.pages import batches, overview, records
 from ledger.airflow.pages.access import SignedIn
+from ledger.batch.explain import explained
+from ledger.batch.pages import batches, overview
+from ledger.batch.trace import trace
 from ledger.core.run_request import Selection
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
@@ -56,14 +59,14 @@ def _explained(request: Request, exc: Exception) -> Response:
 def get_overview(access: SignedIn) -> dict[str, Any]:
     """All pipelines that the user may see: how they are, what is under way, what waits."""
     database = ledger(READER)
-    return overview.overview(database, access.readable(overview.names(database)))
+    return asdict(overview.overview(database, access.readable(overview.pipelines(database))))
 
 
 @router.get("/api/pipeline")
 def get_pipeline(access: SignedIn, name: Annotated[str, Query(min_length=1)]) -> dict[str, Any]:
     """One pipeline: its latest intervals and batches."""
     access.require(name)
-    return overview.pipeline(ledger(READER), name)
+    return asdict(overview.pipeline(ledger(READER), name))
 
 
 @router.get("/api/run")
@@ -72,9 +75,9 @@ def get_run(
 ) -> dict[str, Any]:
     """The batches that a run of a DAG has opened."""
     access.require(dag_id)
-    found = overview.of_run(ledger(READER), dag_id, run_id)["batches"]
-    readable = access.readable([one["pipeline"] for one in found])
-    return {"batches": [one for one in found if one["pipeline"] in readable]}
+    opened = overview.of_run(ledger(READER), dag_id, run_id)
+    readable = access.readable([batch.pipeline for batch in opened])
+    return {"batches": [asdict(batch) for batch in opened if batch.pipeline in readable]}
 
 
 @router.get("/api/batch")
@@ -85,9 +88,9 @@ def get_batch(access: SignedIn, number: Number) -> dict[str, Any]:
     place = batches.place(ledger(READER), number)
     access.require(place.pipeline)
     # What to do depends on whether the keys of failed records could be read; none is returned.
-    found = batches.batch(ledger(PAYLOAD_READER), number)
+    page = asdict(batches.batch(ledger(PAYLOAD_READER), number))
     may = {"replay": place.dag_id, "accept": ACCEPT_DAG, "release": REPLAY_DAG}
-    return {**found, "may": [what for what, dag_id in may.items() if access.may_run(dag_id)]}
+    return {**page, "may": [what for what, dag_id in may.items() if access.may_run(dag_id)]}
 
 
 @router.get("/api/failed")
@@ -103,7 +106,7 @@ def get_failed(
     """A page of the records that failed in a batch."""
     access.require_records(batches.place(ledger(READER), batch).pipeline)
     chosen = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
-    return batches.failed(ledger(PAYLOAD_READER), batch, chosen)
+    return asdict(batches.failed(ledger(PAYLOAD_READER), batch, chosen))
 
 
 @router.get("/api/replay")
@@ -123,16 +126,17 @@ def get_replay(
         reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted
     )
     # What is forgotten is not replayed, which the table of contents knows.
-    return batches.replay(ledger(PAYLOAD_READER), batch, chosen)
+    return asdict(batches.replay(ledger(PAYLOAD_READER), batch, chosen))
 
 
 @router.get("/api/record")
 def get_record(access: SignedIn, number: Number) -> dict[str, Any]:
     """One record: what it holds, what became of it, what to do."""
-    access.require_records(records.pipeline_of(ledger(READER), number))
-    found = records.record(ledger(PAYLOAD_READER), number)
-    place = batches.place(ledger(READER), found["batch_id"])
-    return {**found, "may": ["replay"] if access.may_run(place.dag_id) else []}
+    access.require_records(batches.pipeline_of_record(ledger(READER), number))
+    # Storage and sources may be out of reach here: by what the ledger holds alone.
+    record = explained(ledger(PAYLOAD_READER), number)
+    place = batches.place(ledger(READER), record.batch_id)
+    return {**asdict(record), "may": ["replay"] if access.may_run(place.dag_id) else []}
 
 
 @router.get("/api/tree")
@@ -142,8 +146,8 @@ def get_tree(
     attempt: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
 ) -> dict[str, Any]:
     """The rows that came of a record, from the files of its batch."""
-    access.require_records(records.pipeline_of(ledger(READER), number))
-    return records.tree(ledger(PAYLOAD_READER), number, attempt)
+    access.require_records(batches.pipeline_of_record(ledger(READER), number))
+    return asdict(trace(ledger(PAYLOAD_READER), number, attempt))
 
 
 @router.get("/static/{version}/{name:path}")

@@ -7,18 +7,16 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import NullPool
 
+from ledger.databases.addresses import shown
+from ledger.databases.connections import engine_of
+from ledger.databases.driver_errors import Report, Trouble, persist, translated
+from ledger.databases.timeouts import LOCK_TIMEOUT
 from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError, WaitedError
-from ledger.store import addresses
-from ledger.store.connection import KEEPALIVES, LOCK_TIMEOUT
-from ledger.store.driver_errors import Report, Trouble, persist, translated
 
 Result = TypeVar("Result")
 
 APPLICATION = "ackledger publisher"
-_DRIVER = "postgresql+psycopg2"
 # Set in the transaction, not when connecting: a pooler such as PgBouncer refuses options.
 _SETTINGS = {
     "timezone": "UTC",
@@ -29,31 +27,6 @@ _SETTINGS = {
 }
 # Where a COPY was. What comes after it is a value, or the whole line.
 _COPY = re.compile(r"^COPY .+?, line \d+(?:, column [^:]+)?", re.MULTILINE)
-_ARGUMENTS = {
-    "application_name": APPLICATION,
-    "connect_timeout": 10,
-    **KEEPALIVES,  # a half-open connection would hold the sink's lock
-}
-
-
-def parsed(url: str) -> sa.URL:
-    """The address of a target. Raises ConfigurationError, which does not quote it, if it is
-    none.
-    """
-    try:
-        made = addresses.parsed(url)
-    except (ArgumentError, ValueError):
-        made = None
-    if made is None or made.get_backend_name() != "postgresql":
-        raise ConfigurationError(
-            f"the url of a PostgreSQL sink is not one such as {_DRIVER}://user@host/database"
-        ) from None
-    return made.set(drivername=_DRIVER)
-
-
-def shown(url: sa.URL) -> str:
-    """The address without its password, for messages."""
-    return addresses.shown(url)
 
 
 def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
@@ -72,22 +45,14 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 
 def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     """As ``transact``, but a database that does not answer is not asked again."""
-    arguments = {name: value for name, value in _ARGUMENTS.items() if name not in url.query}
-    with translated(Target(url)):
-        engine = sa.create_engine(
-            url,
-            poolclass=NullPool,
-            isolation_level="READ COMMITTED",
-            hide_parameters=True,
-            connect_args=arguments,
-        )
-        try:
-            with engine.begin() as connection:
-                settings = [f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items()]
-                connection.exec_driver_sql("; ".join(settings))
-                return work(connection)
-        finally:
-            engine.dispose()
+    with (
+        translated(Target(url)),
+        engine_of(url, APPLICATION, isolation_level="READ COMMITTED") as engine,
+        engine.begin() as connection,
+    ):
+        settings = [f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items()]
+        connection.exec_driver_sql("; ".join(settings))
+        return work(connection)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,15 @@
 """What is declared of a table in PostgreSQL, and which database it is in."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ledger.errors import ConfigurationError, DeclarationError
+from ledger.errors import DeclarationError
 from ledger.settings import Settings
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
 
 LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
 
 Mode = Literal["append", "upsert", "replace_interval"]
-_FROM_ENVIRONMENT = "env:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +46,9 @@ class TableSink(_TableOptions):
         """The URL, less user, password and options, and the table: what lineage names it by."""
         from sqlalchemy.engine import URL
 
-        from ledger.sinks.postgres.connection import parsed
+        from ledger.databases.addresses import resolved
 
-        url = parsed(address(self.url, self.table))
+        url = resolved(self.url, f"the sink of table {self.table!r}")
         bare = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
         return f"{bare}#{self.table}"
 
@@ -81,16 +79,3 @@ class TableSink(_TableOptions):
                 f"sink of {self.table!r}: a key goes with mode='upsert' and upsert with a key; "
                 f"found mode={self.mode!r}, key={self.key!r}"
             )
-
-
-def address(url: str, sink: str) -> str:
-    """The URL, or the one that an environment variable holds."""
-    if not url.startswith(_FROM_ENVIRONMENT):
-        return url
-    name = url.removeprefix(_FROM_ENVIRONMENT)
-    if name not in os.environ:
-        raise ConfigurationError(
-            f"sink {sink!r} takes its URL from the environment variable {name}, which is not set: "
-            "set it to postgresql+psycopg2://user@host/database where the sink's tasks run"
-        )
-    return os.environ[name]

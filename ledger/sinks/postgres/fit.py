@@ -6,9 +6,10 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy.types import TypeEngine
 
+from ledger.databases.identifiers import quoted
 from ledger.errors import StageError
 from ledger.sinks.postgres.declared import LONGEST_NAME
-from ledger.sinks.postgres.table import BATCH, Place, TargetColumn, TargetTable, quoted, type_name
+from ledger.sinks.postgres.table import BATCH, Place, TargetColumn, TargetTable, type_name
 from ledger.sinks.postgres.trial import RECORDS, ROW
 from ledger.sinks.postgres.types import column_type, fits
 

@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
 from ledger.core.text import quantity
+from ledger.databases.driver_errors import code_of, first_line
+from ledger.databases.identifiers import literal_name, quoted
 from ledger.errors import StageError
 from ledger.sinks.base import Delivery
-from ledger.sinks.postgres.table import BATCH, STAGE, Place, literal_name, quoted
-from ledger.store.driver_errors import code_of, first_line
+from ledger.sinks.postgres.table import BATCH, STAGE, Place
 
 _VIOLATED = ("23503", "23001")  # SQLSTATE; the second of ON DELETE RESTRICT
 _MOST = 5  # values of a key that a message shows

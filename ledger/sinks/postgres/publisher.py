@@ -21,12 +21,13 @@ import pyarrow as pa
 from sqlalchemy import Connection, Table
 
 from ledger.core.probes import reached
+from ledger.databases.addresses import postgresql, resolved
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
 from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.postgres import foreign_keys
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
-from ledger.sinks.postgres.connection import once, parsed, transact
+from ledger.sinks.postgres.connection import once, transact
 from ledger.sinks.postgres.copy_text import to_csv
 from ledger.sinks.postgres.declared import Mode
 from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
@@ -50,7 +51,8 @@ class PostgresPublisher:
     def __init__(
         self, url: str, table: str, *, key: tuple[str, ...], mode: Mode, staging_root: str
     ):
-        self._url = parsed(url)
+        what = f"the sink of table {table!r}"
+        self._url = postgresql(resolved(url, what), f"the url of {what}")
         self._table = table
         self._key = key
         self._mode = mode

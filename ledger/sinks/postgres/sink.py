@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ledger.settings import Settings
 from ledger.sinks.base import Publisher
-from ledger.sinks.postgres.declared import TableSink, address
+from ledger.sinks.postgres.declared import TableSink
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class PostgresSink(TableSink):
         from ledger.sinks.postgres.publisher import PostgresPublisher
 
         return PostgresPublisher(
-            address(self.url, name),
+            self.url,
             self.table,
             key=self.key,
             mode=self.mode,

@@ -8,20 +8,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.exc import OperationalError
 
+from ledger.databases.driver_errors import Trouble, raw_cursor, trouble_of
+from ledger.databases.identifiers import PLAIN, literal_name, quoted
 from ledger.errors import ConfigurationError, NotReadyError
-from ledger.store.driver_errors import Trouble, raw_cursor, trouble_of
 
 RECORD = "ackledger_commit"
 BATCH = "ackledger_batch"
 STAGE = "ackledger_stage"  # of this transaction alone, in pg_temp
 TURN_SECONDS = 600  # how long to wait for other publishes into the table
 CHUNK_BYTES = 1 << 18  # handed to the connection at once
-
-# Of no driver: it does not double percent signs.
-_PLAIN: sa.Dialect = PGDialect()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -65,19 +62,9 @@ class TargetTable:
     unique: frozenset[frozenset[str]]
 
 
-def quoted(name: str) -> str:
-    """An identifier as one writes it, in quotes if it needs them."""
-    return str(_PLAIN.identifier_preparer.quote(name))
-
-
-def literal_name(name: str) -> str:
-    """An identifier in quotes, whatever it is."""
-    return str(_PLAIN.identifier_preparer.quote_identifier(name))
-
-
 def type_name(kind: sa.types.TypeEngine[Any]) -> str:
     """A type as one declares it."""
-    return str(kind.compile(_PLAIN)).lower()
+    return str(kind.compile(PLAIN)).lower()
 
 
 def find_place(connection: Connection, table: str) -> Place:

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
-from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, Place, add_columns, literal_name, quoted
-from ledger.store.driver_errors import code_of, first_line, raw_cursor
+from ledger.databases.driver_errors import code_of, first_line, raw_cursor
+from ledger.databases.identifiers import literal_name, quoted
+from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, Place, add_columns
 
 TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
 ROW = "ackledger_row"

@@ -9,16 +9,15 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import NoSuchModuleError, NoSuchTableError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import NoSuchTableError
 
-from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
+from ledger.databases.connections import engine_of
+from ledger.databases.driver_errors import Report, Trouble, translated
+from ledger.errors import InputError, LedgerError, UnavailableError
 from ledger.sources.table.source import TableSource
-from ledger.store.driver_errors import Report, Trouble, translated
 
 # Sessions of this name only read, and need not be waited for.
 APPLICATION = "ackledger table source"
-CONNECT_SECONDS = 10
 LOCK_SECONDS = 30
 
 
@@ -58,26 +57,15 @@ def connected(source: TableSource, *, stream: bool = False) -> Iterator[Connecti
     text. Raises InputError when the database refuses the source, UnavailableError when it does
     not answer.
     """
-    url = source.address
     with translated(ReadFrom(source)):
         _require_file(source)
-        try:
-            engine = sa.create_engine(
-                url, poolclass=NullPool, hide_parameters=True, connect_args=_arguments(url)
-            )
-        except (NoSuchModuleError, ImportError) as exc:
-            raise ConfigurationError(
-                f"{source.shown}: no driver for {url.drivername}: install its package"
-            ) from exc
-        try:
+        with engine_of(source.address, APPLICATION) as engine:
             if stream:
                 event.listen(engine, "connect", _lenient)
             with engine.connect() as connection:
                 if stream and engine.dialect.name == "postgresql":
                     connection = connection.execution_options(postgresql_readonly=True)
                 yield connection
-        finally:
-            engine.dispose()
 
 
 @contextmanager
@@ -113,16 +101,6 @@ def find_table(
         frozenset(column["name"] for column in found if not column.get("nullable", True)),
         typed=connection.dialect.name != "sqlite",
     )
-
-
-def _arguments(url: sa.URL) -> dict[str, Any]:
-    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in (
-        "psycopg2",
-        "psycopg",
-    ):
-        return {}
-    timeout = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_SECONDS}
-    return {"application_name": APPLICATION, **timeout}
 
 
 def _require_file(source: TableSource) -> None:

@@ -1,21 +1,17 @@
 """The declaration of a table that is read by a cursor."""
 
-import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError
 
 from ledger.core.durations import seconds
+from ledger.databases import addresses
 from ledger.errors import ConfigurationError, DeclarationError
-from ledger.store import addresses
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_FROM_ENVIRONMENT = "env:"
 
 
 @dataclass(frozen=True)
@@ -53,10 +49,11 @@ class TableSource(_TableOptions, _Table):
         _require_text("url", self.url, "an SQLAlchemy URL or env:NAME")
         _require_text("table", self.table, "a name such as orders or shop.orders")
         _require_text("cursor", self.cursor, "a column that grows with every insert")
-        if self.url.startswith(_FROM_ENVIRONMENT):
-            _require_text("url", self.url.removeprefix(_FROM_ENVIRONMENT), "a name after env:")
+        variable = addresses.variable_of(self.url)
+        if variable is None:
+            addresses.parsed(self.url, f"the url of table {self.table!r}", DeclarationError)
         else:
-            _parsed(self.url, DeclarationError, f"the url of table {self.table!r}")
+            _require_text("url", variable, "a name after env:")
         if not all(self.table.split(".")) or self.table.count(".") > 1:
             raise DeclarationError(f"table {self.table!r}: expected a name or schema.table")
         if isinstance(self.schema, str):
@@ -85,15 +82,7 @@ class TableSource(_TableOptions, _Table):
 
         Raises ConfigurationError when the environment variable is not set or holds no URL.
         """
-        if not self.url.startswith(_FROM_ENVIRONMENT):
-            return addresses.parsed(self.url)
-        name = self.url.removeprefix(_FROM_ENVIRONMENT)
-        if not os.environ.get(name):
-            raise ConfigurationError(
-                f"environment variable {name} is not set: expected the URL of the database of "
-                f"table {self.table!r}"
-            )
-        return _parsed(os.environ[name], ConfigurationError, f"environment variable {name}")
+        return addresses.resolved(self.url, f"table {self.table!r}")
 
     @property
     def shown(self) -> str:
@@ -135,13 +124,3 @@ def _require_text(name: str, value: object, expected: str) -> None:
         # A url is not published, whatever it is: it may hold a password.
         found = "" if name == "url" else f", found {value!r}"
         raise DeclarationError(f"{name} of a TableSource: expected {expected}{found}")
-
-
-def _parsed(url: str, error: type[ConfigurationError | DeclarationError], what: str) -> URL:
-    """The URL; the driver's own words about a bad one are left out, as they may quote it."""
-    try:
-        return addresses.parsed(url)
-    except (ArgumentError, ValueError):
-        raise error(
-            f"{what} is not a URL such as postgresql+psycopg2://user@host/database"
-        ) from None

@@ -9,13 +9,13 @@ from sqlalchemy import Connection
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.text import quantity
+from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import Deltas, Fails
 from ledger.deltas.portions import Folded
 from ledger.deltas.posting import Posted
 from ledger.deltas.stored import Seen
-from ledger.store.driver_errors import raw_cursor
 
 
 @dataclass(frozen=True)

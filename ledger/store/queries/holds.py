@@ -3,13 +3,16 @@ of their failures, which is kept while the batch is on hold.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.queries.pages import PAGE
-from ledger.store.queries.payloads import conditions_sql, copy_content
+from ledger.store.queries.pages import PAGE, ListedRecord
+from ledger.store.queries.payloads import FailedRecord, conditions_sql, copy_content
+from ledger.store.queries.reports import Failures
+from ledger.store.queries.rows import all_of
 
 REASONS = 100  # by source and step; rarer ones are counted together
 ON_HOLD = "on hold"  # the status of records that would fail
@@ -111,17 +114,37 @@ def insert(
     connection.execute(statement, keys)
 
 
-def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """What batches on hold would record, most records first: as ``reports.failures``, and source.
-    ``chosen``: as there; left out: any."""
+@dataclass(frozen=True)
+class WouldFail:
+    """Records that would fail if their batch, which is on hold, were settled."""
+
+    source: str
+    step: str
+    reason: str
+    records: int
+
+
+def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[Failures]:
+    """What batches on hold would record, most records first. ``chosen``: as for
+    ``reports.failures``; left out: any."""
     statement = text(f"""
-        SELECT h.batch_id, p.name AS pipeline, h.source, h.step, h.reason, h.records,
+        SELECT h.batch_id, p.name AS pipeline, h.step, h.reason, h.records,
                '{ON_HOLD}' AS status, NULL AS accepted_by,
                (SELECT min(s.message_id) FROM hold_sample s
                 WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
         {_OF_BATCHES} ORDER BY h.batch_id, h.number
     """)
-    return connection.execute(statement, {**_ANY, **chosen}).all()
+    return all_of(Failures, connection.execute(statement, {**_ANY, **chosen}))
+
+
+def preview(connection: Connection, batch_id: int) -> list[WouldFail]:
+    """What a batch would record, most records first; nothing unless it is on hold."""
+    statement = text("""
+        SELECT h.source, h.step, h.reason, h.records
+        FROM hold_failure h JOIN batch b USING (batch_id)
+        WHERE h.batch_id = :id AND b.status = 'held' ORDER BY h.number
+    """)
+    return all_of(WouldFail, connection.execute(statement, {"id": batch_id}))
 
 
 _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
@@ -144,7 +167,7 @@ def sample(
     chosen: Mapping[str, Any],
     conditions: Sequence[Comparison],
     limit: int | None,
-) -> Sequence[Row[Any]]:
+) -> list[FailedRecord]:
     """Records of batches on hold that would fail, as ``payloads.records`` has failed ones; of each
     batch those that its preview has."""
     where, keys = conditions_sql(conditions)
@@ -155,7 +178,8 @@ def sample(
                 WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
         {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit
     """)
-    return connection.execute(statement, {**_ANY, **chosen, **keys, "limit": limit}).all()
+    keys = {**_ANY, **chosen, **keys, "limit": limit}
+    return all_of(FailedRecord, connection.execute(statement, keys))
 
 
 def page(
@@ -166,10 +190,9 @@ def page(
     reason: str | None = None,
     search: str | None = None,
     after: int = 0,
-) -> Sequence[Row[Any]]:
+) -> list[ListedRecord]:
     """Sampled records of a batch on hold in order of their roots after ``after``; one more than a
-    page, if there are more: root_id, message_id, source, step, reason, key (as text), beginning
-    (of its content). ``search``: as of ``pages.records``.
+    page, if there are more. ``search``: as of ``pages.records``.
     """
     statement = text("""
         SELECT f.root_id, f.message_id, h.source, h.step, h.reason, f.key::text AS key,
@@ -185,7 +208,8 @@ def page(
         ORDER BY f.root_id LIMIT :limit
     """)
     keys = {"batch_id": batch_id, "step": step, "reason": reason, "search": search or None}
-    return connection.execute(statement, {**keys, "after": after, "limit": PAGE + 1}).all()
+    keys |= {"after": after, "limit": PAGE + 1}
+    return all_of(ListedRecord, connection.execute(statement, keys))
 
 
 def record(connection: Connection, number: int) -> Row[Any] | None:

@@ -3,44 +3,69 @@ lost, and what the steps of a batch have read and written.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import all_of
 
 
-def backlog(connection: Connection) -> Sequence[Row[Any]]:
-    """For each pipeline: open_batches, held_batches, pending_records; oldest_pending_seconds, the
-    age of its oldest undecided batch; age_ratio, the greatest age of an open batch as a share of
-    the pipeline's greatest; 0 where there is none.
+@dataclass(frozen=True)
+class Measures:
+    """What a pipeline has open, and what it has lost; 0 where there is nothing.
+
+    ``oldest_pending_seconds``: age of its oldest undecided batch; ``age_ratio``: the greatest age
+    of an open batch as a share of the pipeline's greatest. ``failed_records``: failed or being
+    replayed; ``quarantined_records``: that nobody has accepted; those of a batch that another
+    replaced are its business. ``overdue_batches``: how many of the batches asked about it has.
     """
-    statement = text("""
-        SELECT p.name AS pipeline,
-               count(*) FILTER (WHERE b.status = 'open') AS open_batches,
-               count(*) FILTER (WHERE b.status = 'held') AS held_batches,
-               coalesce(sum(s.roots), 0)::bigint AS pending_records,
-               coalesce(max(a.seconds), 0)::float AS oldest_pending_seconds,
-               coalesce(max(a.seconds / p.max_batch_age_seconds) FILTER (WHERE b.status = 'open'),
-                        0)::float AS age_ratio
-        FROM pipeline p
-        LEFT JOIN batch b ON b.pipeline_id = p.pipeline_id AND b.status IN ('open', 'held')
-        LEFT JOIN LATERAL (
-          SELECT sum(roots) AS roots FROM batch_source WHERE batch_id = b.batch_id
-        ) s ON true
-        LEFT JOIN LATERAL (
-          SELECT extract(epoch FROM clock_timestamp() - b.opened_at)::float AS seconds
-        ) a ON true
-        GROUP BY p.name ORDER BY p.name
-    """)
-    return connection.execute(statement).all()
+
+    pipeline: str
+    open_batches: int
+    held_batches: int
+    pending_records: int
+    oldest_pending_seconds: float
+    age_ratio: float
+    failed_records: int
+    quarantined_records: int
+    overdue_batches: int
 
 
-def lost_records(connection: Connection) -> Sequence[Row[Any]]:
-    """For each pipeline: failed_records, failed or being replayed; quarantined_records, that nobody
-    has accepted. Those of a batch that another one replaced are its business.
-    """
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of a step's newest run. ``path``: what a source has read."""
+
+    step: str
+    kind: str
+    step_run_id: int
+    input_rows: int | None
+    output_rows: int | None
+    failed_rows: int | None
+    path: str | None
+    dropped_rows: int
+
+
+def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measures]:
+    """Of every pipeline, by name. ``overdue``: batches of which something is left to be done."""
     statement = text("""
-        WITH lost AS (
+        WITH backlog AS (
+          SELECT b.pipeline_id,
+                 count(*) FILTER (WHERE b.status = 'open') AS open,
+                 count(*) FILTER (WHERE b.status = 'held') AS held,
+                 sum(s.roots) AS records,
+                 max(a.seconds) AS oldest,
+                 max(a.seconds / p.max_batch_age_seconds) FILTER (WHERE b.status = 'open') AS ratio
+          FROM batch b
+          JOIN pipeline p USING (pipeline_id)
+          LEFT JOIN LATERAL (
+            SELECT sum(roots) AS roots FROM batch_source WHERE batch_id = b.batch_id
+          ) s ON true
+          CROSS JOIN LATERAL (
+            SELECT extract(epoch FROM clock_timestamp() - b.opened_at)::float AS seconds
+          ) a
+          WHERE b.status IN ('open', 'held') GROUP BY b.pipeline_id
+        ), failed AS (
           SELECT original_batch_id AS batch_id,
                  count(*) FILTER (WHERE status <> 'quarantined') AS failed,
                  count(*) FILTER (WHERE status = 'quarantined') AS quarantined
@@ -53,30 +78,29 @@ def lost_records(connection: Connection) -> Sequence[Row[Any]]:
           JOIN failed_message m ON m.message_id = r.message_id AND m.root_id = a.root_id
                                AND m.status = 'quarantined'
           GROUP BY m.original_batch_id
+        ), lost AS (
+          SELECT b.pipeline_id, sum(f.failed) AS failed,
+                 sum(f.quarantined - coalesce(a.records, 0)) AS quarantined
+          FROM failed f JOIN batch b ON b.batch_id = f.batch_id AND b.status <> 'superseded'
+          LEFT JOIN accepted a ON a.batch_id = f.batch_id GROUP BY b.pipeline_id
+        ), overdue AS (
+          SELECT pipeline_id, count(*) AS batches FROM batch
+          WHERE batch_id = ANY (cast(:overdue AS bigint[])) GROUP BY pipeline_id
         )
-        SELECT p.name AS pipeline, coalesce(sum(l.failed), 0)::bigint AS failed_records,
-               coalesce(sum(l.quarantined - coalesce(a.records, 0)), 0)::bigint
-                 AS quarantined_records
+        SELECT p.name AS pipeline, coalesce(o.open, 0) AS open_batches,
+               coalesce(o.held, 0) AS held_batches,
+               coalesce(o.records, 0)::bigint AS pending_records,
+               coalesce(o.oldest, 0)::float AS oldest_pending_seconds,
+               coalesce(o.ratio, 0)::float AS age_ratio,
+               coalesce(l.failed, 0)::bigint AS failed_records,
+               coalesce(l.quarantined, 0)::bigint AS quarantined_records,
+               coalesce(d.batches, 0) AS overdue_batches
         FROM pipeline p
-        LEFT JOIN (
-          lost l JOIN batch b ON b.batch_id = l.batch_id AND b.status <> 'superseded'
-          LEFT JOIN accepted a ON a.batch_id = l.batch_id
-        ) ON b.pipeline_id = p.pipeline_id
-        GROUP BY p.name ORDER BY p.name
+        LEFT JOIN backlog o USING (pipeline_id)
+        LEFT JOIN lost l USING (pipeline_id)
+        LEFT JOIN overdue d USING (pipeline_id) ORDER BY p.name
     """)
-    return connection.execute(statement).all()
-
-
-def overdue_batches(connection: Connection, batch_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """For each pipeline: overdue_batches, how many of these batches are its own."""
-    statement = text("""
-        SELECT p.name AS pipeline, count(b.batch_id) AS overdue_batches
-        FROM pipeline p
-        LEFT JOIN batch b ON b.pipeline_id = p.pipeline_id
-                         AND b.batch_id = ANY(cast(:ids AS bigint[]))
-        GROUP BY p.name ORDER BY p.name
-    """)
-    return connection.execute(statement, {"ids": list(batch_ids)}).all()
+    return all_of(Measures, connection.execute(statement, {"overdue": list(overdue)}))
 
 
 def batch_of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> int | None:
@@ -110,10 +134,8 @@ def quarantined_by_batch(
     return {row.batch_id: row.records for row in connection.execute(statement, keys)}
 
 
-def rows_of_steps(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """The newest run of each step of a batch, in order: step, kind, step_run_id, input_rows,
-    output_rows, dropped_rows, failed_rows, and path, what a source has read.
-    """
+def rows_of_steps(connection: Connection, batch_id: int) -> list[StepRows]:
+    """The newest run of each step of a batch, in order."""
     statement = text("""
         SELECT p.step, p.kind, p.step_run_id, p.input_rows, p.output_rows, p.failed_rows, s.path,
                coalesce(d.records, 0)::bigint AS dropped_rows
@@ -124,4 +146,4 @@ def rows_of_steps(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
         ) d ON true
         WHERE p.batch_id = :id ORDER BY p.number
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(StepRows, connection.execute(statement, {"id": batch_id}))

@@ -3,9 +3,13 @@ limited.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.reports import Counts
+from ledger.store.queries.rows import all_of, first_of, one_of
 
 RECENT = 60  # batches of a timeline
 INTERVALS = 400  # batches of a calendar: a year of days
@@ -15,8 +19,126 @@ REASONS = 500  # failures, or drops, of a batch by step and reason
 FAMILY = 100  # replays of a batch
 LONGEST = "20s"  # of a search
 
-# A batch as ``batch_status`` has it, with its pipeline's policy, what it has left to publish, how
-# many of its records failed at its own settlement, and the batch that reads its interval instead.
+
+@dataclass(frozen=True)
+class ListedBatch(Counts):
+    """A batch with its pipeline's policy. ``unpublished``: something of it is left to publish.
+    ``failed_at_settlement``: records. ``replaced_by``: the batch that reads its interval instead.
+    """
+
+    tolerate: float
+    deadline: datetime
+    unpublished: bool
+    failed_at_settlement: int | None
+    replaced_by: int | None
+
+
+@dataclass(frozen=True)
+class Committed:
+    """How many of a batch's steps are committed, but for those that follow the settlement."""
+
+    batch_id: int
+    committed: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Whose a batch is. ``dag_id``: the DAG whose runs replay it; the pipeline's for batches of
+    the command line.
+    """
+
+    pipeline: str
+    dag_id: str
+
+
+@dataclass(frozen=True)
+class FollowedStep:
+    """A step after the settlement that has run in another batch of the family."""
+
+    step: str
+    batch_id: int
+    state: str
+    output_rows: int | None
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Records that a step dropped on purpose."""
+
+    step: str
+    reason: str
+    records: int
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A row of ``sink_publication``."""
+
+    batch_id: int
+    pipeline: str
+    sink: str
+    step_run_id: int
+    state: str
+    decided_at: datetime
+    published_at: datetime | None
+    replaced_at: datetime | None
+    rows: int | None
+    withheld_rows: int | None
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Records that failed in a batch at a step. ``reason``: None: all of their source.
+    ``failed``: still, or being replayed. ``accepted``: of the quarantined. ``groups``: how many
+    there are without the limit.
+    """
+
+    step: str
+    source: str
+    reason: str | None
+    records: int
+    failed: int
+    quarantined: int
+    accepted: int
+    recovered: int
+    groups: int
+
+    @property
+    def missing(self) -> int:
+        """Of the records, those that are missing now."""
+        return self.failed + self.quarantined - self.accepted
+
+
+@dataclass(frozen=True)
+class NotDue:
+    """Failed records of an original that a replay does not take now. ``replaying``: another one
+    has them; ``kept_back``: with their unit; ``later``: they wait, the first until ``not_before``.
+    """
+
+    replaying: int
+    kept_back: int
+    later: int
+    not_before: datetime | None
+
+
+@dataclass(frozen=True)
+class ListedRecord:
+    """A record that failed in a batch. ``key``: as text; ``beginning``: of its content. ``status``
+    and ``attempts``: None for one of a batch on hold.
+    """
+
+    root_id: int
+    message_id: int
+    source: str
+    step: str
+    reason: str
+    key: str | None
+    beginning: str | None
+    status: str | None = None
+    attempts: int | None = None
+
+
 _BATCHES = """
     SELECT s.*, p.tolerate,
            s.opened_at + make_interval(secs => p.max_batch_age_seconds) AS deadline,
@@ -36,16 +158,9 @@ def limit_time(connection: Connection) -> None:
     connection.execute(text(f"SET LOCAL statement_timeout = '{LONGEST}'"))
 
 
-def names(connection: Connection) -> list[str]:
-    """All pipelines."""
-    return list(connection.execute(text("SELECT name FROM pipeline ORDER BY name")).scalars())
-
-
-def batches(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """These batches, newest first: the columns of ``batch_status``, tolerate, deadline,
-    unpublished, failed_at_settlement, replaced_by.
-    """
-    return connection.execute(text(_BATCHES), {"ids": list(ids)}).all()
+def batches(connection: Connection, ids: Sequence[int]) -> list[ListedBatch]:
+    """These batches, newest first."""
+    return all_of(ListedBatch, connection.execute(text(_BATCHES), {"ids": list(ids)}))
 
 
 def latest(connection: Connection, pipelines: Sequence[str]) -> list[int]:
@@ -136,10 +251,8 @@ _WAITING = (
 )
 
 
-def progress(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """How many steps of each batch are committed: batch_id, committed, steps; but for those that
-    follow the settlement.
-    """
+def progress(connection: Connection, ids: Sequence[int]) -> list[Committed]:
+    """How far each of these batches is."""
     statement = text("""
         SELECT s.batch_id, count(r.step_run_id) AS committed, count(*) AS steps
         FROM batch_step s
@@ -147,7 +260,7 @@ def progress(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:
           ON r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'
         WHERE s.batch_id = ANY (cast(:ids AS bigint[])) AND NOT s.after GROUP BY s.batch_id
     """)
-    return connection.execute(statement, {"ids": list(ids)}).all()
+    return all_of(Committed, connection.execute(statement, {"ids": list(ids)}))
 
 
 def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[int]:
@@ -161,14 +274,14 @@ def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[
     )
 
 
-def place(connection: Connection, batch_id: int) -> Row[Any] | None:
-    """Whose a batch is: pipeline, dag_id, of its original; None: there is no such batch."""
+def place(connection: Connection, batch_id: int) -> Place | None:
+    """Whose a batch is, by its original; None: there is no such batch."""
     statement = text("""
-        SELECT p.name AS pipeline, o.dag_id FROM batch b
+        SELECT p.name AS pipeline, coalesce(nullif(o.dag_id, ''), p.name) AS dag_id FROM batch b
         JOIN batch o ON o.batch_id = b.family_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id WHERE b.batch_id = :id
     """)
-    return connection.execute(statement, {"id": batch_id}).first()
+    return first_of(Place, connection.execute(statement, {"id": batch_id}))
 
 
 def pipeline_of_record(connection: Connection, number: int) -> str | None:
@@ -190,9 +303,9 @@ def family(connection: Connection, batch_id: int) -> list[int]:
     return list(connection.execute(statement, {"id": batch_id, "limit": FAMILY + 1}).scalars())
 
 
-def followed(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+def followed(connection: Connection, batch_id: int) -> list[FollowedStep]:
     """The steps after the settlement that have run in other batches of a batch's family, each as of
-    the latest: step, batch_id, state, output_rows.
+    the latest.
     """
     statement = text("""
         SELECT DISTINCT ON (s.name) s.name AS step, r.batch_id, r.state, r.output_rows
@@ -202,30 +315,27 @@ def followed(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
         JOIN step_run r ON r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'
         WHERE b.batch_id = :id ORDER BY s.name, r.step_run_id DESC
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(FollowedStep, connection.execute(statement, {"id": batch_id}))
 
 
-def drops(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """What the steps of a batch dropped on purpose, most first: step, reason, records."""
+def drops(connection: Connection, batch_id: int) -> list[Dropped]:
+    """What the steps of a batch dropped on purpose, most first."""
     statement = text("""
         SELECT step, reason, records FROM step_drops WHERE batch_id = :id
         ORDER BY records DESC, step, reason LIMIT :limit
     """)
-    return connection.execute(statement, {"id": batch_id, "limit": REASONS}).all()
+    return all_of(Dropped, connection.execute(statement, {"id": batch_id, "limit": REASONS}))
 
 
-def published(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """What the sinks have published of a batch, as ``sink_publication`` has it."""
+def published(connection: Connection, batch_id: int) -> list[Publication]:
+    """What the sinks have published of a batch."""
     statement = text("SELECT * FROM sink_publication WHERE batch_id = :id ORDER BY step_run_id")
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(Publication, connection.execute(statement, {"id": batch_id}))
 
 
-def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Where and why records failed in a batch, most first: step, source, reason, records, failed
-    (still, or being replayed), quarantined, accepted (of these), recovered, groups (how many rows
-    there are without the limit).
-    And, without limit, how many records of each source failed at each step: of these rows the
-    reason is None. One statement, for it reads all failures of the batch.
+def failures(connection: Connection, batch_id: int) -> list[FailureGroup]:
+    """Where and why records failed in a batch, most first. And, without limit, how many records of
+    each source failed at each step. One statement, for it reads all failures of the batch.
     """
     statement = text("""
         WITH counted AS MATERIALIZED (
@@ -248,13 +358,11 @@ def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
           ORDER BY records DESC, step, source, reason LIMIT :limit
         )
     """)
-    return connection.execute(statement, {"id": batch_id, "limit": REASONS}).all()
+    return all_of(FailureGroup, connection.execute(statement, {"id": batch_id, "limit": REASONS}))
 
 
-def not_due(connection: Connection, original_batch_id: int) -> Row[Any]:
-    """Failed records of an original that a replay does not take now: replaying (another one has
-    them), kept_back (with their unit), later (they wait), not_before (until when, the first).
-    """
+def not_due(connection: Connection, original_batch_id: int) -> NotDue:
+    """Failed records of an original that a replay does not take now."""
     statement = text("""
         SELECT count(*) FILTER (WHERE status = 'replaying') AS replaying,
                count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS kept_back,
@@ -264,7 +372,7 @@ def not_due(connection: Connection, original_batch_id: int) -> Row[Any]:
                  AND not_before < 'infinity') AS not_before
         FROM failed_message WHERE original_batch_id = :id AND status IN ('failed', 'replaying')
     """)
-    return connection.execute(statement, {"id": original_batch_id}).one()
+    return one_of(NotDue, connection.execute(statement, {"id": original_batch_id}))
 
 
 def records(
@@ -276,10 +384,9 @@ def records(
     status: str | None = None,
     search: str | None = None,
     after: int = 0,
-) -> Sequence[Row[Any]]:
+) -> list[ListedRecord]:
     """Records that failed in a batch, in order of their roots after ``after``; one more than a
-    page, if there are more: root_id, message_id, source, step, reason, status, attempts, key
-    (as text), beginning (of its content).
+    page, if there are more.
 
     ``search``: a number of the record, or text in reason or content.
     """
@@ -301,4 +408,4 @@ def records(
     """)
     keys = {"batch_id": batch_id, "after": after, "limit": PAGE + 1}
     given = {"step": step, "reason": reason, "status": status, "search": search or None}
-    return connection.execute(statement, {**keys, **given}).all()
+    return all_of(ListedRecord, connection.execute(statement, {**keys, **given}))

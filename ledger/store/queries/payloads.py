@@ -2,13 +2,15 @@
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.driver_errors import raw_cursor
+from ledger.databases.driver_errors import raw_cursor
 from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH
+from ledger.store.queries.rows import all_of
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
@@ -20,6 +22,36 @@ _CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, so
 CONTENT_MISSING = """
   EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = f.batch_id)
 """
+
+
+@dataclass(frozen=True)
+class FailedRecord:
+    """A failed record with its content. ``batch_id``: its original's. ``layout``: of the source."""
+
+    message_id: int
+    batch_id: int
+    pipeline: str
+    source: str
+    step: str
+    reason: str
+    status: str
+    accepted_by: str | None
+    attempts: int
+    key: Mapping[str, Any] | None
+    source_file: str | None
+    source_row: int | None
+    content: str | None
+    parsed: bool | None
+    layout: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a source's failed records."""
+
+    pipeline: str
+    source: str
+    names: Sequence[str]
 
 
 def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
@@ -191,10 +223,8 @@ def records(
     chosen: Mapping[str, Any],
     conditions: Sequence[Comparison],
     limit: int | None,
-) -> Iterator[Row[Any]]:
-    """Failed and quarantined records that match, by message: message_id, batch_id, pipeline,
-    source, step, reason, status, accepted_by, attempts, key, source_file, source_row, content,
-    parsed, layout (of the source).
+) -> Iterator[FailedRecord]:
+    """Failed and quarantined records that match, by message.
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
     ``messages``: their numbers; ``ever``: also records that were recovered, or whose batch was
@@ -203,7 +233,8 @@ def records(
     where, keys = conditions_sql(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
     found = connection.execution_options(yield_per=_PAGE)
-    return iter(found.execute(statement, {**_ANY, **chosen, **keys, "limit": limit}))
+    rows = found.execute(statement, {**_ANY, **chosen, **keys, "limit": limit})
+    return (FailedRecord(**row._mapping) for row in rows)
 
 
 def count(
@@ -215,10 +246,8 @@ def count(
     return int(connection.execute(statement, {**_ANY, **chosen, **keys}).scalar_one())
 
 
-def fields(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """The fields of failed records by source, of one record each that parsed, if one did:
-    pipeline, source, names.
-    """
+def fields(connection: Connection, chosen: Mapping[str, Any]) -> list[Fields]:
+    """The fields of failed records by source, of one record each that parsed, if one did."""
     statement = text(f"""
         SELECT pipeline, source,
                ARRAY(SELECT jsonb_object_keys(fields) ORDER BY 1) AS names
@@ -226,7 +255,7 @@ def fields(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[An
                      {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
               ORDER BY p.name, m.source, f.parsed DESC) one ORDER BY 1, 2
     """)
-    return connection.execute(statement, {**_ANY, **chosen}).all()
+    return all_of(Fields, connection.execute(statement, {**_ANY, **chosen}))
 
 
 def conditions_sql(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
+
+from ledger.store.queries.rows import all_of, one_of
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
 # ``accepted``, ``kept_back``: those quarantined, given up by a person, or kept back with their
@@ -47,6 +50,56 @@ _MATCHING = f"""
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
 """
+
+
+@dataclass(frozen=True)
+class DueRecords:
+    """Failed records of an original that a replay takes, by step and reason of their last
+    failure.
+    """
+
+    batch_id: int
+    pipeline: str
+    step: str
+    reason: str
+    records: int
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Records that match and that a person gave up, by decision."""
+
+    batch_id: int
+    accepted_by: str
+    accepted_at: datetime
+    reason: str
+    records: int
+
+
+@dataclass(frozen=True)
+class WaitingRecords:
+    """Records of an original that wait for a replay by the options that take them: quarantined (and
+    given up by no person), or due (failed, for one without options).
+    """
+
+    quarantined: int
+    due: int
+
+
+@dataclass(frozen=True)
+class DueCause:
+    """Failed records by step and reason of their last failure. ``unparsed``: they failed at their
+    source. Of these, ``repeated``: their last replay failed as the attempt before it did; ``last``:
+    quarantined if they fail once more, for ``max_replays``.
+    """
+
+    step: str
+    reason: str
+    unparsed: bool
+    records: int
+    repeated: int
+    last: int
+    max_replays: int
 
 
 def _as_found(message: str) -> str:
@@ -248,10 +301,9 @@ def batches_to_replay(
     batch_id: int | None,
     selection: Mapping[str, Any],
     now: datetime,
-) -> Sequence[Row[Any]]:
-    """Settled originals with failed messages that match and are due, by step and reason of their
-    last failure: batch_id, pipeline, step, reason, records. One whose files have expired only by
-    its number, or to be read again.
+) -> list[DueRecords]:
+    """Settled originals with failed messages that match and are due. One whose files have expired
+    only by its number, or to be read again.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records
@@ -260,7 +312,7 @@ def batches_to_replay(
         ORDER BY b.batch_id, records DESC, r.step, r.reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
-    return connection.execute(statement, {**_keys(selection, now), **keys}).all()
+    return all_of(DueRecords, connection.execute(statement, {**_keys(selection, now), **keys}))
 
 
 def left_out(
@@ -269,10 +321,8 @@ def left_out(
     batch_id: int | None,
     selection: Mapping[str, Any],
     now: datetime,
-) -> Sequence[Row[Any]]:
-    """Of the quarantined messages that match, those that a person gave up, by decision: batch_id,
-    accepted_by, accepted_at, reason, records.
-    """
+) -> list[LeftOut]:
+    """Of the quarantined messages that match, those that a person gave up."""
     statement = text(f"""
         SELECT b.batch_id, c.accepted_by, c.accepted_at, c.reason, count(*) AS records
         {_OF_ORIGINALS}
@@ -282,12 +332,11 @@ def left_out(
     """)
     asked = {**selection, "quarantined": False, "accepted": True}
     keys = {"pipeline": pipeline, "batch_id": batch_id}
-    return connection.execute(statement, {**_keys(asked, now), **keys}).all()
+    return all_of(LeftOut, connection.execute(statement, {**_keys(asked, now), **keys}))
 
 
-def waiting_records(connection: Connection, original_batch_id: int) -> Row[Any]:
-    """Records of an original that wait for a replay by the options that take them: quarantined (and
-    given up by no person); due (failed, for one without options)."""
+def waiting_records(connection: Connection, original_batch_id: int) -> WaitingRecords:
+    """Records of an original that wait for a replay."""
     statement = text("""
         SELECT count(*) FILTER (WHERE status = 'quarantined' AND NOT EXISTS (
                  SELECT FROM accepted_root a WHERE a.root_id = m.root_id)) AS quarantined,
@@ -296,17 +345,13 @@ def waiting_records(connection: Connection, original_batch_id: int) -> Row[Any]:
         FROM failed_message m
         WHERE original_batch_id = :id AND status IN ('failed', 'quarantined')
     """)
-    return connection.execute(statement, {"id": original_batch_id}).one()
+    return one_of(WaitingRecords, connection.execute(statement, {"id": original_batch_id}))
 
 
 def causes_to_replay(
     connection: Connection, original_batch_id: int, selection: Mapping[str, Any], now: datetime
-) -> Sequence[Row[Any]]:
-    """The failed messages of an original that match and are due, by step and reason of their last
-    failure, most first: step, reason, records; unparsed: they failed at their source. Of these,
-    ``repeated``: their last replay failed as the attempt before it did; ``last``: quarantined if
-    they fail once more, for ``max_replays``.
-    """
+) -> list[DueCause]:
+    """The failed messages of an original that match and are due, most first."""
     statement = text(f"""
         SELECT r.step, r.reason, r.step = m.source AS unparsed, count(*) AS records,
                count(*) FILTER (WHERE EXISTS (
@@ -322,7 +367,7 @@ def causes_to_replay(
         ORDER BY records DESC, r.step, r.reason
     """)
     keys = {**_keys(selection, now), "batch_id": original_batch_id}
-    return connection.execute(statement, keys).all()
+    return all_of(DueCause, connection.execute(statement, keys))
 
 
 def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:

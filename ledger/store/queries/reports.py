@@ -1,26 +1,88 @@
 """Statements behind the command line's tables; they read the documented views."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
 from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, OF_BATCH, STATE
+from ledger.store.queries.rows import all_of, one_of
 
 
-def batch_counts(connection: Connection, batch_id: int) -> Row[Any]:
+@dataclass(frozen=True)
+class Counts:
+    """One batch's row of ``batch_status``, in the order of its columns."""
+
+    batch_id: int
+    pipeline: str
+    kind: str
+    original_batch_id: int | None
+    status: str
+    interval_start: datetime
+    interval_end: datetime
+    total: int
+    acked: int
+    recovered: int
+    failed: int
+    replaying: int
+    quarantined: int
+    pending: int
+    opened_at: datetime
+    settled_at: datetime | None
+    dag_id: str
+    run_id: str
+    held_reason: str | None
+    superseded: int
+    replaces_batch_id: int | None
+    accepted: int
+    files_expired_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failed records of an original by step, reason and status of their last attempt, and by who
+    gave them up. ``example_record``: the number of one of them.
+    """
+
+    batch_id: int
+    pipeline: str
+    step: str
+    reason: str
+    status: str
+    accepted_by: str | None
+    records: int
+    example_record: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The newest run of a step, as ``step_progress`` has it."""
+
+    step: str
+    kind: str
+    state: str
+    input_rows: int | None
+    output_rows: int | None
+    failed_rows: int | None
+    duplicate_rows: int | None
+    seconds: float
+
+
+def batch_counts(connection: Connection, batch_id: int) -> Counts:
     """One batch's row of ``batch_status``."""
     statement = text("SELECT * FROM batch_status WHERE batch_id = :id")
-    return connection.execute(statement, {"id": batch_id}).one()
+    return one_of(Counts, connection.execute(statement, {"id": batch_id}))
 
 
-def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> Sequence[Row[Any]]:
+def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> list[Counts]:
     """The latest batches of ``batch_status``, newest first."""
     statement = text("""
         SELECT * FROM batch_status WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline
         ORDER BY batch_id DESC LIMIT :limit
     """)
-    return connection.execute(statement, {"pipeline": pipeline, "limit": limit}).all()
+    return all_of(Counts, connection.execute(statement, {"pipeline": pipeline, "limit": limit}))
 
 
 # Of failed messages m, with r their last failure, those that are chosen.
@@ -34,10 +96,8 @@ _CHOSEN = f"""
 """
 
 
-def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Failed messages by original batch, step, reason and status of their last attempt, and by who
-    gave them up, with an example record: batch_id, pipeline, step, reason, status, accepted_by,
-    records, example_record.
+def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[Failures]:
+    """Failed messages by original batch, most records first.
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
     another one replaced counts only where it is asked for: the other has read its records again.
@@ -57,12 +117,12 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
            OR cast(:batch_id AS bigint) IS NOT NULL
         ORDER BY 1, 7 DESC, 3, 4, 6
     """)
-    return connection.execute(statement, dict(chosen)).all()
+    return all_of(Failures, connection.execute(statement, dict(chosen)))
 
 
 def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """Messages that are neither recovered nor given up by a person, by original batch, step, cause
-    and state, as ``advice.Case`` has a case, most first.
+    and state, most first.
 
     ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
@@ -119,7 +179,10 @@ def family(connection: Connection, batch_id: int) -> list[int]:
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 
 
-def step_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """The steps of a batch in order, from ``step_progress``."""
-    statement = text("SELECT * FROM step_progress WHERE batch_id = :id ORDER BY number")
-    return connection.execute(statement, {"id": batch_id}).all()
+def step_table(connection: Connection, batch_id: int) -> list[Progress]:
+    """The steps of a batch that have run, in order."""
+    statement = text("""
+        SELECT step, kind, state, input_rows, output_rows, failed_rows, duplicate_rows, seconds
+        FROM step_progress WHERE batch_id = :id ORDER BY number
+    """)
+    return all_of(Progress, connection.execute(statement, {"id": batch_id}))

@@ -3,13 +3,15 @@
 docs/decisions/017-one-statement-as-the-reader.md says what stands between a query and the ledger.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
+from ledger.databases.driver_errors import Trouble, code_of, first_line, translated, trouble_of
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.store.connection import (
     OWNER,
@@ -19,7 +21,6 @@ from ledger.store.connection import (
     SQL_LOGIN,
     Database,
 )
-from ledger.store.driver_errors import Trouble, code_of, first_line, translated, trouble_of
 
 _LOGIN = (
     f"Give {SQL_LOGIN} a password (ALTER ROLE {SQL_LOGIN} PASSWORD '...') and a line in the"
@@ -60,8 +61,9 @@ _POWERS = text("""
 """)
 
 
-def answer(database: Database, query: str) -> Sequence[Row[Any]]:
-    """Rows of one query. Nothing that it does outlasts it: the transaction is rolled back.
+def answer(database: Database, query: str) -> list[dict[str, Any]]:
+    """Rows of one query, by the names of its columns. Nothing that it does outlasts it: the
+    transaction is rolled back.
 
     Raises InputError if PostgreSQL refuses the query, or it is not one that returns rows;
     ConfigurationError if there is no login that can only read.
@@ -73,13 +75,24 @@ def answer(database: Database, query: str) -> Sequence[Row[Any]]:
     with _session(database) as connection:
         try:
             connection.exec_driver_sql(_OPEN.format(digits=digits))
-            return connection.exec_driver_sql("FETCH ALL FROM answer").all()
+            rows = connection.exec_driver_sql("FETCH ALL FROM answer").all()
         except DBAPIError as exc:
             raise _refused(exc) from exc
         except (ValueError, OverflowError) as exc:  # the driver's: a date before the year 1, say
             raise InputError(
                 f"a value of the answer cannot be read: {exc}. Cast its column to text"
             ) from exc
+    return [_named(row) for row in rows]
+
+
+def _named(row: Row[Any]) -> dict[str, Any]:
+    """A row by its columns' names, of which a repeated one is numbered: count, count_2."""
+    columns: dict[str, Any] = {}
+    for name, value in zip(row._fields, row, strict=True):
+        numbered = (f"{name}_{number}" for number in count(2))
+        free = name if name not in columns else next(n for n in numbered if n not in columns)
+        columns[free] = value
+    return columns
 
 
 @contextmanager

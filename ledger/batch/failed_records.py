@@ -1,0 +1,142 @@
+"""Failed records one by one: those that a selection and conditions on their fields name, and those
+that would fail of batches on hold.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from ledger.batch.filters import require_names
+from ledger.batch.payloads import keep_all
+from ledger.core import conditions
+from ledger.core.conditions import Comparison
+from ledger.errors import InputError, suggestion
+from ledger.store.connection import Database
+from ledger.store.queries import holds, payloads, redactions
+from ledger.store.queries.payloads import FailedRecord, Fields
+
+__all__ = ["FailedRecord"]
+
+Result = TypeVar("Result")
+
+
+def conditions_of(database: Database, pipeline: str | None, where: str | None) -> list[Comparison]:
+    """What --where says; a redacted key is found as well."""
+    redacting = database.transact(lambda c: redactions.of_pipelines(c, pipeline))
+    return conditions.with_pseudonyms(conditions.parse(where), redacting)
+
+
+def failed_records(
+    database: Database, chosen: Mapping[str, Any], where: str | None, limit: int
+) -> tuple[list[FailedRecord], int]:
+    """The first records that are chosen, and how many there are. Raises InputError if there are
+    none, and the ledger knows no such step, field or the like.
+    """
+    parsed = conditions_of(database, chosen["pipeline"], where)
+    keep_all(database, chosen["pipeline"])
+
+    def look(connection: Connection) -> tuple[list[FailedRecord], int]:
+        sampled = holds.sample(connection, chosen, parsed, None)
+        numbers = {row.message_id for row in sampled}
+        rows = payloads.records(connection, chosen, parsed, limit)
+        page = [row for row in rows if row.message_id not in numbers]  # it is on hold by now
+        page += sampled[: limit - len(page)]
+        total = payloads.count(connection, chosen, parsed) + len(numbers)
+        total -= _counted(connection, chosen, parsed, numbers)
+        if not total:
+            require_names(connection, chosen)
+            _require_fields(connection, chosen, parsed)
+        return page, total
+
+    return database.transact(look)
+
+
+def read_failed(
+    database: Database,
+    chosen: Mapping[str, Any],
+    where: str | None,
+    read: Callable[[Iterator[FailedRecord]], Result],
+) -> Result:
+    """What ``read`` returns for all records that are chosen, which are fetched as it takes them.
+    Raises as ``failed_records``.
+    """
+    parsed = conditions_of(database, chosen["pipeline"], where)
+    keep_all(database, chosen["pipeline"])
+
+    def work(connection: Connection) -> Result:
+        if not payloads.count(connection, chosen, parsed):
+            require_names(connection, chosen)
+            _require_fields(connection, chosen, parsed)
+        return read(payloads.records(connection, chosen, parsed, None))
+
+    return database.transact(work)
+
+
+def matching_numbers(database: Database, where: str | None, limit: int) -> tuple[list[int], int]:
+    """The first records that ever failed and that a condition names, and how many there are. Raises
+    InputError if there are none.
+    """
+    parsed, anything = conditions_of(database, None, where), {"ever": True}
+    keep_all(database, None)
+
+    def look(connection: Connection) -> tuple[list[int], int]:
+        numbers = [row.message_id for row in payloads.records(connection, anything, parsed, limit)]
+        total = payloads.count(connection, anything, parsed)
+        sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
+        total += len(sampled) - _counted(connection, anything, parsed, sampled)
+        numbers += sorted(sampled.difference(numbers))[: limit - len(numbers)]
+        if not total:
+            _require_fields(connection, anything, parsed)
+            raise InputError(
+                f"no record that failed has {where}. Of what is acked at once the ledger keeps"
+                " counts alone: look for it in the sinks, or name it by its number"
+            )
+        return numbers, total
+
+    return database.transact(look)
+
+
+def _counted(
+    connection: Connection,
+    chosen: Mapping[str, Any],
+    parsed: Sequence[Comparison],
+    sampled: Collection[int],
+) -> int:
+    """How many records of a preview have failed before, in the batch that is replayed, and match
+    there as well: a record is counted once.
+    """
+    return payloads.count(connection, {**chosen, "messages": list(sampled)}, parsed)
+
+
+def require_fields(
+    database: Database, pipeline: str | None, comparisons: Sequence[Comparison]
+) -> None:
+    """Raise InputError if a condition that fits nothing names a field that no record has that ever
+    failed.
+    """
+    chosen = {"pipeline": pipeline, "ever": True}
+    database.transact(lambda c: _require_fields(c, chosen, comparisons))
+
+
+def _require_fields(
+    connection: Connection, chosen: Mapping[str, Any], comparisons: Iterable[Comparison]
+) -> None:
+    sources = payloads.fields(connection, chosen)
+    names = {name for row in sources for name in row.names}
+    for comparison in comparisons:
+        if names and comparison.name not in names:
+            raise InputError(_unknown_field(comparison.name, sources, names))
+
+
+def _unknown_field(name: str, sources: Sequence[Fields], names: Iterable[str]) -> str:
+    """Which fields there are, and which source has which."""
+    one_pipeline = len({row.pipeline for row in sources}) == 1
+    has = "; ".join(
+        f"{row.source if one_pipeline else f'{row.source} of {row.pipeline}'} has"
+        f" {', '.join(row.names)}"
+        for row in sources
+    )
+    meant = suggestion(name, names)
+    ends = meant if meant.endswith("?") else ""
+    return f"--where names {name!r}, a field of no failed record: {has}{ends}"

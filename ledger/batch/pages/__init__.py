@@ -1,0 +1,1 @@
+"""What the pages show: readings by pipeline, by batch and by record."""

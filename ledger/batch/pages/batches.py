@@ -1,0 +1,210 @@
+"""What the page of a batch has: where its rows went, what is lost, and what can be done."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ledger.batch.pages.flow import flow
+from ledger.batch.pages.overview import PageBatch, page_batches
+from ledger.batch.report import advise
+from ledger.batch.summary import Summary, summarize
+from ledger.core.run_request import Selection
+from ledger.core.states import BatchKind, BatchStatus
+from ledger.errors import InputError, NotReadyError
+from ledger.store.connection import Database
+from ledger.store.queries import batches, holds, pages, replays
+from ledger.store.queries.pages import FailureGroup, ListedRecord, NotDue, Place, Publication
+from ledger.store.queries.replays import DueCause, LeftOut
+
+_GROUPS = 50  # causes that a preview lets a person choose from
+
+
+@dataclass(frozen=True)
+class BatchPage:
+    """``batch``: its counts. ``family``: its original and the latest replays; ``today``: the
+    original's counts, which are those of all. ``outcome``, ``because``, ``commands``, ``waits``:
+    what a run reports. ``steps``, ``edges``: see ``flow``. ``failures``: by step and reason, of
+    ``groups``. ``preview``: of a batch on hold what would fail, by step and reason.
+    ``publications``: by sink. ``can``: which actions make sense.
+    """
+
+    today: PageBatch
+    batch: PageBatch
+    family: list[PageBatch]
+    steps: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
+    failures: list[FailureGroup]
+    groups: int
+    preview: list[dict[str, Any]]
+    publications: list[Publication]
+    can: list[str]
+    outcome: str
+    because: str | None
+    commands: list[list[str | None]]
+    waits: list[str]
+
+
+@dataclass(frozen=True)
+class RecordsPage:
+    """Records that failed in a batch. ``next``: what to ask for after them; None: these are the
+    last.
+    """
+
+    records: list[ListedRecord]
+    next: int | None
+
+
+@dataclass(frozen=True)
+class ReplayPreview:
+    """How many ``records`` of the original ``batch_id`` would be replayed by ``steps``, of those
+    that ``match`` and are due, at most ``limit``; the most by step and reason in ``groups``, and
+    how many ``more`` causes there are. ``by_unit``: acked records may run again with them.
+    ``dag_id`` and ``conf``: the run of Airflow that does it. ``not_due``: failed records of the
+    original that no replay takes now. ``left_out``: of the quarantined ones those that a person
+    gave up.
+    """
+
+    records: int
+    match: int
+    limit: int | None
+    groups: list[DueCause]
+    more: int
+    steps: list[str]
+    by_unit: bool
+    batch_id: int
+    dag_id: str
+    conf: dict[str, Any]
+    left_out: list[LeftOut]
+    not_due: NotDue
+
+
+def place(database: Database, number: int) -> Place:
+    """Whose a batch is. Raises NotReadyError if there is no such batch."""
+    found = database.transact(lambda c: pages.place(c, number))
+    if found is None:
+        raise NotReadyError(f"batch {number} is not in the ledger")
+    return found
+
+
+def pipeline_of_record(database: Database, number: int) -> str:
+    """Raises InputError if there is no such record."""
+    name = database.transact(lambda c: pages.pipeline_of_record(c, number))
+    if name is None:
+        raise InputError(f"record {number} is not in the ledger")
+    return name
+
+
+def batch(database: Database, number: int) -> BatchPage:
+    """The page of a batch. Raises InputError if there is none."""
+    summary = summarize(database, number)
+    advice = advise(summary)
+
+    def work(connection: Connection) -> BatchPage:
+        itself = batches.get_batch(connection, number)
+        family = page_batches(connection, [number, *pages.family(connection, number)])
+        counted = pages.failures(connection, number)
+        failures = [row for row in counted if row.reason is not None]
+        steps, edges = flow(
+            itself.topology,
+            summary.steps,
+            _losses(counted, summary),
+            [asdict(row) for row in pages.drops(connection, number)],
+            {row.step: row.batch_id for row in pages.followed(connection, number)},
+        )
+        return BatchPage(
+            today=family[itself.original_id],
+            batch=family[number],
+            family=list(family.values()),
+            steps=steps,
+            edges=edges,
+            failures=failures,
+            groups=failures[0].groups if failures else 0,
+            preview=list(summary.preview),
+            publications=pages.published(connection, number),
+            can=_can(summary, pages.not_due(connection, itself.original_id).kept_back),
+            outcome=str(summary.outcome),
+            because=advice.because if advice else None,
+            commands=[[action.what, action.command] for action in advice.actions] if advice else [],
+            waits=list(summary.waits),
+        )
+
+    return database.transact(work)
+
+
+def _losses(counted: Sequence[FailureGroup], summary: Summary) -> list[dict[str, Any]]:
+    """Records by step and source with those ``missing`` now; of a batch on hold those that would
+    be.
+    """
+    losses = [{**asdict(row), "missing": row.missing} for row in counted if row.reason is None]
+    return losses + [{**row, "missing": row["records"]} for row in summary.preview]
+
+
+def _can(summary: Summary, kept_back: int) -> list[str]:
+    """Of an original that counts: replay, replay kept back, retry (what is quarantined), accept;
+    release of any batch that too many failures put on hold. A replay's records are its original's.
+    """
+    if summary.preview:
+        return ["release"]
+    if summary.status is not BatchStatus.SETTLED or summary.kind != BatchKind.ORIGINAL:
+        return []
+    found = ["replay"] if summary.roots.failed > kept_back else []
+    found += ["replay kept back"] if kept_back else []
+    return found + (["retry", "accept"] if summary.unaccepted else [])
+
+
+def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> RecordsPage:
+    """A page of records that failed in a batch; of a batch on hold, of the sample of those that
+    would.
+    """
+
+    def work(connection: Connection) -> list[ListedRecord]:
+        pages.limit_time(connection)
+        if holds.is_over_limit(connection, number):
+            sampled = {name: value for name, value in chosen.items() if name != "status"}
+            return holds.page(connection, number, **sampled)
+        return pages.records(connection, number, **chosen)
+
+    rows = database.transact(work)
+    page = rows[: pages.PAGE]
+    return RecordsPage(page, page[-1].root_id if len(rows) > pages.PAGE else None)
+
+
+def replay(database: Database, number: int, chosen: Selection) -> ReplayPreview:
+    """What a replay of these records of a batch, or of its original, would run."""
+
+    def work(connection: Connection) -> ReplayPreview:
+        asked = batches.get_batch(connection, number)
+        original = batches.get_batch(connection, asked.original_id)
+        selection = {**chosen.as_json(), **_literal(chosen.reason)}
+        now = batches.database_now(connection)
+        keys = (original.batch_id, selection, now)
+        groups = replays.causes_to_replay(connection, *keys)
+        left_out = replays.left_out(connection, None, *keys) if chosen.leaves_out_accepted else []
+        match, limit = sum(row.records for row in groups), original.replay_limit
+        return ReplayPreview(
+            records=match if limit is None else min(match, limit),
+            match=match,
+            limit=limit,
+            groups=groups[:_GROUPS],
+            more=max(0, len(groups) - _GROUPS),
+            steps=[step["name"] for step in original.topology if not step.get("after")],
+            by_unit=any(step.get("merges") for step in original.topology),
+            batch_id=original.batch_id,
+            dag_id=original.dag_id or original.pipeline,
+            conf={"replay_of": original.batch_id, **selection},
+            left_out=left_out,
+            not_due=pages.not_due(connection, original.batch_id),
+        )
+
+    return database.transact(work)
+
+
+def _literal(reason: str | None) -> dict[str, str]:
+    """A reason as the pattern that matches it alone."""
+    if reason is None:
+        return {}
+    for special in ("\\", "%", "_"):
+        reason = reason.replace(special, "\\" + special)
+    return {"reason": reason}

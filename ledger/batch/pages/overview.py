@@ -1,0 +1,148 @@
+"""What the overview, a pipeline's page and a run's page have."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from ledger.core.run_request import REPROCESS
+from ledger.core.states import BatchStatus, is_tolerated
+from ledger.store.connection import Database
+from ledger.store.queries import names, pages
+from ledger.store.queries.pages import ListedBatch
+
+
+@dataclass(frozen=True)
+class PageBatch(ListedBatch):
+    """A batch with its ``state`` in one word. ``committed`` of its ``steps``: while it is open."""
+
+    state: str
+    committed: int | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class LatestBatch:
+    """A pipeline with its latest original, if it has one."""
+
+    name: str
+    latest: PageBatch | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """``recent``: the latest batches of all pipelines. ``open``: those under way. ``waiting``:
+    those that wait for a person.
+    """
+
+    pipelines: list[LatestBatch]
+    recent: list[PageBatch]
+    open: list[PageBatch]
+    waiting: list[PageBatch]
+
+
+@dataclass(frozen=True)
+class PipelinePage:
+    """``intervals``: the latest originals that count, by start: not those that were abandoned and
+    whose interval a later one reads. ``recent``: the latest batches.
+    """
+
+    name: str
+    intervals: list[PageBatch]
+    recent: list[PageBatch]
+
+
+def pipelines(database: Database) -> list[str]:
+    """All pipelines by name."""
+    return database.transact(names.pipelines)
+
+
+def overview(database: Database, pipelines: Sequence[str]) -> Overview:
+    """How these pipelines are."""
+
+    def work(connection: Connection) -> Overview:
+        latest = pages.latest(connection, pipelines)
+        recent = pages.recent(connection, pipelines)
+        under_way = pages.open_batches(connection, pipelines)
+        waiting = pages.waiting(connection, pipelines)
+        batches = page_batches(connection, {*latest, *recent, *under_way, *waiting})
+        last = {batches[number].pipeline: batches[number] for number in latest}
+        return Overview(
+            [LatestBatch(name, last.get(name)) for name in pipelines],
+            [batches[number] for number in recent],
+            _with_progress(connection, [batches[number] for number in under_way]),
+            [batches[number] for number in waiting],
+        )
+
+    return database.transact(work)
+
+
+def pipeline(database: Database, name: str) -> PipelinePage:
+    """The page of a pipeline."""
+
+    def work(connection: Connection) -> PipelinePage:
+        originals, recent = pages.originals(connection, name), pages.recent(connection, [name])
+        batches = page_batches(connection, {*originals, *recent})
+        intervals = _that_count([batches[number] for number in originals])
+        return PipelinePage(
+            name,
+            sorted(intervals, key=lambda batch: batch.interval_start),
+            [batches[number] for number in recent],
+        )
+
+    return database.transact(work)
+
+
+def _that_count(originals: Sequence[PageBatch]) -> Iterator[PageBatch]:
+    """Of ``originals``, latest first, all but abandoned ones whose interval is read later."""
+    read = set()
+    for batch in originals:
+        interval = batch.interval_start, batch.interval_end
+        if batch.status != BatchStatus.ABANDONED or interval not in read:
+            yield batch
+        read.add(interval)
+
+
+def of_run(database: Database, dag_id: str, run_id: str) -> list[PageBatch]:
+    """What a run of a DAG has opened, latest first; cleared, it may have reprocessed its interval
+    by another batch.
+    """
+
+    def work(connection: Connection) -> list[PageBatch]:
+        numbers = pages.of_run(connection, dag_id, [run_id, run_id + REPROCESS])
+        batches = page_batches(connection, numbers)
+        return [batches[number] for number in numbers]
+
+    return database.transact(work)
+
+
+def page_batches(connection: Connection, numbers: Iterable[int]) -> dict[int, PageBatch]:
+    """Batches by number, newest first."""
+    rows = pages.batches(connection, sorted(numbers))
+    return {row.batch_id: PageBatch(**vars(row), state=_state(row)) for row in rows}
+
+
+def _state(row: ListedBatch) -> str:
+    """open, held, abandoned, superseded; of a settled batch failed, quarantined (and not
+    accepted), unpublished, tolerated or complete. What combines and states have left to do is said
+    by the batch's own page.
+    """
+    if row.status != BatchStatus.SETTLED:
+        return str(row.status)
+    lost = row.failed + row.quarantined
+    if lost > row.accepted and is_tolerated(lost, row.total, row.tolerate):
+        return "tolerated"
+    if row.failed:
+        return "failed"
+    if row.quarantined > row.accepted:
+        return "quarantined"
+    return "unpublished" if row.unpublished else "complete"
+
+
+def _with_progress(connection: Connection, under_way: Sequence[PageBatch]) -> list[PageBatch]:
+    progress = pages.progress(connection, [batch.batch_id for batch in under_way])
+    done = {row.batch_id: row for row in progress}
+    return [
+        replace(batch, committed=row.committed, steps=row.steps)
+        for batch, row in ((batch, done[batch.batch_id]) for batch in under_way)
+    ]

@@ -1,0 +1,51 @@
+"""What the faces read of the ledger as it stands."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from ledger.batch.filters import require_batch, require_pipeline
+from ledger.store.connection import Database
+from ledger.store.queries import measures, redactions, reports
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.measures import Measures, StepRows
+from ledger.store.queries.reports import Counts
+
+__all__ = ["Batch", "Counts", "Measures", "StepRows"]
+
+
+def get_batch(database: Database, batch_id: int, pipeline: str | None = None) -> Batch:
+    """The batch of this number. Raises InputError if there is none, or if it is of another
+    pipeline.
+    """
+    return database.transact(lambda c: require_batch(c, batch_id, pipeline))
+
+
+def recent_batches(database: Database, pipeline: str | None, limit: int) -> list[Counts]:
+    """The latest batches, newest first. Raises InputError for a pipeline that never had one."""
+
+    def look(connection: Connection) -> list[Counts]:
+        rows = reports.recent_batches(connection, pipeline, limit)
+        if not rows and pipeline is not None:
+            require_pipeline(connection, pipeline)
+        return rows
+
+    return database.transact(look, engine=database.reader)
+
+
+def rows_of_steps(database: Database, batch_id: int) -> list[StepRows]:
+    """What the newest run of each step of a batch has read and written, in order."""
+    return database.transact(lambda c: measures.rows_of_steps(c, batch_id), engine=database.reader)
+
+
+def measure(database: Database, overdue: Sequence[int]) -> list[Measures]:
+    """What each pipeline has open, lost or overdue: of the batches that a sweep has found."""
+    return database.transact(lambda c: measures.of_pipelines(c, overdue), engine=database.reader)
+
+
+def redacted_columns(database: Database, pipeline: str) -> list[str]:
+    """The columns that a pipeline redacts, by name."""
+    redacts = database.transact(
+        lambda c: redactions.columns_of(c, pipeline), engine=database.reader
+    )
+    return sorted(redacts.columns)

@@ -1,0 +1,66 @@
+"""Addresses of databases, in the forms that people have them in."""
+
+import os
+from urllib.parse import unquote
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from ledger.errors import ConfigurationError, DeclarationError
+
+_DRIVER = "postgresql+psycopg2"
+_EXAMPLE = f"{_DRIVER}://user@host/database"
+_FROM_ENVIRONMENT = "env:"
+# What libpq and hosting services write; SQLAlchemy would take another driver, or none.
+_PLAIN = ("postgresql", "postgres")
+
+
+def shown(url: URL) -> str:
+    """The address for people: without its password, and not encoded, as a socket's folder is."""
+    return unquote(url.render_as_string(hide_password=True))
+
+
+def parsed(
+    url: str, what: str, error: type[ConfigurationError | DeclarationError] = ConfigurationError
+) -> URL:
+    """The address as an SQLAlchemy URL; ``postgresql://`` and ``postgres://`` go through psycopg2.
+
+    Raises ``error`` about ``what``, without the words of the library: they may quote a password.
+    """
+    try:
+        address = make_url(url)
+    except (ArgumentError, ValueError):
+        raise error(f"{what} is not a URL such as {_EXAMPLE}") from None
+    return address.set(drivername=_DRIVER) if address.drivername in _PLAIN else address
+
+
+def variable_of(url: str) -> str | None:
+    """The environment variable that ``env:NAME`` names; None: the address itself is declared."""
+    return url.removeprefix(_FROM_ENVIRONMENT) if url.startswith(_FROM_ENVIRONMENT) else None
+
+
+def resolved(url: str, what: str) -> URL:
+    """The declared address of ``what``, or the one that its environment variable holds.
+
+    Raises ConfigurationError when the variable is not set, or where there is no URL.
+    """
+    name = variable_of(url)
+    if name is None:
+        return parsed(url, f"the url of {what}")
+    if not os.environ.get(name):
+        raise ConfigurationError(
+            f"environment variable {name} is not set: expected the URL of {what}, such as"
+            f" {_EXAMPLE}, wherever its tasks run"
+        )
+    return parsed(os.environ[name], f"environment variable {name}")
+
+
+def postgresql(url: URL, what: str) -> URL:
+    """The address of a PostgreSQL server, whatever driver it names. Raises ConfigurationError for
+    another database.
+    """
+    if url.get_backend_name() != "postgresql":
+        raise ConfigurationError(
+            f"{what} is not a URL such as {_EXAMPLE}, found {url.drivername}://"
+        )
+    return url.set(drivername=_DRIVER)

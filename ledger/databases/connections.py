@@ -1,0 +1,46 @@
+"""Connections to databases: what drivers are told, and engines for one connection at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from ledger.databases.timeouts import CONNECT_SECONDS, KEEPALIVES
+from ledger.errors import ConfigurationError
+
+_LIBPQ = ("postgresql+psycopg2", "postgresql+psycopg")
+_WAITS = {"connect_timeout": CONNECT_SECONDS, **KEEPALIVES}
+
+
+def arguments(url: URL, **options: str) -> dict[str, Any]:
+    """What libpq is told when it connects: ``options``, and how long it waits unless the address
+    says. Nothing for other drivers.
+    """
+    if url.drivername not in _LIBPQ:
+        return {}
+    waits = {name: value for name, value in _WAITS.items() if name not in url.query}
+    return {**waits, **options}
+
+
+@contextmanager
+def engine_of(url: URL, application: str, **options: Any) -> Iterator[Engine]:
+    """An engine that is disposed of, with a new connection each time. ``application``: the name
+    that the server shows. Raises ConfigurationError without the driver.
+    """
+    connect_args = arguments(url, application_name=application)
+    try:
+        engine = create_engine(
+            url, poolclass=NullPool, hide_parameters=True, connect_args=connect_args, **options
+        )
+    except (NoSuchModuleError, ImportError) as exc:
+        raise ConfigurationError(
+            f"there is no driver for {url.drivername}://: install its package"
+        ) from exc
+    try:
+        yield engine
+    finally:
+        engine.dispose()

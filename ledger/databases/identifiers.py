@@ -1,0 +1,17 @@
+"""Names of PostgreSQL in statements and messages."""
+
+from sqlalchemy import Dialect
+from sqlalchemy.dialects.postgresql.base import PGDialect
+
+# Of no driver: it does not double percent signs.
+PLAIN: Dialect = PGDialect()  # type: ignore[no-untyped-call]
+
+
+def quoted(name: str) -> str:
+    """An identifier as one writes it, in quotes if it needs them."""
+    return str(PLAIN.identifier_preparer.quote(name))
+
+
+def literal_name(name: str) -> str:
+    """An identifier in quotes, whatever it is."""
+    return str(PLAIN.identifier_preparer.quote_identifier(name))
