@@ -6,7 +6,7 @@ all of this: a batch takes what there is room for, or does not open.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
-from ledger.sources.base import Offer, Scope, Taken
+from ledger.sources.base import Claimed, Offer, Scope, Taken
 from ledger.sources.claims import Whole
 from ledger.sources.listing import FoundFile
 from ledger.store.connection import Database
@@ -125,6 +125,20 @@ def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> in
         pending = queries.pending(connection, replay.pipeline_id, step.name, replay.batch_id)
         rooms.append(_room(pipeline, step.name, pending, pipeline.max_pending))
     return min(rooms)
+
+
+def claim_of(connection: Connection, batch_id: int, source: str) -> Claimed:
+    """What a batch has claimed of a source, the files as they were then."""
+    rows = queries.files_of(connection, batch_id, source)
+    files = tuple(FoundFile(row.path, row.bytes, row.modified_at, row.digest) for row in rows)
+    row = batches.source_of(connection, batch_id, source)
+    return Claimed(source, row.path, files, row.claimed_after, row.claimed_upto)
+
+
+def reread_claim(connection: Connection, replay: Batch, source: str) -> Claimed:
+    """What the original of a replay has claimed of a source, where the source has it now."""
+    claimed = claim_of(connection, replay.original_id, source)
+    return replace(claimed, path=batches.source_of(connection, replay.batch_id, source).path)
 
 
 def insert(

@@ -18,8 +18,8 @@ from ledger.sources import listing
 from ledger.sources.base import Claimed
 from ledger.sources.registry import source_of
 from ledger.spark import failures
+from ledger.spark.origins.claim import FromClaim
 from ledger.spark.session import session_conf
-from ledger.spark.steps import source as emit
 from tests.support.ledgers import one, rows
 
 SCHEMA = "n INT, name STRING, price DOUBLE"
@@ -231,14 +231,14 @@ def test_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
 def test_file_that_vanishes_after_planning(runner, tmp_path, monkeypatch):
     """A file that vanishes after Spark has planned fails the batch with its path."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
-    records = emit.read_records
+    records = FromClaim.read
 
-    def plan_and_lose(*arguments):
-        frame = records(*arguments)
+    def plan_and_lose(origin):
+        frame = records(origin)
         (tmp_path / "in" / "a.csv").unlink()
         return frame
 
-    monkeypatch.setattr(emit, "read_records", plan_and_lose)
+    monkeypatch.setattr(FromClaim, "read", plan_and_lose)
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv"):
         run.step(run.open(), "records")

@@ -14,7 +14,7 @@ from ledger.batch.explain import explain
 from ledger.batch.report import advise
 from ledger.batch.summary import summarize
 from ledger.errors import InputError
-from ledger.spark.steps.from_source import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
+from ledger.spark.origins.reread import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
 from tests.support.ledgers import rows
 
 HEADER = "order_id,amount,city\n"

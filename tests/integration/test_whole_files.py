@@ -13,7 +13,7 @@ import pytest
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.errors import InputError, LostFileError, UnavailableError
 from ledger.spark.failures import translated
-from ledger.spark.steps import source as emit
+from ledger.spark.origins.claim import FromClaim
 from tests.support.footers import move_row_group
 from tests.support.ledgers import rows
 
@@ -59,16 +59,16 @@ def test_a_file_that_grows_while_it_is_read_fails_the_step(runner, folder, monke
     in a text says how many records it has."""
     path = folder / f"a.{form}"
     path.write_text("n\n1\n" if form == "csv" else '{"n": 1}\n')
-    records = emit.read_records
+    records = FromClaim.read
 
-    def plan_and_grow(*arguments):
-        frame = records(*arguments)
+    def plan_and_grow(origin):
+        frame = records(origin)
         path.write_text(path.read_text() + "\n")
         return frame
 
     run = runner(copying(format=form, schema="n INT"))
     with monkeypatch.context() as patch:
-        patch.setattr(emit, "read_records", plan_and_grow)
+        patch.setattr(FromClaim, "read", plan_and_grow)
         with pytest.raises(InputError, match=rf"a\.{form} had \d+ bytes .* when it was listed"):
             run.step(run.open(), "records")
     assert run.settled(run.open()).failed == 0

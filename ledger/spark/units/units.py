@@ -3,7 +3,7 @@ replaces.
 """
 
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,18 +11,15 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.column_names import MESSAGE, UNIT
+from ledger.core.column_names import UNIT
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SinkStep, SourceStep
-from ledger.sources.base import SourceReader
 from ledger.spark.frames.acked import NOTHING_WITHHELD, Withheld, withheld
 from ledger.spark.frames.anchors import carries_unit
-from ledger.spark.frames.inputs import delivered_rows, read_stored, stored_rows, user_columns
-from ledger.spark.frames.stored import local_numbers
+from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import Job
-from ledger.spark.units.carried import with_carried
-from ledger.store.queries import batches, dedup, replays
+from ledger.store.queries import batches, dedup
 
 
 def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
@@ -42,37 +39,6 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     # together.
     texts = F.struct(*(F.col(f"`{name}`").cast("string").alias(name) for name in columns))
     return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
-
-
-def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> DataFrame:
-    """What a replay emits of a source in units: every record of the claimed messages' units but
-    those quarantined, parsed again, with ``MESSAGE`` and, where stages carry over what they made,
-    ``CARRIED``.
-    """
-    batch = run.batch
-    quarantined = job.database.transact(
-        lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
-    )
-    stored = _snapshot(job, batch.original_id, step.name)
-    kept = stored.join(local_numbers(job.spark, MESSAGE, quarantined), MESSAGE, "left_anti")
-    everything = with_unit(job, step, reader.parse_again(kept))
-    claimed = _claimed_by_source(job, run)
-    if not claimed:
-        return everything.limit(0)
-    if not carries_unit(job.pipeline, step.name):
-        return with_carried(job, run, step, everything)
-    units = [
-        with_unit(
-            job,
-            source,
-            source.source.reader(job.spark).parse_again(_claimed(job, run, source, messages)),
-        )
-        for source, messages in claimed
-    ]
-    chosen = reduce(DataFrame.unionByName, [found.select(UNIT) for found in units]).distinct()
-    names = [f"`{name}`" for name in everything.columns]
-    taken = everything.join(chosen, UNIT, "left_semi").select(*names)
-    return with_carried(job, run, step, taken)
 
 
 class Replacement:
@@ -159,26 +125,3 @@ class Replacement:
             if carries_unit(self._job.pipeline, row.source)
         ]
         return reduce(DataFrame.unionByName, frames)
-
-
-def _claimed_by_source(job: Job, run: OpenedRun) -> list[tuple[SourceStep, list[int]]]:
-    """The claimed messages of each source in units that has some."""
-    found = []
-    for step in job.pipeline.sources():
-        if job.pipeline.graph.in_units(step.name):
-            messages = job.database.transact(
-                partial(replays.claimed_messages, batch_id=run.batch.batch_id, source=step.name)
-            )
-            found += [(step, messages)] if messages else []
-    return found
-
-
-def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
-    stored = _snapshot(job, run.batch.original_id, step.name)
-    return stored.join(local_numbers(job.spark, MESSAGE, messages), MESSAGE, "left_semi")
-
-
-def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
-    """The records of an original batch's source, with ``MESSAGE``."""
-    emit = job.database.transact(lambda c: replays.original_emit(c, original_batch_id, source))
-    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)

@@ -233,6 +233,11 @@ def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
+def source_of(connection: Connection, batch_id: int, source: str) -> Row[Any]:
+    """As ``sources``, of one."""
+    return next(row for row in sources(connection, batch_id) if row.source == source)
+
+
 def set_notified(connection: Connection, batch_id: int, source: str) -> None:
     """Note that a source was told what became of its messages in a batch."""
     connection.execute(

@@ -1,0 +1,1 @@
+"""Where the records of a source's run come from: one object, chosen once."""

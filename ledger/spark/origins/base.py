@@ -1,0 +1,60 @@
+"""What every origin of a run's records can do."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from sqlalchemy import Connection
+
+from ledger.batch.state_runs import StepOutput
+from ledger.batch.step_runs import OpenedRun, commit
+from ledger.pipeline.steps import SourceStep
+from ledger.sources.base import SourceReader
+from ledger.spark.job import Job
+from ledger.spark.origins.snapshot import Snapshot
+from ledger.store.queries.runs import Emitted
+
+
+@dataclass(frozen=True)
+class Origin(ABC):
+    """Where the records of one run of a source come from. ``reader``: reads its source."""
+
+    job: Job
+    run: OpenedRun
+    step: SourceStep
+    reader: SourceReader
+
+    @property
+    def track(self) -> str | None:
+        """Which records are tracked; None: all."""
+        return self.step.track
+
+    @abstractmethod
+    def read(self) -> DataFrame:
+        """The records, none dropped, as ``SourceReader.records`` has them; in a replay with
+        ``MESSAGE``. Lazy.
+        """
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write the records to the snapshot of the run."""
+        snapshot.add(self.read())
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise InputError unless the snapshot has all that was there to read."""
+        return  # what was stored once is complete
+
+    def commit(self, output: StepOutput, emitted: Emitted) -> None:
+        """Make the run count."""
+        commit(
+            self.job.database,
+            self.run,
+            output.record,
+            files=output.files,
+            emitted=emitted,
+            post=output.post,
+            before_commit=self.complete,
+        )
+
+    def complete(self, connection: Connection) -> None:
+        """The last act of the commit's transaction."""
+        return

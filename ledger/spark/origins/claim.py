@@ -1,0 +1,43 @@
+"""Records that a batch reads of its source for the first time."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from ledger.sources.base import Claimed
+from ledger.sources.listing import require_unchanged
+from ledger.spark.origins.base import Origin
+from ledger.spark.origins.snapshot import Snapshot
+from ledger.spark.units.units import with_unit
+
+
+@dataclass(frozen=True)
+class FromClaim(Origin):
+    """What the batch has claimed of its source."""
+
+    claimed: Claimed
+
+    def read(self) -> DataFrame:
+        """The claimed records. Raises InputError if a claimed file has changed since."""
+        require_unchanged(self.step.name, self.claimed.files)
+        return with_unit(self.job, self.step, self.reader.records(self.claimed))
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write them, and once more where the reader has found out that it cut them wrongly; then
+        those that it knows once the others are read.
+        """
+        snapshot.add(self.read())
+        if snapshot.failed and self.reader.by_file(self._stored(snapshot)):
+            snapshot.clear()
+            snapshot.add(self.read())
+        repeated = self.reader.repeated_headers()
+        if repeated is not None:
+            snapshot.add(with_unit(self.job, self.step, repeated))
+
+    def check(self, snapshot: Snapshot) -> None:
+        """The files are as they were claimed, and the reader misses nothing."""
+        require_unchanged(self.step.name, self.claimed.files)
+        self.reader.check_read(self.step.name, snapshot.rows, lambda: self._stored(snapshot))
+
+    def _stored(self, snapshot: Snapshot) -> DataFrame:
+        return self.job.spark.read.parquet(snapshot.folder)

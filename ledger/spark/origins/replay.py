@@ -1,0 +1,109 @@
+"""Records of a replay: failed ones once more, from the snapshot of their original, alone or with
+their units.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Connection
+
+from ledger.core.column_names import MESSAGE, UNIT
+from ledger.pipeline.steps import SourceStep
+from ledger.spark.frames.anchors import carries_unit
+from ledger.spark.frames.inputs import stored_rows
+from ledger.spark.frames.stored import local_numbers
+from ledger.spark.job import Job
+from ledger.spark.origins.base import Origin
+from ledger.spark.units.carried import with_carried
+from ledger.spark.units.units import with_unit
+from ledger.store.queries import replays
+
+BROADCAST_MESSAGES = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Replay(Origin):
+    @property
+    def track(self) -> str | None:
+        """All: a record that is not tracked cannot fail."""
+        return None
+
+
+@dataclass(frozen=True)
+class FromRecords(_Replay):
+    """The claimed records alone. ``messages``: their numbers."""
+
+    messages: Sequence[int]
+
+    def read(self) -> DataFrame:
+        """The records as they were read, parsed again."""
+        return self.reader.parse_again(self.stored())
+
+    def stored(self) -> DataFrame:
+        """The records as they are stored, with ``MESSAGE``."""
+        return _stored(self.job, self.run.batch.original_id, self.step.name, self.messages)
+
+
+@dataclass(frozen=True)
+class FromUnits(_Replay):
+    """Every record of the claimed records' units but those quarantined."""
+
+    def read(self) -> DataFrame:
+        """The records as they were read, parsed again; where stages carry over what they made, with
+        ``CARRIED``.
+        """
+        records, claimed = self._records(), self._claimed()
+        if not claimed:
+            return records.limit(0)
+        if carries_unit(self.job.pipeline, self.step.name):
+            units = reduce(DataFrame.unionByName, map(self._units, *zip(*claimed, strict=True)))
+            names = [f"`{name}`" for name in records.columns]
+            records = records.join(units.distinct(), UNIT, "left_semi").select(*names)
+        return with_carried(self.job, self.run, self.step, records)
+
+    def complete(self, connection: Connection) -> None:
+        """Claim what failed of the records that came with their unit."""
+        replays.claim_companions(connection, self.run.batch.batch_id, self.run.run_id)
+
+    def _records(self) -> DataFrame:
+        """Every record of the source that is not quarantined."""
+        original = self.run.batch.original_id
+        quarantined = self.job.database.transact(
+            lambda c: replays.quarantined_messages(c, original, self.step.name)
+        )
+        numbers = local_numbers(self.job.spark, MESSAGE, quarantined)
+        others = _snapshot(self.job, original, self.step.name).join(numbers, MESSAGE, "left_anti")
+        return with_unit(self.job, self.step, self.reader.parse_again(others))
+
+    def _claimed(self) -> list[tuple[SourceStep, list[int]]]:
+        """The claimed records of each source in units that has some."""
+        graph, batch_id = self.job.pipeline.graph, self.run.batch.batch_id
+        sources = [step for step in self.job.pipeline.sources() if graph.in_units(step.name)]
+
+        def ask(connection: Connection) -> list[list[int]]:
+            return [replays.claimed_messages(connection, batch_id, step.name) for step in sources]
+
+        messages = self.job.database.transact(ask)
+        return [pair for pair in zip(sources, messages, strict=True) if pair[1]]
+
+    def _units(self, step: SourceStep, messages: Sequence[int]) -> DataFrame:
+        """The units of a source's records."""
+        stored = _stored(self.job, self.run.batch.original_id, step.name, messages)
+        parsed = step.source.reader(self.job.spark).parse_again(stored)
+        return with_unit(self.job, step, parsed).select(UNIT)
+
+
+def _stored(job: Job, original_id: int, source: str, messages: Sequence[int]) -> DataFrame:
+    numbers = local_numbers(job.spark, MESSAGE, messages)
+    if len(messages) <= BROADCAST_MESSAGES:
+        numbers = F.broadcast(numbers)
+    return _snapshot(job, original_id, source).join(numbers, MESSAGE, "left_semi")
+
+
+def _snapshot(job: Job, original_id: int, source: str) -> DataFrame:
+    """The records of an original batch's source, with ``MESSAGE``."""
+    emit = job.database.transact(lambda c: replays.original_emit(c, original_id, source))
+    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)

@@ -1,0 +1,73 @@
+"""The files that a source's run writes its records to."""
+
+import fsspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.core.column_names import ERROR
+from ledger.core.redaction import Redaction
+from ledger.spark.frames.redacted import without_found
+from ledger.spark.job import Witness, write_files
+from ledger.storage.folders import remove_folder
+
+# Untracked records lie in a folder of their own, whose files come last: roots are dense over the
+# others.
+UNTRACKED_COLUMN = "_ackledger_untracked"
+UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
+
+
+class Snapshot:
+    """Writes records to the folder of one run. ``track``: which of them are tracked, an
+    expression; None: all. ``redact``: what their errors must not quote.
+    """
+
+    def __init__(self, folder: str, redact: Redaction, track: str | None):
+        self.folder = folder
+        self._redact = redact
+        self._track = track
+        self._witnesses: list[Witness] = []
+
+    def add(self, records: DataFrame) -> None:
+        """Write more records, the untracked ones after the others."""
+        witness = Witness(failed=ERROR)
+        watched = witness.watch(without_found(records, self._redact))
+        if self._track is None:
+            write_files(watched, self.folder)
+        else:
+            self._add_marked(watched, self._track, witness)
+        self._witnesses.append(witness)
+
+    def clear(self) -> None:
+        """Remove what was written."""
+        remove_folder(self.folder)
+        self._witnesses.clear()
+
+    @property
+    def rows(self) -> int:
+        """How many records were handed to the writer."""
+        return sum(witness.rows for witness in self._witnesses)
+
+    @property
+    def failed(self) -> int:
+        """How many of them did not parse."""
+        return sum(witness.failed for witness in self._witnesses)
+
+    def _add_marked(self, records: DataFrame, track: str, witness: Witness) -> None:
+        tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))
+        marked = records.withColumn(UNTRACKED_COLUMN, ~tracked)
+        write_files(marked, self.folder, by=[UNTRACKED_COLUMN])
+        _rename_untracked(self.folder)
+        if witness.rows == 0:
+            # Partitioned, nothing writes no file, and a snapshot has its schema from one.
+            nothing = records.sparkSession.createDataFrame([], records.schema)
+            write_files(nothing, self.folder)
+
+
+def _rename_untracked(folder: str) -> None:
+    """Give the files of untracked records names of their own: a task writes both kinds under
+    one.
+    """
+    fs, root = fsspec.core.url_to_fs(folder)
+    for path in fs.glob(f"{root}{UNTRACKED}part-*"):
+        parent, name = path.rsplit("/", 1)
+        fs.mv(path, f"{parent}/untracked-{name}")
