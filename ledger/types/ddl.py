@@ -71,7 +71,7 @@ def check_types(what: str, schema: "StructType | str") -> None:
 
 def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
     """The columns as Spark hands them over in Arrow; None if one of them has a type with parts, or
-    one that no sink can have."""
+    one that no sink can have, as a decimal of no digits."""
     import pyarrow as pa
 
     types = {name: _arrow(kind) for name, kind in (columns(schema) or {}).items()}
@@ -84,8 +84,8 @@ def _arrow(kind: str) -> "pa.DataType | None":
     import pyarrow as pa
 
     alias, digits = _scalar(kind) or ("", ())
-    if alias == "decimal":
-        return pa.decimal128(*digits)
+    if alias == "decimal":  # Spark has one of no digits, Arrow has not
+        return pa.decimal128(*digits) if digits[0] else None
     if alias.endswith("UTC]"):
         return pa.timestamp("us", "UTC")
     return pa.type_for_alias(alias) if alias else None
@@ -156,9 +156,9 @@ def _check_scalar(what: str, text: str) -> None:
             f"{what}: expected a type of Spark, found {text!r}{suggestion(text.upper(), _USUAL)}"
         )
     _, (precision, scale) = scalar
-    if not scale <= precision or not 1 <= precision <= MOST_DIGITS:
+    if not scale <= precision <= MOST_DIGITS:
         raise DeclarationError(
-            f"{what}: expected a decimal of 1 to {MOST_DIGITS} digits, and no more of them"
+            f"{what}: expected a decimal of at most {MOST_DIGITS} digits, and no more of them"
             f" after the point, found {text!r}"
         )
 
