@@ -9,7 +9,7 @@ LedgerError
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 │   └── BackPressureError    as many records are pending as a pipeline bears: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is on hold
-│   └── LostFileError        a file that was written is gone or changed: its writer runs again
+│   └── LostFileError        a file that was written is gone or changed: put it back, or rerun
 ├── TooManyFailedError   more records failed than a pipeline allows: the batch is on hold
 └── UnavailableError     Spark, the database or a file system did not answer: run again later
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import instead_of_a_second_run
+from ledger.batch.recovery import stands_at
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
@@ -123,7 +124,7 @@ def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> in
     rooms = []
     for step in _sources(pipeline):
         pending = queries.pending(connection, replay.pipeline_id, step.name, replay.batch_id)
-        rooms.append(_room(pipeline, step.name, pending, pipeline.max_pending))
+        rooms.append(_room(connection, pipeline, step.name, pending))
     return min(rooms)
 
 
@@ -231,42 +232,59 @@ def _take(
     if pipeline.max_pending is None:
         return offer.take(connection, opening.pipeline_id, None)
     pending = queries.pending(connection, opening.pipeline_id, source, opening.batch_id)
-    room = _room(pipeline, source, pending, pipeline.max_pending)
+    room = _room(connection, pipeline, source, pending)
     take = offer.take(connection, opening.pipeline_id, room)
-    if pending.records and (take.records or 0) > room:
-        raise _no_room(pipeline, source, pending, f", and more than {room} are to be read")
+    demand = take.records or 0
+    if pending.records and demand > room:
+        raise _no_room(connection, pipeline, source, pending, demand)
     return take
 
 
-def _room(pipeline: Pipeline, source: str, pending: Pending, most: int) -> int:
-    """How many more records of a source may be pending, at least one, where ``most`` may be."""
-    room = most - pending.records
+def _room(connection: Connection, pipeline: Pipeline, source: str, pending: Pending) -> int:
+    """How many more records of a source may be pending, at least one."""
+    assert pipeline.max_pending is not None
+    room = pipeline.max_pending - pending.records
     if room <= 0:
-        raise _no_room(pipeline, source, pending)
+        raise _no_room(connection, pipeline, source, pending)
     if pending.unread:
+        unread = pending.unread[0]
         raise BackPressureError(
-            f"source {source!r} of pipeline {pipeline.name!r}: batch {pending.unread[0]} has yet to"
-            f" read it, so its records are not known, and max_pending is {most}: wait until it has"
-            " read them"
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {unread} has yet to read it,"
+            f" so its records are not known, and max_pending is {pipeline.max_pending}: wait until"
+            f" it has read them{_standing(connection, unread)}"
         )
     return room
 
 
 def _no_room(
-    pipeline: Pipeline, source: str, pending: Pending, demand: str = ""
+    connection: Connection, pipeline: Pipeline, source: str, pending: Pending, demand: int = 1
 ) -> InputError | BackPressureError:
-    """Why a batch waits; if only a person ends that, an InputError."""
+    """Why a batch of ``demand`` records waits; an InputError if only a person ends that, since the
+    batches on hold alone leave no room.
+    """
+    assert pipeline.max_pending is not None
+    room = pipeline.max_pending - pending.records
+    larger = f", and more than {room} are to be read" if room > 0 else ""
     reason = (
         f"source {source!r} of pipeline {pipeline.name!r}:"
         f" {quantity(pending.records, 'record is', 'records are')} pending in batches"
-        f" {', '.join(map(str, pending.batches))}{demand}, max_pending is {pipeline.max_pending}"
+        f" {', '.join(map(str, pending.batches))}{larger}, max_pending is {pipeline.max_pending}"
     )
-    if not pending.held:
-        return BackPressureError(f"{reason}: wait until they settle")
-    return InputError(
-        f"{reason}, and batch {pending.held[0]} is on hold: fix what holds it, or release it, then"
-        " run this again"
+    if pending.held_records and pending.held_records + demand > pipeline.max_pending:
+        return InputError(
+            f"{reason}, and batch {pending.held[0]} is on hold: fix what holds it, or release it,"
+            " then run this again"
+        )
+    waiting_for = [number for number in pending.batches if number not in pending.held]
+    return BackPressureError(
+        f"{reason}: wait until they settle{_standing(connection, waiting_for[0])}"
     )
+
+
+def _standing(connection: Connection, batch_id: int) -> str:
+    """Where a batch is that others wait for, and what to do if no driver runs it."""
+    standing = stands_at(connection, batches.get_batch(connection, batch_id))
+    return f". Batch {batch_id}: {standing}" if standing.actions else ""
 
 
 def _insert_files(connection: Connection, opening: Opening, batch_id: int, one: Claim) -> None:

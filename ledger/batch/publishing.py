@@ -26,7 +26,7 @@ from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications, runs
+from ledger.store.queries import batches, checkpoints, publications, runs
 from ledger.store.queries.batches import Batch
 
 _log = logging.getLogger(__name__)
@@ -82,18 +82,24 @@ def _lost(
     database: Database, pipeline: Pipeline, row: Row[Any], exc: LostFileError
 ) -> LostFileError:
     """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
-    batch = database.transact(lambda c: batches.get_batch(c, row.original_id))
-    way = f"or reprocess the interval: {advice.reprocess(batch, known_target(pipeline))}"
-    if batch.dag_id:
-        way += f", or a run of DAG {batch.dag_id} with the conf reprocess: true"
-    if any(step.incremental for step in pipeline.sources()):
-        way = "for an incremental source has no interval to reprocess"
     what, _, _ = str(exc).rpartition(". ")  # without its own advice
+    again = sentences(advice.publish(known_target(pipeline), row.batch_id))
+    other = database.transact(lambda c: _instead_of_the_file(c, pipeline, row.original_id))
     return LostFileError(
         f"sink {row.sink!r} cannot publish batch {row.batch_id}: {what or exc}."
-        f" Put the file back and publish again, {way}",
+        f" Put the file back, then publish again. {again}. {other}",
         quotes=exc.quotes,
     )
+
+
+def _instead_of_the_file(connection: Connection, pipeline: Pipeline, original_id: int) -> str:
+    if any(step.incremental for step in pipeline.sources()):
+        return "Nothing else helps: an incremental source has no interval to reprocess"
+    states = [step.name for step in pipeline.states()]
+    for state in checkpoints.committed_of(connection, original_id, states):
+        return f"Its interval cannot be reprocessed: the state {state!r} includes the batch"
+    batch = batches.get_batch(connection, original_id)
+    return sentences(advice.instead_of_a_lost_file(batch, known_target(pipeline)))
 
 
 def publish(

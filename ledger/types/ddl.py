@@ -83,7 +83,7 @@ def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
 def _arrow(kind: str) -> "pa.DataType | None":
     import pyarrow as pa
 
-    alias, digits = _scalar(kind) or ("", ())
+    alias, digits = _scalar(kind) or ("", (0, 0))
     if alias == "decimal":  # Spark has one of no digits, Arrow has not
         return pa.decimal128(*digits) if digits[0] else None
     if alias.endswith("UTC]"):

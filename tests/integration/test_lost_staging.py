@@ -16,9 +16,11 @@ from ledger.batch.advice.batches import reprocess
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
 from ledger.batch.settlement import settle_once
+from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, LostFileError
 from ledger.execution import publish_settled, withhold
+from ledger.execution.follow_ups import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import rows
@@ -114,10 +116,11 @@ def check_lost(job, batch, files):
     """Each sink names its file and the command that reprocesses the batch's interval."""
     again = reprocess(batch)
     for name, path in files.items():
-        with pytest.raises(LostFileError, match=re.escape(again)) as told:
+        with pytest.raises(LostFileError, match=re.escape(again)) as error:
             publish(job.database, job.settings, job.pipeline, batch.batch_id, [name])
-        said = f"sink {name!r} cannot publish batch {batch.batch_id}: file {path}: expected"
-        assert str(told.value).startswith(said)
+        beginning = f"sink {name!r} cannot publish batch {batch.batch_id}: file {path}: expected"
+        assert str(error.value).startswith(beginning)
+        assert f"publish MODULE:PIPELINE --batch {batch.batch_id}" in str(error.value)
 
 
 @pytest.mark.parametrize("without", [(), LOST], ids=["as staged", "withheld"])
@@ -223,3 +226,38 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     running.advance_states(fixed.job)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
     assert Counter((row["n"], row["half"]) for row in states) == expected(range(COUNT))
+
+
+def test_no_reprocess_is_advised_of_what_a_state_includes(runner, tmp_path, target):
+    """A state that includes the batch cannot be taken back, so the error names no reprocess."""
+    run = runner(pipeline(target))
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    staged(tmp_path, batch.batch_id)["folder"].unlink()
+    with pytest.raises(LostFileError):
+        settle_and_follow(run.job, batch.batch_id)
+    with pytest.raises(LostFileError, match="the state 'latest' includes the batch") as error:
+        publish(run.job.database, run.job.settings, run.job.pipeline, batch.batch_id, ["folder"])
+    assert "--reprocess" not in str(error.value)
+
+
+def test_another_driver_publishes_while_rows_are_withheld(runner, tmp_path, target):
+    """A driver that comes too late finds the staged files gone, and loses nothing by it."""
+    run = runner(pipeline(target, LOST))
+    job = run.job
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(job.database, batch.batch_id)
+    reached_by = []
+
+    def publish_meanwhile(point, of):
+        if point == "sink withheld" and not reached_by:
+            reached_by.append(of)
+            publish_settled(job, batch.batch_id)
+
+    with listening(publish_meanwhile):
+        assert withhold(job, batch.batch_id) == ["delta", "folder", "plain"]
+    assert reached_by == ["delta"]
+    assert shown(tmp_path, target) == every(expected(n for n in range(COUNT) if n not in LOST))

@@ -199,6 +199,45 @@ def test_a_foreign_key_stops_the_publication(warehouse, how):
         sink.publish(warehouse.deliver(22, [(51, 50, 5)], schema=KEYED, replaces=(21,)))
 
 
+def referring(warehouse, how):
+    """Two tables, the second with a foreign key into the first, with the rows of batch 1; a
+    function that replaces these by rows of other ids and takes a turn at each table's publish.
+    """
+    warehouse.do(
+        "CREATE TABLE people (id bigint PRIMARY KEY, item text, ackledger_batch bigint)",
+        f"CREATE TABLE orders (id bigint REFERENCES people {how}, item text,"
+        " ackledger_batch bigint)",
+    )
+    sinks = {name: warehouse.publisher(table=name) for name in ("people", "orders")}
+    for name, sink in sinks.items():
+        sink.publish(warehouse.deliver(11, [(1, "a"), (2, "b")], sink=f"shop.{name}"))
+
+    def replace(*ids):
+        rows = [(number, "new") for number in ids]
+        for name, sink in sinks.items():
+            sink.publish(warehouse.deliver(12, rows, sink=f"shop.{name}", replaces=(11,)))
+
+    return replace
+
+
+@pytest.mark.parametrize("how", ["DEFERRABLE", "DEFERRABLE INITIALLY DEFERRED"])
+def test_a_table_that_is_referred_to_is_replaced(warehouse, how):
+    """A reprocess replaces rows that another table refers to by rows of the same keys."""
+    referring(warehouse, how)(1, 2)
+    for table in ("people", "orders"):
+        assert warehouse.rows(f"SELECT id, item FROM {table} ORDER BY 1") == [
+            (1, "new"),
+            (2, "new"),
+        ]
+
+
+@pytest.mark.parametrize(("how", "ids"), [("", (1, 2)), ("DEFERRABLE", (1,))])
+def test_rows_that_leave_are_still_referred_to(warehouse, how, ids):
+    """What to do is said where no row is missing, but one leaves that another table refers to."""
+    with pytest.raises(StageError, match=r"Rows that leave the table .* declare its foreign key"):
+        referring(warehouse, how)(*ids)
+
+
 def test_a_row_of_several_records():
     """What fails with a row: its unit, all of its records, or nothing that is known."""
     names = ["_ackledger_root", "_ackledger_unit"]

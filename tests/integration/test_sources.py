@@ -172,6 +172,27 @@ def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
         run.open("two", *LATER)
 
 
+def test_a_held_batch_that_leaves_room_only_waits_with_the_others(runner, tmp_path):
+    """A batch on hold is an error only where its records leave no room by themselves: else there is
+    room once the others have settled.
+    """
+    write(tmp_path / "in.csv", "a")
+    run = runner(by_interval(max_pending=10, lose=["a"], max_failed_ratio=0.1))
+    assert run.settled(run.open("one")).status is BatchStatus.HELD
+    write(tmp_path / "in.csv", *"bcdefghi")
+    second = run.open("two", *LATER)
+    run.steps(second)
+    write(tmp_path / "in.csv", *"jklmn")
+    third = LATER[1], LATER[1] + (LATER[1] - LATER[0])
+    with pytest.raises(
+        BackPressureError, match=r"9 records .* and more than 1 are to be read"
+    ) as waits:
+        run.open("three", *third)
+    assert "Batch 2: All its steps are done. Settle it: ackledger sweep" in str(waits.value)
+    settle_once(run.job.database, second.batch_id)
+    assert run.open("three", *third).batch_id > second.batch_id
+
+
 def test_an_interval_with_other_parameters_is_refused(runner, tmp_path):
     """An interval belongs to its batch, whatever the parameters of another run."""
     write(tmp_path / "in.csv", "a", "b", "c")

@@ -11,6 +11,7 @@ import pytest
 from ledger.batch.advice.actions import lines
 from ledger.batch.advice.batches import (
     Standing,
+    instead_of_a_lost_file,
     instead_of_a_second_run,
     of_hold,
     of_need,
@@ -238,6 +239,7 @@ def test_other_commands_can_be_typed():
     for dag_id, run_id in (("", "my run"), ("a", "manual__1"), ("a", f"manual__1{REPROCESS}")):
         owner = batch(dag_id=dag_id, run_id=run_id)
         found += instead_of_a_second_run("jobs.a:pipeline", interval, owner)
+        found += instead_of_a_lost_file(batch(dag_id=dag_id), "jobs.a:pipeline")
     found.append(still_failed(7, 2))
     for action in found:
         assert action.command is not None

@@ -106,6 +106,15 @@ def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
     return commands.run(target, _interval(batch), "--reprocess")
 
 
+def instead_of_a_lost_file(batch: Batch, target: str) -> Actions:
+    """How its rows come back if a staged file does not."""
+    actions: Actions = (Action("Or reprocess the interval", reprocess(batch, target)),)
+    if batch.dag_id:
+        command = commands.reprocess_in_airflow(batch.dag_id, _interval(batch))
+        actions += (Action(IN_AIRFLOW, command),)
+    return actions
+
+
 def _airflow_run(batch: Batch) -> str:
     run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
     return f"run {run_id} of DAG {batch.dag_id}"

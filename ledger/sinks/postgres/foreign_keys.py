@@ -19,6 +19,17 @@ _VIOLATED = ("23503", "23001")  # SQLSTATE; the second of ON DELETE RESTRICT
 _MOST = 5  # values of a key that a message shows
 
 
+_MISSING = (
+    "Add the rows that are missing, or declare the sink that publishes them before this one, or"
+    " drop the foreign key; then publish again"
+)
+_REFERRED_TO = (
+    "Rows that leave the table with this batch are still referred to: publish again once the sink"
+    " of the table that refers to them has published, and declare its foreign key DEFERRABLE, so"
+    " that a row may be replaced by one of the same key"
+)
+
+
 @dataclass(frozen=True)
 class _Violation:
     """``text``: which key, and by which rows. ``values``: the part of it that quotes rows."""
@@ -35,25 +46,27 @@ def check_at_end(
     gone: Sequence[int],
     delivery: Delivery,
 ) -> Iterator[None]:
-    """Check every foreign key at the end of the block, a deferred one, too.
+    """Check every foreign key that can be deferred at the end of the block.
 
     Raises StageError, naming keys and rows, where one is violated. ``columns``: of the staged rows;
     ``gone``: batches whose rows leave the table within the block.
     """
     connection.exec_driver_sql("SAVEPOINT staged")
     try:
+        connection.exec_driver_sql("SET CONSTRAINTS ALL DEFERRED")
         yield
         connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
     except DBAPIError as exc:
         if code_of(exc) not in _VIOLATED:
             raise
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT staged")
-        violations = _violations(connection, place, columns, gone) or [_in_its_own_words(exc)]
+        violations = _violations(connection, place, columns, gone)
+        advice = _MISSING if violations or not gone else _REFERRED_TO
+        violations = violations or [_in_its_own_words(exc)]
         raise StageError(
             f"sink {delivery.sink!r}: {place} does not take batch {delivery.batch_id}:"
             f" {'; '.join(one.text for one in violations)}. Nothing of the batch is published"
-            " there. Add the rows that are missing, or declare the sink that publishes them before"
-            " this one, or drop the foreign key; then publish again",
+            f" there. {advice}",
             quotes=[one.values for one in violations],
         ) from exc
 

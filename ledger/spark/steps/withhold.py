@@ -4,7 +4,7 @@ publish.
 
 import logging
 from dataclasses import asdict
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 from urllib.parse import unquote
@@ -19,7 +19,7 @@ from ledger.batch.publishing import publication_errors
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
 from ledger.core.probes import reached
-from ledger.errors import InputError
+from ledger.errors import InputError, LostFileError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
 from ledger.spark.failures import failures_of
@@ -49,11 +49,21 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     failures = failures_of(job.pipeline)
     for row in chosen:
         with failures.kept(), publication_errors(job.database, job.pipeline, row):
-            _make_ready(job, row)
+            try:
+                _make_ready(job, row)
+            except LostFileError:
+                if job.database.transact(partial(_is_pending, row=row)):
+                    raise
+                _log.info("sink %s: another driver has published it", row.sink)
             reached("sink withheld", row.sink)
     failures.raise_first()
     reached("withheld")
     return [row.sink for row in chosen]
+
+
+def _is_pending(connection: Connection, row: Row[Any]) -> bool:
+    """Whether a sink's rows are still to be published: once they are, what was staged is gone."""
+    return publications.state(connection, row.step_run_id) == "decided"
 
 
 def _make_ready(job: Job, row: Row[Any]) -> None:

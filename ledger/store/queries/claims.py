@@ -12,11 +12,13 @@ from sqlalchemy import Connection, Row, text
 @dataclass(frozen=True)
 class Pending:
     """Records of a source that are pending: ``records`` that undecided batches have emitted or, of
-    replays, claimed; the numbers of these ``batches``, and of those among them that are ``held``
-    or ``unread``: originals that have yet to read the source.
+    replays, claimed, and ``held_records`` of these of batches on hold; the numbers of these
+    ``batches``, and of those among them that are ``held`` or ``unread``: originals that have yet to
+    read the source.
     """
 
     records: int
+    held_records: int
     batches: Sequence[int]
     held: Sequence[int]
     unread: Sequence[int]
@@ -27,21 +29,27 @@ def pending(
 ) -> Pending:
     """What is pending of a source, without ``excluding_batch_id``."""
     statement = text("""
-        SELECT coalesce(sum(coalesce(s.roots, (
-                 SELECT count(*) FROM failed_message m
-                 WHERE m.replay_batch_id = b.batch_id AND m.status = 'replaying'
-                   AND m.source = s.source))), 0)::bigint AS records,
+        SELECT coalesce(sum(n.records), 0)::bigint AS records,
+               coalesce(sum(n.records) FILTER (WHERE b.status = 'held'), 0)::bigint AS held_records,
                array_agg(b.batch_id ORDER BY b.batch_id) AS batches,
                array_agg(b.batch_id ORDER BY b.batch_id) FILTER (WHERE b.status = 'held') AS held,
                array_agg(b.batch_id ORDER BY b.batch_id)
                  FILTER (WHERE s.roots IS NULL AND b.kind = 'original') AS unread
         FROM batch_source s JOIN batch b USING (batch_id)
+        CROSS JOIN LATERAL (
+          SELECT coalesce(s.roots, (
+            SELECT count(*) FROM failed_message m
+            WHERE m.replay_batch_id = b.batch_id AND m.status = 'replaying'
+              AND m.source = s.source)) AS records
+        ) n
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND b.status IN ('open', 'held')
           AND b.batch_id IS DISTINCT FROM :excluding_batch_id
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "excluding_batch_id": excluding_batch_id}
     row = connection.execute(statement, keys).one()
-    return Pending(row.records, row.batches or (), row.held or (), row.unread or ())
+    return Pending(
+        row.records, row.held_records, row.batches or (), row.held or (), row.unread or ()
+    )
 
 
 def cursor_claims(connection: Connection, pipeline_id: int, source: str) -> Sequence[Row[Any]]:
