@@ -1,19 +1,13 @@
 """Forget what records contain, for whoever asks for the removal of their data.
 
-The ledger holds content of records that failed, and of no others: it is removed there, with the
-values that texts of its family quote, while verdicts, counts and XORs stay. A forgotten record is
+The ledger holds content of records that failed, and of no others: it is removed there, with every
+text of its family that may quote it, while verdicts, counts and XORs stay. A forgotten record is
 never replayed, and no later copy brings its content back. The files of its batch hold it until
 retention removes them, as they hold records that never failed.
-
-What a text may quote is read from the snapshots, for the ledger has the content of one attempt
-alone, cut, and without what is redacted by now.
 """
 
 import json
-import logging
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,15 +19,11 @@ from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.core.commands import REASON, ackledger
 from ledger.core.conditions import Comparison
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
-from ledger.core.redaction import is_masked, texts, without
-from ledger.errors import MASK, InputError, LostFileError, NotReadyError
-from ledger.storage.folders import require_reachable
-from ledger.storage.manifest import Manifest, check_files
+from ledger.core.redaction import is_masked, texts
+from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import checkpoints, forgetting, holds, payloads, records, runs
+from ledger.store.queries import checkpoints, forgetting, holds, payloads, records
 from ledger.store.queries.payloads import FailedRecord
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,20 +128,15 @@ def forget(
     """Remove what these records contain. ``files``: and, where nothing needs them, the files of
     their batches, whatever their pipelines' ``keep``.
 
-    Raises NotReadyError if one of them is failed or being replayed, and UnavailableError where the
-    storage is out of reach, which has the values to be masked: nothing is forgotten then.
+    Raises NotReadyError if one of them is failed or being replayed: nothing is forgotten then.
     """
     numbers = [one.record for one in chosen]
-    database.transact(lambda c: _refuse_undecided(c, numbers))
-    known = _known(database, numbers)
 
     def work(connection: Connection) -> None:
         for pipeline in sorted({one.pipeline for one in chosen}):
             checkpoints.lock_pipeline(connection, pipeline)  # no replay claims one meanwhile
         _refuse_undecided(connection, numbers)
-        masked = map(known.masked, forgetting.told_of(connection, numbers))
-        changed = [one for one in masked if one["masked"] != one["told"]]
-        forgetting.forget(connection, numbers, changed)
+        forgetting.forget(connection, numbers)
 
     database.transact(work)
     collected = None
@@ -170,73 +155,6 @@ def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
             f" replay it, or quarantine it ({ackledger('quarantine', undecided[0])} {REASON}),"
             " and forget it then. Nothing was forgotten"
         )
-
-
-class _Known:
-    """What records have contained, in whichever attempt. ``unknown``: messages of which not all is
-    known: what may quote them is masked as a whole."""
-
-    def __init__(self) -> None:
-        self._values: dict[int, set[str]] = defaultdict(set)
-        self._of_family: dict[int, set[int]] = defaultdict(set)
-        self.unknown: set[int] = set()
-
-    def add(self, family_id: int, message: int, values: Iterable[str]) -> None:
-        """Add what one attempt of a message had."""
-        self._of_family[family_id].add(message)
-        self._values[message].update(values)
-
-    def masked(self, text: Row[Any]) -> dict[str, Any]:
-        """A text as it stands, and without what it quotes."""
-        messages = self._of_family[text.family_id] if text.shared else {text.message_id}
-        told = text.told
-        if text.at_source:
-            told = re.sub(r"(?s), found .*$", f", found {MASK}", told)
-        if messages & self.unknown:
-            told = MASK
-        values = set[str]().union(*(self._values[message] for message in messages))
-        # A replay selects by a pattern, in which some characters are escaped.
-        values |= {re.sub(r"([\\%_])", r"\\\1", value) for value in values}
-        keys = {"family_id": text.family_id, "root_id": text.root_id, "told": text.told}
-        return {**keys, "masked": without(told, values)}
-
-
-def _known(database: Database, numbers: Sequence[int]) -> _Known:
-    """What records have contained, from the snapshots, and from the ledger where these are gone."""
-    from ledger.batch import snapshots  # its libraries take longer to load than most commands take
-
-    known = _Known()
-    gone: dict[int, int] = {}  # by message the first attempt whose snapshot is not there
-    for emit in database.transact(lambda c: forgetting.emits(c, numbers)):
-        found = _contained(database, emit)
-        for message, root in zip(emit.messages, emit.roots, strict=True):
-            known.add(emit.family_id, message, found.get(message, ()))
-            if message not in found:
-                gone[message] = min(root, gone.get(message, root))
-    for one in database.transact(lambda c: forgetting.contents(c, numbers)):
-        values = snapshots.kept_values(one.key, one.content)
-        known.add(one.batch_id, one.message_id, values or ())
-        if values is not None and one.root_id <= gone.get(one.message_id, one.root_id):
-            gone.pop(one.message_id, None)
-    known.unknown.update(gone)
-    return known
-
-
-def _contained(database: Database, emit: Row[Any]) -> dict[int, frozenset[str]]:
-    """The values of records as a batch has read them, by message; none where its files are gone."""
-    from ledger.batch import snapshots
-
-    if emit.files_expired_at is not None:
-        return {}
-    files = database.transact(lambda c: runs.files(c, emit.emit_run_id))
-    if emit.folder is not None:
-        require_reachable(emit.folder)
-    try:
-        check_files(Manifest(files))
-    except LostFileError as exc:
-        _log.warning("reasons of its records are masked as a whole: %s", exc)
-        return {}
-    return dict(snapshots.values(emit, files))
 
 
 def holding(database: Database, numbers: Sequence[int]) -> list[Holding]:

@@ -1,19 +1,23 @@
 """Find the files of the storage that have certain values, of records that never failed, too."""
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import normalize
 
 import fsspec
 import pyarrow as pa
 from sqlalchemy import Row
 
-from ledger.core.folding import fold
-from ledger.core.redaction import texts, without
+from ledger.core.redaction import texts
 from ledger.storage import parquet
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
 from ledger.store.queries import forgetting
+
+_LONG = 4  # characters; a shorter value is found as a whole word alone
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,30 @@ def _may_have(path: str, values: Sequence[str]) -> bool:
 
 
 def _has(path: str, values: Sequence[str]) -> bool:
-    missing = {value: fold(value) for value in values}
+    missing = {value: _pattern(value) for value in values}
     with fsspec.open(path, "rb") as stream:
         stored = parquet.opened(stream)
         for group in range(stored.metadata.num_row_groups):
             for column in parquet.read_row_group(stored, group).columns:
-                for text in {text for cell in column.to_pylist() for text in texts(cell)}:
-                    folded = fold(text)
-                    for value in [one for one, part in missing.items() if part in folded]:
-                        if without(text, [value]) != text:
-                            del missing[value]
+                for text in {fold(text) for cell in column.to_pylist() for text in texts(cell)}:
+                    for value in [value for value, form in missing.items() if form.search(text)]:
+                        del missing[value]
                 if not missing:
                     return True
     return False
+
+
+def _pattern(value: str) -> re.Pattern[str]:
+    """What finds a value in a folded text: as it is, or as JSON escapes it."""
+    forms = {re.escape(fold(form)) for form in (value, json.dumps(value)[1:-1])}
+    either = f"(?:{'|'.join(sorted(forms))})"
+    return re.compile(either if len(value) >= _LONG else rf"(?<!\w){either}(?!\w)")
+
+
+def fold(text: str) -> str:
+    """A text as it is compared. Equal for all its cases, also where these differ in length
+    (``Straße`` and ``STRASSE``), with or without the dot of a Turkish i, and for both forms of an
+    accent.
+    """
+    cased = normalize("NFD", text).upper().casefold()
+    return normalize("NFD", cased).replace("i\u0307", "i")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Row
 
 from ledger.core.column_names import ERROR, FILE, NAMES, RAW, is_own
-from ledger.core.redaction import NOTHING, Redaction, json_texts
+from ledger.core.redaction import NOTHING, Redaction
 from ledger.errors import MASK
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
@@ -69,36 +69,6 @@ def payloads(
         found = zip(messages, roots, read_rows(rows, layout, redact), row_numbers, strict=True)
         for message, root, row, number in found:
             yield Payload(message, batch_id, root, *row, number)
-
-
-def values(source: Row[Any], files: Sequence[DataFile]) -> Iterator[tuple[int, frozenset[str]]]:
-    """By message of a source the texts that its record has in whatever column. Of raw text each
-    word: nobody knows where in it a value stands."""
-    positions = np.asarray(source.roots, np.int64) - source.first_root
-    for file in files:
-        end = file.first_position + file.rows
-        first, last = np.searchsorted(positions, [file.first_position, end])
-        if first == last:
-            continue
-        with parquet.stored_file(file.path) as stored:
-            rows = rows_at(stored, positions[first:last] - file.first_position)
-        columns = [name for name in rows.column_names if not is_own(name)]
-        contents = json_rows(rows, columns) if columns else ["{}"] * len(rows)
-        given = (contents, _values(rows, ERROR), _values(rows, RAW))
-        for message, content, error, raw in zip(source.messages[first:last], *given, strict=True):
-            told = () if error is None else _WORD.findall(raw_text(raw))
-            yield message, json_texts(content).union(told)
-
-
-def kept_values(key: str | None, content: str) -> frozenset[str] | None:
-    """The texts of a record as the ledger keeps it; None: it was cut."""
-    if len(content) > MOST_CHARACTERS:
-        return None
-    try:
-        found = json_texts(content)
-    except ValueError:
-        found = frozenset(_WORD.findall(content))
-    return found if key is None else found | json_texts(key)
 
 
 def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:

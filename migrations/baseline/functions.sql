@@ -68,83 +68,46 @@ $$;
 COMMENT ON FUNCTION remove_filters(bigint) IS
   'Removes the Bloom filters of a batch whose files have expired; how many. Of no other batch.';
 
-CREATE FUNCTION forget_records(messages bigint[], texts jsonb) RETURNS bigint
+CREATE FUNCTION forget_records(messages bigint[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
   chosen bigint[] := ARRAY(
     SELECT m.message_id FROM failed_message m
     WHERE m.message_id = ANY (messages) AND m.status NOT IN ('failed', 'replaying'));
-  families bigint[] := ARRAY(
-    SELECT DISTINCT m.original_batch_id FROM failed_message m WHERE m.message_id = ANY (chosen));
-BEGIN
-  IF EXISTS (
-    SELECT FROM jsonb_to_recordset(texts) AS g (told text, masked text)
-    WHERE (g.told LIKE regexp_replace(
-      regexp_replace(g.masked, '([\\%_])', '\\\1', 'g'), '\*{3,}', '%', 'g')) IS NOT true) THEN
-    RAISE EXCEPTION 'expected texts of which parts are masked: they may not change otherwise';
-  END IF;
-  WITH given AS MATERIALIZED (
-    SELECT g.* FROM jsonb_to_recordset(texts)
-      AS g (family_id bigint, root_id bigint, told text, masked text)
-    WHERE g.family_id = ANY (families)
-  ), member AS MATERIALIZED (
-    SELECT b.batch_id, b.family_id, g.told, g.masked
-    FROM given g JOIN batch b USING (family_id) WHERE g.root_id IS NULL
-  ), own_reason AS (
-    UPDATE failed_root r SET reason = coalesce((
-        SELECT g.masked FROM given g WHERE g.root_id = r.root_id AND g.told = r.reason), r.reason),
-      detail = CASE WHEN r.detail ~ '^-?[0-9]+ edges from ' AND NOT EXISTS (
-        SELECT FROM batch_source s WHERE s.batch_id = r.batch_id AND s.source = r.step)
-      THEN r.detail END
-    WHERE r.message_id = ANY (chosen)
-  ), shared_reason AS (
-    UPDATE failed_root r SET reason = g.masked FROM member g
-    WHERE r.batch_id = g.batch_id AND r.reason = g.told AND r.shared
-      AND r.message_id <> ALL (chosen)
-  ), own_root AS MATERIALIZED (
-    SELECT unnest(chosen) AS root_id
+  attempts bigint[] := ARRAY(
+    SELECT unnest(chosen)
     UNION SELECT r.root_id FROM failed_root r WHERE r.message_id = ANY (chosen)
-    UNION SELECT r.root_id FROM replay_root r WHERE r.message_id = ANY (chosen)
-  ), own_fail AS (
-    UPDATE root_fail f SET detail = NULL, reason = coalesce((
-      SELECT g.masked FROM given g WHERE g.root_id = f.root_id AND g.told = f.reason), f.reason)
-    WHERE f.root_id IN (SELECT root_id FROM own_root) AND f.batch_id IN (
-      SELECT b.batch_id FROM batch b WHERE b.family_id = ANY (families))
-  ), shared_fail AS (
-    UPDATE root_fail f SET reason = g.masked FROM member g
-    WHERE f.batch_id = g.batch_id AND f.reason = g.told AND f.shared
-      AND f.root_id NOT IN (SELECT root_id FROM own_root)
-  ), failure AS (
-    UPDATE step_run r SET failure = g.masked FROM member g
-    WHERE r.batch_id = g.batch_id AND r.failure = g.told
-  ), dropped AS (
-    DELETE FROM step_run_drop d USING step_run r, member g
-    WHERE r.step_run_id = d.step_run_id AND r.batch_id = g.batch_id AND d.reason = g.told
-    RETURNING d.step_run_id, g.masked, d.records
-  ), dropped_masked AS (
-    INSERT INTO step_run_drop AS d (step_run_id, reason, records)
-    SELECT step_run_id, masked, sum(records) FROM dropped GROUP BY 1, 2
-    ON CONFLICT (step_run_id, reason) DO UPDATE SET records = d.records + excluded.records
-  ), of_batch AS (
-    UPDATE batch b SET held_reason = coalesce(h.masked, b.held_reason), selection = CASE
-      WHEN s.masked IS NULL THEN b.selection
-      ELSE jsonb_set(b.selection, '{reason}', to_jsonb(s.masked)) END
-    FROM batch x
-    LEFT JOIN member h ON h.batch_id = x.batch_id AND h.told = x.held_reason
-    LEFT JOIN member s ON s.batch_id = x.batch_id AND s.told = x.selection ->> 'reason'
-    WHERE x.batch_id = b.batch_id AND b.family_id = ANY (families)
-      AND (h.masked IS NOT NULL OR s.masked IS NOT NULL)
-  ), previewed AS (
-    UPDATE hold_failure h SET reason = g.masked FROM member g
-    WHERE h.batch_id = g.batch_id AND h.reason = g.told
-  ), sampled AS (
-    DELETE FROM hold_sample WHERE message_id = ANY (chosen)
-  ), accepted AS (
-    UPDATE acceptance a SET reason = g.masked FROM member g
-    WHERE a.batch_id = g.batch_id AND a.reason = g.told
+    UNION SELECT r.root_id FROM replay_root r WHERE r.message_id = ANY (chosen));
+  batches bigint[] := ARRAY(
+    SELECT b.batch_id FROM batch b WHERE b.family_id IN (
+      SELECT m.original_batch_id FROM failed_message m WHERE m.message_id = ANY (chosen)));
+BEGIN
+  UPDATE failed_root r
+  SET reason = '***', detail = CASE WHEN r.message_id <> ALL (chosen) THEN r.detail END
+  WHERE (r.message_id = ANY (chosen) OR r.batch_id = ANY (batches) AND r.shared)
+    AND (r.detail ~ '^-?[0-9]+ edges from ' AND NOT EXISTS (
+      SELECT FROM batch_source s WHERE s.batch_id = r.batch_id AND s.source = r.step)
+    ) IS NOT TRUE;
+  UPDATE root_fail f
+  SET reason = '***', detail = CASE WHEN f.root_id <> ALL (attempts) THEN f.detail END
+  WHERE f.batch_id = ANY (batches) AND (f.root_id = ANY (attempts) OR f.shared);
+  UPDATE step_run SET failure = '***' WHERE batch_id = ANY (batches) AND failure IS NOT NULL;
+  WITH dropped AS (
+    DELETE FROM step_run_drop d USING step_run r
+    WHERE r.step_run_id = d.step_run_id AND r.batch_id = ANY (batches) AND d.reason <> '***'
+    RETURNING d.step_run_id, d.records
   )
-  UPDATE manual_quarantine q SET reason = g.masked FROM failed_message m, member g
-  WHERE m.message_id = q.message_id AND g.batch_id = m.original_batch_id AND q.reason = g.told;
+  INSERT INTO step_run_drop AS d (step_run_id, reason, records)
+  SELECT step_run_id, '***', sum(records) FROM dropped GROUP BY 1
+  ON CONFLICT (step_run_id, reason) DO UPDATE SET records = d.records + excluded.records;
+  UPDATE batch SET held_reason = '***' WHERE batch_id = ANY (batches) AND held_reason IS NOT NULL;
+  UPDATE batch SET selection = jsonb_set(selection, '{reason}', '"***"')
+  WHERE batch_id = ANY (batches) AND selection ->> 'reason' IS NOT NULL;
+  UPDATE hold_failure SET reason = '***' WHERE batch_id = ANY (batches);
+  DELETE FROM hold_sample WHERE message_id = ANY (chosen);
+  UPDATE acceptance SET reason = '***' WHERE batch_id = ANY (batches);
+  UPDATE manual_quarantine q SET reason = '***' FROM failed_message m
+  WHERE m.message_id = q.message_id AND m.original_batch_id = ANY (batches);
   INSERT INTO failed_payload (message_id, batch_id, root_id, content, parsed, forgotten_at)
   SELECT message_id, original_batch_id, message_id, '', false, now() FROM failed_message
   WHERE message_id = ANY (chosen)
@@ -153,11 +116,10 @@ BEGIN
     forgotten_at = coalesce(failed_payload.forgotten_at, now());
   RETURN cardinality(chosen);
 END $$;
-COMMENT ON FUNCTION forget_records(bigint[], jsonb) IS
-  'Removes what failed records contain, and puts masked texts in the place of those of their '
-  'families that quote it; of how many. Only of those that are decided: of no record that is '
-  'failed or being replayed. It takes nothing for a masked text but the text less what *** '
-  'stands for.';
+COMMENT ON FUNCTION forget_records(bigint[]) IS
+  'Removes what failed records contain, and every text of their families that may quote it: *** '
+  'stands for each, but for what the settlement said of lost edges. Returns how many. Only decided '
+  'records: none that is failed or being replayed.';
 
 CREATE FUNCTION end_hold() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$

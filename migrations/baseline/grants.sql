@@ -3,7 +3,7 @@
 -- The writer reads what statements of jobs and services read, and how far the schema is. Views for
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
-  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
+  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, batch_source,
   claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
@@ -51,12 +51,12 @@ GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
   release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
-  forget_records(bigint[], jsonb), end_hold()
+  forget_records(bigint[]), end_hold()
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
   release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
-  forget_records(bigint[], jsonb), end_hold()
+  forget_records(bigint[]), end_hold()
   TO ledger_writer;
 
 -- The reader sees states, reasons and ids.

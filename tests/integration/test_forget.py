@@ -1,7 +1,5 @@
 """What the ledger has of a record once it is forgotten, on the real PostgreSQL."""
 
-from pathlib import Path
-
 import pytest
 
 from ledger.batch.acceptance import accept
@@ -11,8 +9,8 @@ from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
 from ledger.core import conditions
 from ledger.core.states import Need
-from ledger.errors import InputError, LedgerError, NotReadyError, UnavailableError
-from ledger.store.queries import forgetting, payloads, replays
+from ledger.errors import InputError, NotReadyError
+from ledger.store.queries import payloads, replays
 from tests.support.ledgers import (
     emit_replay,
     finish,
@@ -27,7 +25,6 @@ from tests.support.posting import Delta
 from tests.support.retention import (
     OTHER,
     changed,
-    collect,
     everything,
     kept,
     later,
@@ -48,54 +45,15 @@ def test_a_forgotten_record_leaves_no_content(database, forgettable):
     assert "a@b.org" not in everything(database)
     assert rows(database, "SELECT * FROM batch_status") == before
     reason = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0]).reason
-    assert reason == "no such customer: ***"
+    assert reason == "***"
     other = one(database, "SELECT content FROM failed_payload WHERE message_id = :r", r=roots[1])
     assert other.content == OTHER
     assert [one.batch_id for one in forgotten.holding] == [batch.batch_id]
 
 
-def test_what_is_masked_is_read_where_no_copy_was_made(database, forgettable):
-    """By its number, too, a record is forgotten with what its reason quotes, though the ledger
-    never had its content."""
-    _, roots = forgettable
-    changed(database, "DELETE FROM failed_payload WHERE message_id = :r", r=roots[0])
-    forget(database, named(database, roots[0]))
-    reason = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0]).reason
-    assert reason == "no such customer: ***"
-
-
-def test_what_each_attempt_has_read_is_masked(database, storage):
-    """A record that was corrected and read again is quoted by the reasons of both attempts, each
-    with what it contained then; the ledger has the later content alone."""
-    made = kept(max_replays=1, key=("n",))
-    batch, roots = settled(database, made, storage, lose_sink=[0])
-    recorded(database, 1, [(n, "first@b.org") for n in range(10)])
-    again = replayed(database, made, batch.batch_id, from_source=True)
-    (second,) = emit_replay(database, again)
-    run_middle(database, again, [second], fail={second: "no such customer: Second@b.org"})
-    run_sink(database, again, [])
-    settle_once(database, again.batch_id)
-    storage(database)
-    emitted = one(database, "SELECT max(emit_run_id) AS id FROM batch_source").id
-    recorded(database, emitted, [(4711, "second@b.org")])
-    quoting = "UPDATE failed_root SET reason = 'not first@b.org' WHERE root_id = :r"
-    changed(database, quoting, r=roots[0])
-    changed(
-        database,
-        "UPDATE failed_payload SET root_id = :s, content = :c WHERE message_id = :r",
-        s=second,
-        r=roots[0],
-        c='{"n": 4711, "email": "second@b.org"}',
-    )
-    forget(database, named(database, roots[0]))
-    assert "@b.org" not in everything(database)
-    reasons = [row.reason for row in rows(database, "SELECT reason FROM failed_root ORDER BY 1")]
-    assert reasons == ["no such customer: ***", "not ***"]
-
-
 def test_no_text_of_its_family_quotes_a_forgotten_record(database, forgettable):
     """Failures of runs, why a batch was held, what a person gave as a reason or chose by, what was
-    dropped, failures that it shares: all are masked, and what was counted is."""
+    dropped, failures that it shares: of each nothing is left, and what was counted is."""
     batch, roots = forgettable
     replay = replayed(
         database, kept(max_replays=0), batch.batch_id, quarantined=True, accepted=True
@@ -105,14 +63,14 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(database, forgettable):
     for table, column, row in (
         ("step_run", "failure", "step_run_id = 3"),
         ("batch", "held_reason", "batch_id = 1"),
-        ("failed_root", "shared = true, reason", f"root_id = {roots[1]}"),
+        ("failed_root", "shared = true, detail = NULL, reason", f"root_id = {roots[1]}"),
     ):
         changed(database, f"UPDATE {table} SET {column} = :t WHERE {row}", t=told + table)
     chosen = '{"quarantined": true, "reason": "%a@b.org"}'
     changed(database, "UPDATE batch SET selection = :s WHERE batch_id = 2", s=chosen)
     for statement in (
         "INSERT INTO step_run_drop VALUES (2, :t || 'dropped', 5)",
-        "INSERT INTO step_run_drop VALUES (2, 'of ***, dropped', 7)",
+        "INSERT INTO step_run_drop VALUES (2, '***', 7)",
         "INSERT INTO root_fail VALUES (1, 2, :r + 1, :t || 'root', 'c@d.org', true)",
         "INSERT INTO acceptance (batch_id, accepted_by, reason) VALUES (1, 'me', :t || 'accepted')",
         "INSERT INTO manual_quarantine VALUES (:r, :t || 'quarantined', 'me')",
@@ -126,15 +84,52 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(database, forgettable):
     )
     before = [rows(database, query) for query in counted]
     forget(database, named(database, roots[0]))
-    found = everything(database)
-    assert "a@b.org" not in found
-    for end in ("step_run", "batch", "failed_root", "root", "accepted", "quarantined"):
-        assert f"of ***, {end}" in found
-    assert rows(database, "SELECT reason, records FROM step_run_drop") == [("of ***, dropped", 12)]
+    assert "a@b.org" not in everything(database)
+    for query in (
+        "SELECT failure FROM step_run WHERE failure IS NOT NULL",
+        "SELECT held_reason FROM batch WHERE held_reason IS NOT NULL",
+        "SELECT reason FROM failed_root WHERE shared OR root_id = 1",
+        "SELECT reason FROM root_fail",
+        "SELECT reason FROM acceptance",
+        "SELECT reason FROM manual_quarantine",
+    ):
+        assert {row[0] for row in rows(database, query)} == {"***"}, query
+    assert rows(database, "SELECT reason, records FROM step_run_drop") == [("***", 12)]
     assert [rows(database, query) for query in counted] == before
     assert one(database, "SELECT detail FROM root_fail").detail == "c@d.org"
     selection = one(database, "SELECT selection FROM batch WHERE batch_id = 2").selection
-    assert selection == {"quarantined": True, "reason": "%***"}
+    assert selection == {"quarantined": True, "reason": "***"}
+
+
+def test_what_each_attempt_was_told_is_gone(database, storage):
+    """A record that was corrected and read again is quoted by the reasons of both attempts: none of
+    them is left, whether or not the storage that has its values can be reached."""
+    made = kept(max_replays=1, key=("n",))
+    batch, roots = settled(database, made, storage, lose_sink=[0])
+    again = replayed(database, made, batch.batch_id, from_source=True)
+    (second,) = emit_replay(database, again)
+    run_middle(database, again, [second], fail={second: "no such customer: Second@b.org"})
+    run_sink(database, again, [])
+    settle_once(database, again.batch_id)
+    changed(
+        database,
+        "UPDATE failed_root SET reason = 'not first@b.org', detail = NULL WHERE root_id = :r",
+        r=roots[0],
+    )
+    storage.folder.rename(storage.folder.with_name("unmounted"))
+    forget(database, named(database, roots[0]))
+    assert "@b.org" not in everything(database)
+    assert rows(database, "SELECT reason FROM failed_root") == [("***",), ("***",)]
+
+
+def test_what_the_settlement_says_of_lost_edges_stays(database, storage):
+    """It quotes nothing: why a forgotten record was lost is still explained."""
+    _, roots = settled(database, kept(max_replays=0), storage, lose_sink=[0, 1])
+    query = "SELECT reason, detail FROM failed_root ORDER BY root_id"
+    before = rows(database, query)
+    assert before[0].reason == "lost"
+    forget(database, named(database, roots[0]))
+    assert rows(database, query) == before
 
 
 def test_a_text_that_several_steps_gave_is_masked(database, forgettable):
@@ -149,79 +144,7 @@ def test_a_text_that_several_steps_gave_is_masked(database, forgettable):
     forget(database, named(database, roots[0]))
     assert "a@b.org" not in everything(database)
     query = "SELECT reason FROM failed_root WHERE root_id = 1 UNION SELECT reason FROM root_fail"
-    assert rows(database, query) == [("no such customer: ***",)]
-
-
-@pytest.mark.parametrize(
-    ("told", "masked"),
-    [
-        ("no customer *a@b.org*", "no customer *****"),
-        ("of **a@b.org", "of *****"),
-        ("a@b.orga@b.org", "******"),
-        ("100% of a_b\\ is a@b.org", "100% of a_b\\ is ***"),
-    ],
-)
-def test_stars_beside_a_value_keep_no_text_from_being_masked(database, forgettable, told, masked):
-    """What a text emphasizes runs together with its mask, and is masked all the same."""
-    _, roots = forgettable
-    changed(database, "UPDATE failed_root SET reason = :t WHERE root_id = :r", t=told, r=roots[0])
-    forget(database, named(database, roots[0]))
-    found = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0])
-    assert found.reason == masked
-
-
-def test_short_values_are_masked_as_whole_words(database, forgettable):
-    """A number of two digits does not mask half of every text, as with redacted columns."""
-    _, roots = forgettable
-    told = "customer 12 of 2012 at C@D.ORG"
-    changed(database, "UPDATE failed_root SET reason = :t WHERE root_id = :r", t=told, r=roots[1])
-    forget(database, named(database, roots[1]))
-    reason = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[1]).reason
-    assert reason == "customer *** of 2012 at ***"
-
-
-def test_where_the_values_are_lost_the_whole_text_is_masked(database, forgettable):
-    """Without the snapshot, and without a copy, nobody can tell what a reason quotes."""
-    _, roots = forgettable
-    changed(database, "DELETE FROM failed_payload WHERE message_id = :r", r=roots[0])
-    Path(one(database, "SELECT path FROM step_run_file WHERE step_run_id = 1").path).unlink()
-    forget(database, named(database, roots[0]))
-    reason = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0]).reason
-    assert reason == "***"
-
-
-def test_the_copy_says_what_to_mask_once_the_files_are_gone(database, forgettable):
-    """Retention has removed the snapshot: the ledger's own copy names the values."""
-    batch, roots = forgettable
-    accept(database, batch.batch_id, by="a person", reason="it may stay out")
-    assert collect(database).expired == (batch.batch_id,)
-    forget(database, named(database, roots[0]))
-    reason = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0]).reason
-    assert reason == "no such customer: ***"
-
-
-def test_nothing_is_forgotten_where_the_storage_is_out_of_reach(database, forgettable, storage):
-    """What texts quote is not known there: it is done where it is."""
-    _, roots = forgettable
-    away = storage.folder.rename(storage.folder.with_name("unmounted"))
-    with pytest.raises(UnavailableError, match="expected the folder below which runs write"):
-        forget(database, named(database, roots[0]))
-    assert "a@b.org" in everything(database)
-    away.rename(storage.folder)
-    forget(database, named(database, roots[0]))
-    assert "a@b.org" not in everything(database)
-
-
-def test_a_text_of_a_record_changes_by_being_masked_alone(database, forgettable):
-    """The writer may have parts of history masked, and does not rewrite it so."""
-    _, roots = forgettable
-    given = {"family_id": 1, "root_id": roots[0], "told": "no such customer: a@b.org"}
-    for masked in ("all was well", "no such customer: ***, who paid", None):
-        with pytest.raises(LedgerError, match="they may not change otherwise"):
-            database.transact(
-                lambda c, to=masked: forgetting.forget(c, [roots[0]], [{**given, "masked": to}])
-            )
-    assert "a@b.org" in everything(database)
+    assert rows(database, query) == [("***",)]
 
 
 def test_no_copy_brings_forgotten_content_back(database, forgettable):
