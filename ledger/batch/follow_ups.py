@@ -44,7 +44,7 @@ def of_settle() -> list[FollowUp]:
 
 def of_driver(pipeline: Pipeline) -> list[FollowUp]:
     """Those that a driver which settles a batch of a pipeline does."""
-    return [each for each in FOLLOW_UPS if each.in_driver and each.is_wanted(pipeline)]
+    return [each for each in FOLLOW_UPS if each.is_wanted(pipeline)]
 
 
 def submitted() -> dict[str, FollowUp]:

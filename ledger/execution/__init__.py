@@ -2,9 +2,9 @@
 
 from ledger.execution.combines import combine
 from ledger.execution.follow_ups import follow, notify, settle_and_follow
-from ledger.execution.publishing import publish_settled, withhold
 from ledger.execution.states import advance_states
 from ledger.execution.steps import StepResult, run_step, run_steps
+from ledger.execution.withholding import withhold
 
 __all__ = [
     "StepResult",
@@ -12,7 +12,6 @@ __all__ = [
     "combine",
     "follow",
     "notify",
-    "publish_settled",
     "run_step",
     "run_steps",
     "settle_and_follow",

@@ -8,7 +8,7 @@ from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
 from ledger.batch.following.combines import Combine
 from ledger.batch.following.notices import Notify
-from ledger.batch.following.publications import Publish, Withhold
+from ledger.batch.following.publications import Withhold
 from ledger.batch.following.states import State
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.settlement import Settlement, settle_once
@@ -16,8 +16,8 @@ from ledger.batch.step_runs import Attempt
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.execution.combines import combine
-from ledger.execution.publishing import publish_settled, withhold
 from ledger.execution.states import advance_states
+from ledger.execution.withholding import withhold
 from ledger.spark.failures import failures_of, redacted
 
 if TYPE_CHECKING:
@@ -90,13 +90,12 @@ def notify(job: "Job", batch_id: int) -> list[str]:
     return notices.notify(job, batch_id)
 
 
-# How a driver does what needs Spark; publishing withholds.
+# How a driver does what needs Spark.
 RUNNERS: dict[
     type[FollowUp],
     Callable[["Job", Any, Callable[[], None] | None, Attempt | None], Sequence[object]],
 ] = {
     Withhold: lambda job, batch_id, on_fenced, attempt: withhold(job, batch_id),
-    Publish: lambda job, batch_id, on_fenced, attempt: publish_settled(job, batch_id),
     Combine: combine,
     Notify: lambda job, batch_id, on_fenced, attempt: notify(job, batch_id),
     State: lambda job, batch_id, on_fenced, attempt: advance_states(job, batch_id, on_fenced),

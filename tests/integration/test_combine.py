@@ -15,9 +15,10 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
-from ledger.execution import combine, publish_settled
+from ledger.execution import combine
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import one, rows
+from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 

@@ -19,11 +19,12 @@ from ledger.batch.settlement import settle_once
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, LostFileError
-from ledger.execution import publish_settled, withhold
+from ledger.execution import withhold
 from ledger.execution.follow_ups import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import rows
+from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
 TABLES = ("plain", "totals", "ackledger_commit")

@@ -12,8 +12,9 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.sweeper import OverdueFollowUp, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import NotReadyError
-from ledger.execution import notify, publish_settled, settle_and_follow
+from ledger.execution import notify, settle_and_follow
 from ledger.store.queries import batches
+from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
 

@@ -8,9 +8,10 @@ import pytest
 from ledger import FileSource, ParquetSink, Pipeline, StatefulStage
 from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
-from ledger.execution import advance_states, publish_settled
+from ledger.execution import advance_states
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from tests.support.ledgers import rows
+from tests.support.publishing import publish_settled
 from tests.support.runner import START
 
 DAY = timedelta(days=1)

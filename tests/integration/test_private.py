@@ -11,8 +11,9 @@ from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.settlement import settle_once
-from ledger.execution import publish_settled, withhold
+from ledger.execution import withhold
 from ledger.store import embedded
+from tests.support.publishing import publish_settled
 
 
 @pytest.fixture

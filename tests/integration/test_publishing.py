@@ -20,10 +20,11 @@ from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
-from ledger.execution import publish_settled, settle_and_follow
+from ledger.execution import settle_and_follow
 from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
+from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
 LOST = {3, 7, 11}

@@ -28,7 +28,7 @@ from ledger.batch.summary import summarize
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, StageError
-from ledger.execution import combine, publish_settled, settle_and_follow
+from ledger.execution import combine, settle_and_follow
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
     age,
@@ -44,6 +44,7 @@ from tests.support.ledgers import (
     started,
     whole_batch,
 )
+from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 from tests.support.unit_totals import ORDERED, B, sold

@@ -6,8 +6,8 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
 from ledger.batch.quarantine import quarantine
 from ledger.errors import NotReadyError
-from ledger.execution import publish_settled
 from tests.support.ledgers import rows
+from tests.support.publishing import publish_settled
 from tests.support.unit_totals import ORDERED, ORDERS, B, sold, totals
 
 CUSTOMERS = "customer STRING, country STRING"

@@ -14,10 +14,11 @@ from sqlalchemy.pool import NullPool
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
 from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
-from ledger.execution import publish_settled, settle_and_follow
+from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import dies_at
 from tests.support.ledgers import rows
+from tests.support.publishing import publish_settled
 
 COUNT = 14
 CHECK = 'new row for relation "{}" violates check constraint "{}"'

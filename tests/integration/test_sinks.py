@@ -22,9 +22,9 @@ from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, StageError
-from ledger.execution import publish_settled
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
+from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
 LOST = {3, 7, 11}

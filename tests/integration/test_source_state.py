@@ -18,12 +18,13 @@ from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import DeclarationError, FencedError, InputError, NotReadyError, StageError
-from ledger.execution import notify, publish_settled
+from ledger.execution import notify
 from ledger.spark.job import FEW_ROWS
 from ledger.store.queries.runs import Emitted
 from tests.support.dying import Died, dies_at
 from tests.support.feeds import Feed, fed
 from tests.support.ledgers import age, one, rows, started
+from tests.support.publishing import publish_settled
 from tests.support.runner import START
 
 

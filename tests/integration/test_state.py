@@ -24,12 +24,13 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
-from ledger.execution import advance_states, publish_settled, settle_and_follow
+from ledger.execution import advance_states, settle_and_follow
 from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
 from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
+from tests.support.publishing import publish_settled
 from tests.support.runner import START, Runner
 
 FLIGHTS = "flight INT, carrier STRING, delay INT"

@@ -27,7 +27,6 @@ from ledger.deltas.portions import Records
 from ledger.deltas.posting import post_bucket
 from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
-from ledger.execution import publish_settled
 from ledger.spark.folding.fold import fold
 from ledger.spark.steps import sink, stage
 from ledger.spark.steps import source as emit
@@ -37,6 +36,7 @@ from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import one, rows
+from tests.support.publishing import publish_settled
 
 COUNT = 20
 

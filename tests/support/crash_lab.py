@@ -14,11 +14,12 @@ from sqlalchemy.pool import NullPool
 
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
-from ledger.execution import combine, notify, publish_settled, run_step, withhold
+from ledger.execution import combine, notify, run_step, withhold
 from ledger.spark.job import Job
 from tests.support import orders
 from tests.support.crashing import opened, run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept
+from tests.support.publishing import publish_settled
 
 # Their numbers, where no crash has used up one; a batch in the original's place has the second,
 # too.

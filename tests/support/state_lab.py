@@ -14,7 +14,7 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import StateRun
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
-from ledger.execution import advance_states, publish_settled, settle_and_follow
+from ledger.execution import advance_states, settle_and_follow
 from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
 from ledger.store.queries.batches import Batch
@@ -22,6 +22,7 @@ from tests.support import accounts
 from tests.support.crashing import run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept
 from tests.support.ledgers import rows
+from tests.support.publishing import publish_settled
 
 # What was done before the crash: the first batch is in the state; the second is settled, its state
 # is committed, is published; the second is done; what was lost of it is settled, is in a state that

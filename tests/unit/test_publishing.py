@@ -16,7 +16,7 @@ from ledger.storage.manifest import DataFile
 START = datetime(2013, 1, 1, tzinfo=UTC)
 SINKS = [SimpleNamespace(name=name) for name in ("customers", "orders", "down")]
 PIPELINE = SimpleNamespace(
-    sinks=lambda: SINKS, sources=list, followers=list, redact=(), module="jobs.none"
+    sinks=lambda: SINKS, sources=list, followers=list, states=list, redact=(), module="jobs.none"
 )
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
@@ -58,12 +58,13 @@ def test_sinks_are_published_as_they_are_declared(pending, monkeypatch, caplog):
 @pytest.fixture
 def explained(monkeypatch):
     """What is said of an error of the publication of batch 2, a replay of batch 1, whose run was of
-    a DAG of that name."""
+    a DAG of that name. ``included_in``: states that include batch 1."""
 
-    def explain(error, dag="", pipeline=PIPELINE):
+    def explain(error, dag="", pipeline=PIPELINE, included_in=()):
         interval = {"interval_start": START, "interval_end": START + timedelta(days=1)}
         known = {1: SimpleNamespace(dag_id=dag, params={}, **interval)}
         monkeypatch.setattr(publishing.batches, "get_batch", lambda _, number: known[number])
+        monkeypatch.setattr(publishing.checkpoints, "committed_of", lambda *_: included_in)
         row = SimpleNamespace(batch_id=2, original_id=1, sink="orders")
         with pytest.raises(type(error)) as told, publication_errors(DATABASE, pipeline, row):
             raise error
@@ -85,24 +86,34 @@ def test_an_error_says_which_publication_it_stops(explained):
 
 
 def test_a_lost_file_asks_for_the_interval(explained):
-    """The error names the file and the command that reprocesses the original's interval, in Airflow
-    the DAG, too; an incremental source has none to reprocess."""
+    """The error names the file and the commands that publish again and that reprocess the
+    original's interval, in Airflow the DAG's run, too. It names none where the source is
+    incremental, or a state includes the batch.
+    """
     lost = LostFileError("file a. b: it is gone. Run the sink again")
-    said = (
-        "sink 'orders' cannot publish batch 2: file a. b: it is gone. Put the file back and publish"
+    beginning = (
+        "sink 'orders' cannot publish batch 2: file a. b: it is gone. Put the file back, then"
+        " publish again. To go on: ackledger publish MODULE:PIPELINE --batch 2. In Airflow: clear"
+        " the task that failed. "
     )
-    said += " again, "
     command = (
-        "or reprocess the interval: ackledger run MODULE:PIPELINE --interval-start 2013-01-01"
+        "Or reprocess the interval: ackledger run MODULE:PIPELINE --interval-start 2013-01-01"
         " --interval-end 2013-01-02 --reprocess"
     )
-    assert explained(lost) == (said + command, [])
-    dag = ", or a run of DAG shop with the conf reprocess: true"
-    assert explained(lost, dag="shop") == (said + command + dag, [])
+    assert explained(lost) == (beginning + command, [])
+    text, _ = explained(lost, dag="shop")
+    assert text.startswith(f"{beginning}{command}. In Airflow: airflow dags trigger shop --conf ")
+    assert '"interval_start": "2013-01-01' in text
     reading_on = [SimpleNamespace(incremental=True)]
     incremental = SimpleNamespace(**{**vars(PIPELINE), "sources": lambda: reading_on})
     text, _ = explained(lost, pipeline=incremental)
-    assert text == f"{said}for an incremental source has no interval to reprocess"
+    assert text == (
+        f"{beginning}Nothing else helps: an incremental source has no interval to reprocess"
+    )
+    text, _ = explained(lost, included_in=["sums"])
+    assert text == (
+        f"{beginning}Its interval cannot be reprocessed: the state 'sums' includes the batch"
+    )
 
 
 def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):

@@ -59,8 +59,6 @@ class FollowUp:
     on_spark: ClassVar[bool] = True
     """Whether its task starts a driver, which does it by ``ledger.execution.follow_ups``; if not
     ``run`` does it."""
-    in_driver: ClassVar[bool] = True
-    """Whether a driver does it by itself; if not it is part of another one there."""
     of_batch: ClassVar[bool] = False
     """Whether ``ackledger publish`` does it for each batch that ``waiting`` has."""
     of_pipeline: ClassVar[bool] = False

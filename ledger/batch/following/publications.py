@@ -12,11 +12,11 @@ from ledger.store.queries import publications
 
 
 class Withhold(FollowUp):
-    """See ``ledger.spark.steps.withhold``. A driver does it when it publishes."""
+    """See ``ledger.spark.steps.withhold``."""
 
     name = "withhold"
     does = "Leave the rows of failed records out of what sinks are to publish."
-    in_driver = False
+    of_batch = True
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
         """See ``FollowUp``."""
