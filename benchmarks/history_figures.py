@@ -20,13 +20,13 @@ from benchmarks.history import UNTIL, write_history
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from benchmarks.measure import seconds
-from ledger.batch.explain import explain
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.pages import batches, overview
+from ledger.batch.records.explain import explain
 from ledger.batch.recovery import waiting_states
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import SweepOptions, sweep_once
+from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from ledger.store import embedded

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from benchmarks.measure import Bench, data_bytes
 from benchmarks.pipelines import flights
-from ledger.batch.payloads import keep_payloads
+from ledger.batch.records.payloads import keep_payloads
 from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
 

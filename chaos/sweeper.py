@@ -3,7 +3,7 @@
 import logging
 import time
 
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.errors import LedgerError
 from ledger.settings import Settings
 from ledger.store.connection import Database

@@ -48,9 +48,9 @@ class Complete(BaseOperator):
 
     def _report(self, database: Any, batch_id: int, task: Any) -> str | None:
         """Log and push the report; return why the run fails, or None."""
-        from ledger.batch.failures import failures
-        from ledger.batch.report import advise, report
-        from ledger.batch.summary import summarize
+        from ledger.batch.outcome.report import advise, report
+        from ledger.batch.outcome.summary import summarize
+        from ledger.batch.records.failures import failures
         from ledger.core.states import Outcome
 
         summary = summarize(database, batch_id)

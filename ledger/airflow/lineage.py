@@ -16,7 +16,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from ledger.airflow.datasets import NAMESPACE, dataset
-from ledger.batch.readings import Batch, StepRows, get_batch, rows_of_steps
+from ledger.batch.outcome.readings import Batch, StepRows, get_batch, rows_of_steps
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.store.connection import Database

@@ -47,7 +47,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             """One sweep; the batches whose pipeline wants a replay, and what could not be
             settled.
             """
-            from ledger.batch.sweeper import sweep_once
+            from ledger.batch.upkeep.sweeper import sweep_once
 
             database = connected()
             swept = sweep_once(database)
@@ -223,7 +223,7 @@ def accept_dag(**dag_options: Any) -> DAG:
 def _collected() -> dict[str, Any]:
     from dataclasses import asdict
 
-    from ledger.batch.retention import GcOptions, gc_once
+    from ledger.batch.upkeep.retention import GcOptions, gc_once
 
     collected = gc_once(connected(), GcOptions(most=MOST_EXPIRED, looks=MOST_LOOKED_AT))
     removed = {kind: asdict(size) for kind, size in collected.removed.items() if size.files}
@@ -260,8 +260,8 @@ def _release(batch: int | None) -> None:
 
 
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
-    from ledger.batch.filters import require_names
-    from ledger.batch.readings import get_batch
+    from ledger.batch.outcome.readings import get_batch
+    from ledger.batch.records.filters import require_names
     from ledger.batch.replay_matches import left_out, matching_messages
 
     database, chosen = connected(), selection(params)

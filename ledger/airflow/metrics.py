@@ -110,8 +110,8 @@ _ROWS = ("input", "output", "failed")
 
 def of_batch(database: "Database", batch_id: int) -> None:
     """Send what a decided batch has come to."""
-    from ledger.batch.readings import get_batch
-    from ledger.batch.summary import summarize
+    from ledger.batch.outcome.readings import get_batch
+    from ledger.batch.outcome.summary import summarize
 
     with _if_wanted() as wanted:
         if not wanted:
@@ -137,7 +137,7 @@ def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
     """Send what each pipeline has open, lost, or left undone: ``overdue``, batches that a sweep
     has found.
     """
-    from ledger.batch.readings import measure
+    from ledger.batch.outcome.readings import measure
 
     with _if_wanted() as wanted:
         if not wanted:

@@ -77,7 +77,7 @@ class WhenFailedRatio(_Conditional):
         self._above = above
 
     def _facts(self, database: Any, batch_id: int) -> Any:
-        from ledger.batch.alerts import failed_ratio
+        from ledger.batch.outcome.alerts import failed_ratio
 
         return failed_ratio(database, batch_id, self._above)
 
@@ -97,7 +97,7 @@ class WhenQuarantineGrows(_Conditional):
         self._by, self._within = by, timedelta(seconds=seconds(within))
 
     def _facts(self, database: Any, batch_id: int) -> Any:
-        from ledger.batch.alerts import quarantine_growth
+        from ledger.batch.outcome.alerts import quarantine_growth
 
         return quarantine_growth(database, batch_id, self._by, self._within)
 
@@ -144,7 +144,7 @@ def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
     """What Airflow calls at the moment that ``near_deadline`` names. ``notify``: where the callback
     is imported from: a notifier's class, of which ``options`` are the arguments, or a function.
     """
-    from ledger.batch.alerts import still_open
+    from ledger.batch.outcome.alerts import still_open
 
     run = context["dag_run"]
     database = connected()
@@ -172,7 +172,7 @@ def _run_in(context: Any) -> tuple[str, str, dict[str, Any] | None]:
 
 def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | None) -> int | None:
     """The batch that a run opened, or after which it looks."""
-    from ledger.batch.alerts import batch_of_run
+    from ledger.batch.outcome.alerts import batch_of_run
 
     given = (conf or {}).get("batch")
     return batch_of_run(database, dag_id, run_id) if given is None else int(given)

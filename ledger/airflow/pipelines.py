@@ -296,9 +296,9 @@ def _opened(
     *,
     java: bool = True,
 ) -> Any:
-    from ledger.batch.checks import before_replay, before_run
     from ledger.batch.opening import open_batch, open_replay
-    from ledger.batch.readings import get_batch
+    from ledger.batch.outcome.readings import get_batch
+    from ledger.batch.upkeep.checks import before_replay, before_run
 
     database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened

@@ -174,7 +174,7 @@ def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
 
 def is_settled(context: Any) -> bool:
     """Whether the batch of a task's run is decided: its steps have nothing to do any more."""
-    from ledger.batch.readings import get_batch
+    from ledger.batch.outcome.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
@@ -235,7 +235,7 @@ def _said(told: str) -> str:
 
 def decided_batch(context: Any, database: Any) -> int:
     """The run's batch; a run that has none, or whose batch is not decided, skips the task."""
-    from ledger.batch.readings import get_batch
+    from ledger.batch.outcome.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
@@ -249,7 +249,7 @@ def decided_batch(context: Any, database: Any) -> int:
 @contextmanager
 def about_batch(database: Any, batch_id: int) -> Iterator[str]:
     """Lines that a task logs within are about this batch; its pipeline's name."""
-    from ledger.batch.readings import get_batch
+    from ledger.batch.outcome.readings import get_batch
 
     batch = get_batch(database, batch_id)
     with about(pipeline=batch.pipeline, batch_id=batch_id):

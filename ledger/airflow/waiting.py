@@ -152,7 +152,7 @@ class LedgerGate(BaseOperator):
 
     def execute(self, context: Any) -> dict[str, int]:
         """Pass, with the counts, or fail and say them."""
-        from ledger.batch.completeness import losses
+        from ledger.batch.outcome.completeness import losses
 
         interval = _interval(self.interval_start, self.interval_end)
         found = losses(connected(), self.pipeline, interval)
@@ -171,8 +171,8 @@ def announce(batch_id: int, outlet_events: Any) -> None:
     """If the interval of a batch is complete by now, add an event to its pipeline's asset. A ledger
     that is away is logged: the task has done what it is for.
     """
-    from ledger.batch.completeness import waits_for
-    from ledger.batch.readings import get_batch
+    from ledger.batch.outcome.completeness import waits_for
+    from ledger.batch.outcome.readings import get_batch
 
     try:
         database = connected()
@@ -201,7 +201,7 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
 
 def _waits_for(pipeline: str, interval: Interval, or_quarantined: bool) -> str | None:
     """Why an interval is not complete, as far as is known: a ledger that is away may come back."""
-    from ledger.batch.completeness import waits_for
+    from ledger.batch.outcome.completeness import waits_for
 
     try:
         database = connected()

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.batch import follow_ups
 from ledger.batch.advice.batches import publish, still_failed
-from ledger.batch.filters import require_names
+from ledger.batch.records.filters import require_names
 from ledger.batch.recovery import waits_for
 from ledger.batch.settlement import decide_publications
 from ledger.core.commands import ANY_TARGET, ackledger

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from ledger.batch.advice.records import NOTHING_LEFT, OPTIONS, State, state_of, status_in_words
-from ledger.batch.filters import require_names
+from ledger.batch.records.filters import require_names
 from ledger.batch.replays import check_replayable
 from ledger.core.run_request import Selection
 from ledger.pipeline.pipeline import Pipeline

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from ledger.batch import claims
 from ledger.batch.advice.batches import reprocess
-from ledger.batch.filters import require_names
+from ledger.batch.records.filters import require_names
 from ledger.core.commands import REASON, ackledger
 from ledger.core.probes import reached
 from ledger.core.redaction import is_masked

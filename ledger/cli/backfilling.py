@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ledger.batch.completeness import reader_of
-from ledger.batch.summary import summarize
+from ledger.batch.outcome.completeness import reader_of
+from ledger.batch.outcome.summary import summarize
 from ledger.cli.base import Json, Params, Remote, Target, app, err, example, params_of, time_option
 from ledger.cli.running import LOCAL, Master, Place, finish, place, run_interval, summary_of
 from ledger.core.run_request import Interval, RunKey

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ledger.batch.advice.actions import lines
 from ledger.batch.advice.records import by_cause
-from ledger.batch.failures import ON_HOLD, SAMPLE, cases, failures, holds_of
+from ledger.batch.records.failures import ON_HOLD, SAMPLE, cases, failures, holds_of
 from ledger.cli import masks, tables
 from ledger.cli.base import out
 from ledger.core.commands import ackledger

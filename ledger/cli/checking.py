@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ledger.batch.checks import examine
-from ledger.batch.installation import examine_installation
+from ledger.batch.upkeep.checks import examine
+from ledger.batch.upkeep.installation import examine_installation
 from ledger.cli.base import (
     End,
     Json,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from ledger.batch.interventions import abandon
-from ledger.batch.readings import Batch
+from ledger.batch.outcome.readings import Batch
 from ledger.cli.base import err, fail
 from ledger.errors import FencedError, LedgerError
 from ledger.settings import verbose

@@ -11,10 +11,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from ledger.batch.failures import holds_of
-from ledger.batch.readings import recent_batches
+from ledger.batch.outcome.readings import recent_batches
+from ledger.batch.outcome.summary import summarize
+from ledger.batch.records.failures import holds_of
 from ledger.batch.recovery import waiting_states
-from ledger.batch.summary import summarize
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, out, show
 from ledger.cli.running import print_summary, summary_of

@@ -7,7 +7,7 @@ import typer
 
 from ledger.batch.acceptance import accept as accept_batch
 from ledger.batch.interventions import release as release_batch
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli import tables
 from ledger.cli.base import BATCH, Json, app, db, example, in_user_words, show, user
 from ledger.core.states import BatchStatus

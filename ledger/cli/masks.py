@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ledger.batch.readings import redacted_columns
+from ledger.batch.outcome.readings import redacted_columns
 from ledger.cli.base import out
 from ledger.errors import MASK
 from ledger.store.connection import Database

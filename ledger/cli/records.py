@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ledger.batch.advice.records import status_in_words
-from ledger.batch.explain import Explanation, explain
-from ledger.batch.failed_records import (
+from ledger.batch.quarantine import quarantine
+from ledger.batch.records.explain import Explanation, explain
+from ledger.batch.records.failed_records import (
     FailedRecord,
     failed_records,
     matching_numbers,
     read_failed,
 )
-from ledger.batch.quarantine import quarantine
 from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
     RECORD_HELP,

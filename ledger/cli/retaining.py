@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from ledger.batch.advice.batches import of_need
 from ledger.batch.advice.records import status_in_words
-from ledger.batch.failed_records import conditions_of, require_fields
-from ledger.batch.filters import require_pipeline
-from ledger.batch.forgetting import (
+from ledger.batch.records.failed_records import conditions_of, require_fields
+from ledger.batch.records.filters import require_pipeline
+from ledger.batch.records.forgetting import (
     Forgotten,
     Holding,
     Record,
@@ -25,8 +25,8 @@ from ledger.batch.forgetting import (
     matching,
     named,
 )
-from ledger.batch.forgetting import forget as forget_records
-from ledger.batch.retention import Collected, GcOptions, gc_once
+from ledger.batch.records.forgetting import forget as forget_records
+from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
 from ledger.core.durations import keep_seconds
@@ -37,7 +37,7 @@ from ledger.store.connection import Database
 from ledger.store.upgrade import connect
 
 if TYPE_CHECKING:
-    from ledger.batch.held_values import HoldingFile
+    from ledger.batch.records.held_values import HoldingFile
 
 _SHOWN = 20  # records
 _PUBLISHED = "rows in its sinks, which are yours to delete"
@@ -165,7 +165,9 @@ def forget(
         raise InputError(
             "expected one record, for example 'ackledger forget 17', or --where \"customer = 'C7'\""
         )
-    from ledger.batch.held_values import files_with  # loads pyarrow, which other commands spare
+    from ledger.batch.records.held_values import (
+        files_with,  # loads pyarrow, which other commands spare
+    )
 
     database = _of_pipeline(pipeline)
     if record is not None:

@@ -12,12 +12,13 @@ import typer
 from ledger.batch import follow_ups
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import asked_as, resume
-from ledger.batch.checks import before_replay, before_run
-from ledger.batch.filters import require_batch
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.payloads import keep_all
+from ledger.batch.outcome.readings import Batch
+from ledger.batch.outcome.report import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.publishing import Published
-from ledger.batch.readings import Batch
+from ledger.batch.records.filters import require_batch
+from ledger.batch.records.payloads import keep_all
 from ledger.batch.recovery import waiting_states
 from ledger.batch.replay_matches import (
     left_out,
@@ -26,8 +27,7 @@ from ledger.batch.replay_matches import (
     originals_of,
     require_match,
 )
-from ledger.batch.report import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
-from ledger.batch.summary import Summary, summarize
+from ledger.batch.upkeep.checks import before_replay, before_run
 from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
     BatchNumber,

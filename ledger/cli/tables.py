@@ -23,7 +23,7 @@ from ledger.batch.advice.actions import Action, lines, sentences
 from ledger.batch.advice.batches import publish
 from ledger.batch.advice.records import status_in_words
 from ledger.batch.holds import UNDECIDED
-from ledger.batch.report import accepted_in_words
+from ledger.batch.outcome.report import accepted_in_words
 from ledger.core.commands import ANY_TARGET, ackledger
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity

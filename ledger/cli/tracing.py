@@ -29,7 +29,7 @@ def trace_record(
     as_json: Json = False,
 ) -> None:
     """Show the rows derived from a record, step by step."""
-    from ledger.batch.trace import trace  # numpy and pyarrow take longer than most commands
+    from ledger.batch.records.trace import trace  # numpy and pyarrow take longer than most commands
 
     show(asdict(trace(connect(Settings()), record, attempt)), as_json, _traced)
 

@@ -10,7 +10,7 @@ from ledger.batch.following.combines import Combine
 from ledger.batch.following.notices import Notify
 from ledger.batch.following.publications import Withhold
 from ledger.batch.following.states import State
-from ledger.batch.payloads import try_to_keep
+from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.probes import reached

@@ -35,8 +35,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.summary import RootCounts, summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.outcome.summary import RootCounts, summarize
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus

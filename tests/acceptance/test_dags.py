@@ -24,7 +24,7 @@ from ledger.airflow.notes import noted
 from ledger.airflow.pipelines import _guarantee
 from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from scripts.airflow_env import ROOT

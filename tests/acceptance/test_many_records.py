@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from ledger.batch.payloads import keep_payloads
+from ledger.batch.records.payloads import keep_payloads
 from ledger.store.queries import batches
 from tests.support.ledgers import keyed, opened, replayed, rows, started
 from tests.support.payloads import write_snapshot

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ledger.batch.payloads import keep_payloads
 from ledger.batch.quarantine import quarantine
+from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import commit
 from ledger.store.connection import Database

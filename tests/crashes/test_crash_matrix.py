@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.outcome.summary import summarize
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.store import embedded
 from ledger.store.queries.batches import Batch

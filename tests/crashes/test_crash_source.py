@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from ledger.batch.summary import summarize
+from ledger.batch.outcome.summary import summarize
 from ledger.core.states import Outcome
 from ledger.spark.job import Job
 from ledger.store import embedded

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ledger.batch import state_runs
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.outcome.summary import summarize
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.execution import advance_states, states
 from ledger.storage.manifest import check_files

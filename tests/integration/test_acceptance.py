@@ -3,9 +3,9 @@
 import pytest
 
 from ledger.batch.acceptance import accept
-from ledger.batch.report import advise
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
-from ledger.batch.summary import summarize
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError
 from ledger.store.queries import batches, claims

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from ledger.batch import alerts
 from ledger.batch.acceptance import accept
-from ledger.batch.readings import measure
+from ledger.batch.outcome import alerts
+from ledger.batch.outcome.readings import measure
 from ledger.batch.settlement import settle_once
 from tests.support.ledgers import (
     END,

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
-from ledger.batch.explain import explain
-from ledger.batch.trace import trace
+from ledger.batch.records.explain import explain
+from ledger.batch.records.trace import trace
 from ledger.cli import tracing
 from ledger.core.text import MOST_REASON
 from ledger.errors import DeclarationError

@@ -19,8 +19,8 @@ from ledger import (
     merge_anchors,
     testing,
 )
+from ledger.batch.records.trace import trace
 from ledger.batch.settlement import settle_once
-from ledger.batch.trace import trace
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, StageError
 from tests.support.ledgers import age, rows, started

@@ -23,11 +23,11 @@ from ledger import (
 from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
 from ledger.airflow.permanent import PermanentFailure
-from ledger.batch import checks
-from ledger.batch.checks import before_replay, before_run, examine, require
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import settle_once
+from ledger.batch.upkeep import checks
+from ledger.batch.upkeep.checks import before_replay, before_run, examine, require
 from ledger.cli import running
 from ledger.cli.base import app
 from ledger.core.run_request import Interval, RunKey, Selection

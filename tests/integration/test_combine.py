@@ -9,9 +9,9 @@ from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch import follow_ups
 from ledger.batch.combine_runs import combines_due
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError

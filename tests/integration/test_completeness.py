@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from ledger.batch.acceptance import accept
-from ledger.batch.completeness import losses, waits_for
 from ledger.batch.interventions import abandon
+from ledger.batch.outcome.completeness import losses, waits_for
 from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval
 from tests.support.ledgers import (

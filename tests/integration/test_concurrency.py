@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.errors import NotReadyError
 from ledger.execution import run_steps, settle_and_follow

@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import AirflowRescheduleException
 from ledger.airflow import pipeline_dag
 from ledger.airflow.maintenance import accept_dag
 from ledger.batch.interventions import abandon
-from ledger.batch.report import advise
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
-from ledger.batch.summary import summarize
 from ledger.core.logs import AboutFilter
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import Guarantee

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp, Pending
-from ledger.batch.report import advise, report
+from ledger.batch.outcome.report import advise, report
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import OverdueFollowUp, sweep_once
+from ledger.batch.upkeep.sweeper import OverdueFollowUp, sweep_once
 from ledger.core.states import Outcome
 from ledger.store.queries import batches
 from tests.support.ledgers import pipeline, whole_batch

@@ -3,9 +3,9 @@
 import pytest
 
 from ledger.batch.acceptance import accept
-from ledger.batch.forgetting import forget, holding, matching, named
 from ledger.batch.interventions import abandon
 from ledger.batch.quarantine import quarantine
+from ledger.batch.records.forgetting import forget, holding, matching, named
 from ledger.batch.settlement import settle_once
 from ledger.core import conditions
 from ledger.core.states import Need

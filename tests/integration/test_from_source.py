@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.explain import explain
-from ledger.batch.report import advise
-from ledger.batch.summary import summarize
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import summarize
+from ledger.batch.records.explain import explain
 from ledger.errors import InputError
 from ledger.spark.origins.reread import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
 from tests.support.ledgers import rows

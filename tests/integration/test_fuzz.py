@@ -13,11 +13,11 @@ from rich.console import Console
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.acceptance import accept
-from ledger.batch.explain import explain
-from ledger.batch.payloads import keep_payloads
 from ledger.batch.quarantine import quarantine
+from ledger.batch.records.explain import explain
+from ledger.batch.records.payloads import keep_payloads
+from ledger.batch.records.snapshots import MOST_CHARACTERS
 from ledger.batch.settlement import settle_once
-from ledger.batch.snapshots import MOST_CHARACTERS
 from ledger.cli import base, listing, records, tables
 from ledger.core.text import MOST_REASON, printable
 from ledger.deltas.posting import NO_REASON

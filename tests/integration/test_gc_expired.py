@@ -5,7 +5,7 @@ import pytest
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.acceptance import accept
 from ledger.batch.interventions import abandon
-from ledger.batch.payloads import claimed_keys
+from ledger.batch.records.payloads import claimed_keys
 from ledger.batch.settlement import settle_once
 from ledger.core.redaction import Redaction
 from ledger.core.states import Need

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import event, text
 
-from ledger.batch import retention
 from ledger.batch.acceptance import accept
-from ledger.batch.retention import gc_once
 from ledger.batch.step_runs import note_folder
+from ledger.batch.upkeep import retention
+from ledger.batch.upkeep.retention import gc_once
 from ledger.core.probes import listening
 from ledger.errors import ConfigurationError
 from ledger.store.queries import batches

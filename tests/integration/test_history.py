@@ -8,9 +8,9 @@ from sqlalchemy import text
 from benchmarks.history import write_history
 from benchmarks.history_pipelines import name_of, pipeline
 from benchmarks.lives import live, live_again, wait_for_counts
-from ledger.batch.explain import explain
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.outcome.summary import summarize
+from ledger.batch.records.explain import explain
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.errors import InputError
 from ledger.settings import Settings

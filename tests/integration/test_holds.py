@@ -6,14 +6,14 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ledger.batch.alerts import failed_ratio
-from ledger.batch.explain import explain
-from ledger.batch.forgetting import forget, matching, named
 from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
-from ledger.batch.payloads import keep_payloads
+from ledger.batch.outcome.alerts import failed_ratio
+from ledger.batch.outcome.summary import summarize
+from ledger.batch.records.explain import explain
+from ledger.batch.records.forgetting import forget, matching, named
+from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.settlement import settle_once
-from ledger.batch.summary import summarize
 from ledger.cli import app
 from ledger.core import conditions
 from ledger.core.run_request import Interval, RunKey

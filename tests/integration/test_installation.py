@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ledger.batch import installation
-from ledger.batch.installation import examine_installation
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep import installation
+from ledger.batch.upkeep.installation import examine_installation
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli.base import app
 from ledger.store.revisions import head
 from tests.support.ledgers import (

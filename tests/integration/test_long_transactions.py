@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
 from ledger.deltas import posting

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, acked, dropped, failed
-from ledger.batch.explain import explain
 from ledger.batch.holds import preview_of
+from ledger.batch.records.explain import explain
 from ledger.errors import DeclarationError, StageError
 from tests.support.ledgers import one, rows
 

@@ -9,7 +9,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import OverdueFollowUp, sweep_once
+from ledger.batch.upkeep.sweeper import OverdueFollowUp, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow

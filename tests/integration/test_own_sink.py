@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from ledger import FailedRecord, FileSource, Pipeline
-from ledger.batch.checks import surroundings
+from ledger.batch.upkeep.checks import surroundings
 from ledger.errors import DeclarationError
 from ledger.sinks import registry
 from tests.support.sqlite_sink import SqliteSink

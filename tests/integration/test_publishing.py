@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.publishing import needs_withholding, publish
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import SweepOptions, sweep_once
+from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome

@@ -21,10 +21,10 @@ from ledger import (
 from ledger.batch import follow_ups, interventions
 from ledger.batch.combine_runs import combines_due, is_due, open_due
 from ledger.batch.opening import open_batch
-from ledger.batch.report import advise
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import _settle, settle_once
 from ledger.batch.step_runs import Attempt, Record, commit
-from ledger.batch.summary import summarize
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, StageError

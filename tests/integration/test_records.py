@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.explain import explain
 from ledger.batch.interventions import request_rebuild
 from ledger.batch.opening import open_replay
-from ledger.batch.payloads import keep_all, keep_payloads, try_to_keep
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.quarantine import quarantine
+from ledger.batch.records.explain import explain
+from ledger.batch.records.payloads import keep_all, keep_payloads, try_to_keep
+from ledger.batch.records.snapshots import MOST_CHARACTERS
 from ledger.batch.settlement import settle_once
-from ledger.batch.snapshots import MOST_CHARACTERS
-from ledger.batch.summary import summarize
 from ledger.cli import running
 from ledger.cli.base import app
 from ledger.core.run_request import RunKey, Selection

@@ -10,11 +10,11 @@ from ledger import ParquetSink
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import asked_as, reprocess, resume
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.recovery import waiting_states, waits_for
-from ledger.batch.report import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import fail
-from ledger.batch.summary import summarize
 from ledger.cli.base import app
 from ledger.core.run_request import REPROCESS, Interval, RunKey
 from ledger.core.states import Obstacle

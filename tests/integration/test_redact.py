@@ -16,9 +16,9 @@ from ledger import (
     dropped,
     failed,
 )
-from ledger.batch.explain import explained
 from ledger.batch.pages import batches
-from ledger.batch.trace import trace
+from ledger.batch.records.explain import explained
+from ledger.batch.records.trace import trace
 from ledger.cli.base import app
 from ledger.errors import DeclarationError, InputError, LedgerError
 from ledger.settings import Settings

@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import event, text
 
 from ledger.batch.acceptance import accept
-from ledger.batch.filters import require_names
 from ledger.batch.interventions import release
 from ledger.batch.opening import open_replay
 from ledger.batch.quarantine import quarantine
+from ledger.batch.records.filters import require_names
 from ledger.batch.replay_matches import left_out, require_match
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, NotReadyError

@@ -4,10 +4,10 @@ import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError

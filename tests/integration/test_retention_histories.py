@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.batch.acceptance import accept
-from ledger.batch.explain import explain
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.retention import KINDS, gc_once
-from ledger.batch.trace import trace
+from ledger.batch.records.explain import explain
+from ledger.batch.records.trace import trace
+from ledger.batch.upkeep.retention import KINDS, gc_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.errors import InputError
 from ledger.execution import run_steps, settle_and_follow

@@ -10,7 +10,7 @@ import pytest
 
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import LEASE_SECONDS, commit, fail
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError
 from ledger.store.queries import batches, runs

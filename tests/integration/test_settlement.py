@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch import sweeper
 from ledger.batch.interventions import release
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Record, commit
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep import sweeper
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.outcomes import REPEATED
 from ledger.core.states import BatchStatus
 from ledger.deltas.posting import partition

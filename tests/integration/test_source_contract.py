@@ -3,8 +3,8 @@
 import pytest
 
 from ledger import ParquetSink, Pipeline
-from ledger.batch.checks import before_run
 from ledger.batch.opening import open_batch
+from ledger.batch.upkeep.checks import before_run
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError

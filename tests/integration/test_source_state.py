@@ -11,11 +11,11 @@ from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.airflow import pipeline_dag
 from ledger.batch import source_positions
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import Attempt, Record, open_run
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import DeclarationError, FencedError, InputError, NotReadyError, StageError
 from ledger.execution import notify

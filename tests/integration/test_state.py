@@ -16,11 +16,11 @@ from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, 
 from ledger.batch import state_runs
 from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
+from ledger.batch.outcome.summary import summarize
 from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
-from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError

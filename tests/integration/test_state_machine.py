@@ -32,9 +32,9 @@ from sqlalchemy import text
 
 from ledger.batch.acceptance import accept
 from ledger.batch.interventions import release
-from ledger.batch.retention import gc_once
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, commit, fail, note_folder, open_run
+from ledger.batch.upkeep.retention import gc_once
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.store.queries import batches, replays

@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, dropped, failed
+from ledger.batch.records.trace import Fate, trace
 from ledger.batch.settlement import settle_once
-from ledger.batch.trace import Fate, trace
 from ledger.cli.base import app
 from ledger.errors import InputError, LostFileError
 from ledger.storage.manifest import DataFile

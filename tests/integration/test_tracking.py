@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
 from ledger.deltas.edges import Edges

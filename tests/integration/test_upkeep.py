@@ -6,11 +6,11 @@ from sqlalchemy import text
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
-from ledger.batch import sweeper
 from ledger.batch.interventions import abandon, request_rebuild
 from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import SweepOptions, sweep_once
+from ledger.batch.upkeep import sweeper
+from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
 from ledger.settings import Settings
 from ledger.store.queries import batches, following, health, publications, upkeep
 from tests.support.ledgers import (

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ledger.batch.retention import GcOptions, gc_once
 from ledger.batch.settlement import settle_once
+from ledger.batch.upkeep.retention import GcOptions, gc_once
 from ledger.cli import app
 from ledger.store.queries import batches
 from tests.support.ledgers import deliver, pipeline, rows, whole_batch

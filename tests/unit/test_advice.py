@@ -29,7 +29,7 @@ from ledger.batch.advice.records import (
     of_records,
     status_in_words,
 )
-from ledger.batch.explain import _last_seen
+from ledger.batch.records.explain import _last_seen
 from ledger.core.run_request import REPROCESS, Interval
 from ledger.core.states import BatchKind, Need, Obstacle, Settle
 from tests.support.places import ROOT

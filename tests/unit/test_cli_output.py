@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from ledger.batch.advice.actions import lines
 from ledger.batch.advice.records import Case, by_cause
-from ledger.batch.checks import Finding, require
-from ledger.batch.explain import Explanation
+from ledger.batch.records.explain import Explanation
+from ledger.batch.upkeep.checks import Finding, require
 from ledger.cli import app, base, causes, checking, maintaining, progress, records, tables
 from ledger.cli.failing import fail_with
 from ledger.cli.help import PANELS

@@ -10,8 +10,8 @@ from ledger import Pipeline
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case, Cause, State
 from ledger.batch.following.base import Pending
-from ledger.batch.report import advise, exit_code, report
-from ledger.batch.summary import Policy, RootCounts, Summary
+from ledger.batch.outcome.report import advise, exit_code, report
+from ledger.batch.outcome.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ledger.batch.explain import NOT_DECIDED
+from ledger.batch.records.explain import NOT_DECIDED
 from tests.support.places import ROOT
 
 TABLES = ROOT / "migrations" / "baseline" / "tables.sql"

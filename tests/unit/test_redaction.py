@@ -13,9 +13,9 @@ from pyspark.sql.types import StringType, StructType
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.batch.claims import Opening, survey
-from ledger.batch.record_rows import Row, _described
-from ledger.batch.snapshots import MOST_CHARACTERS
-from ledger.batch.trace import _Tree
+from ledger.batch.records.record_rows import Row, _described
+from ledger.batch.records.snapshots import MOST_CHARACTERS
+from ledger.batch.records.trace import _Tree
 from ledger.core.conditions import parse, with_pseudonyms
 from ledger.core.redaction import (
     NOTHING,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.batch.snapshots import payloads
+from ledger.batch.records.snapshots import payloads
 from ledger.core.redaction import NOTHING, Redaction
 
 CSV, JSON = ({"key": ["id"], "format": one, "sep": ","} for one in ("csv", "json"))

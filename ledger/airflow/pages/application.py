@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse
 
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pages.access import SignedIn
-from ledger.batch.explain import explained
 from ledger.batch.pages import batches, overview
-from ledger.batch.trace import trace
+from ledger.batch.records.explain import explained
+from ledger.batch.records.trace import trace
 from ledger.core.run_request import Selection
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings

@@ -6,7 +6,7 @@ from ledger.batch.following.base import FollowUp, Surroundings
 
 
 class Keep(FollowUp):
-    """See ``ledger.batch.payloads``."""
+    """See ``ledger.batch.records.payloads``."""
 
     name = "keep"
     does = "Copy what failed records contain into the ledger, for explain and replays."
@@ -15,7 +15,7 @@ class Keep(FollowUp):
 
     def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
         """See ``FollowUp``."""
-        from ledger.batch.payloads import try_to_keep
+        from ledger.batch.records.payloads import try_to_keep
 
         try_to_keep(at.database, batch_id)
         return ()

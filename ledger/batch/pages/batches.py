@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.pages.flow import flow
 from ledger.batch.pages.overview import PageBatch, page_batches
-from ledger.batch.report import advise
-from ledger.batch.summary import Summary, summarize
 from ledger.core.run_request import Selection
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError

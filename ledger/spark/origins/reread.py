@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from ledger.batch.payloads import claimed_keys, keep_payloads
+from ledger.batch.records.payloads import claimed_keys, keep_payloads
 from ledger.core.column_names import ERROR, MESSAGE, RAW, is_own
 from ledger.sources.base import Claimed
 from ledger.sources.parsing import values

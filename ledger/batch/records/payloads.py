@@ -21,7 +21,7 @@ from ledger.store.queries import batches, holds, payloads, redactions, runs
 from ledger.store.queries.batches import Batch
 
 if TYPE_CHECKING:
-    from ledger.batch.snapshots import Payload
+    from ledger.batch.records.snapshots import Payload
 
 _CHUNK = 20_000  # records a transaction
 _NO_CONTENT = "The batch's records were read from it: restore it, or run the interval again"
@@ -112,7 +112,8 @@ def _read(
     database: Database, batch: Batch, source: Row[Any], redact: Redaction
 ) -> Iterator["Payload"]:
     """What records of a source contain, from its snapshot of a batch."""
-    from ledger.batch import snapshots  # its libraries take longer to load than most commands take
+    # Its libraries take longer to load than most commands take.
+    from ledger.batch.records import snapshots
 
     files = database.transact(partial(runs.files, run_id=source.emit_run_id))
     check_files(Manifest(files), _NO_CONTENT)

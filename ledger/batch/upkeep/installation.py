@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import metadata
 
-from ledger.batch.checks import Finding, at_revision, finding, spark
+from ledger.batch.upkeep.checks import Finding, at_revision, finding, spark
 from ledger.core.java import spark_program
 from ledger.errors import ConfigurationError
 from ledger.settings import Settings

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.advice.actions import Action, lines
 from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, State, of_records, state_of
-from ledger.batch.payloads import try_to_keep
+from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.recovery import on_hold
 from ledger.core.commands import ackledger
 from ledger.core.states import BatchStatus

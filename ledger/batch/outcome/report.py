@@ -7,9 +7,9 @@ from itertools import chain
 from ledger.batch.advice.actions import Action, Advice
 from ledger.batch.advice.batches import publish
 from ledger.batch.advice.records import by_cause, status_in_words
-from ledger.batch.failures import ON_HOLD
 from ledger.batch.holds import as_text
-from ledger.batch.summary import Summary
+from ledger.batch.outcome.summary import Summary
+from ledger.batch.records.failures import ON_HOLD
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD, ackledger
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.queries.reports import Failures

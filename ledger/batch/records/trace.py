@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from ledger.batch.record_rows import Row, rows_of
-from ledger.batch.snapshots import json_rows, read_rows, rows_at
+from ledger.batch.records.record_rows import Row, rows_of
+from ledger.batch.records.snapshots import json_rows, read_rows, rows_at
 from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT, is_own
 from ledger.core.commands import ackledger
 from ledger.core.redaction import Redaction, found_pattern, json_texts, without

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from ledger.batch.filters import require_names
-from ledger.batch.payloads import keep_all
+from ledger.batch.records.filters import require_names
+from ledger.batch.records.payloads import keep_all
 from ledger.core import conditions
 from ledger.core.conditions import Comparison
 from ledger.errors import InputError, suggestion

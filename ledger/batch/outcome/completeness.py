@@ -5,8 +5,8 @@ they read what it publishes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledger.batch.report import advise
-from ledger.batch.summary import summarize
+from ledger.batch.outcome.report import advise
+from ledger.batch.outcome.summary import summarize
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from ledger.batch.filters import require_batch, require_pipeline
+from ledger.batch.records.filters import require_batch, require_pipeline
 from ledger.store.connection import Database
 from ledger.store.queries import measures, redactions, reports
 from ledger.store.queries.batches import Batch

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ledger.batch.advice.records import Case
-from ledger.batch.filters import require_names
+from ledger.batch.records.filters import require_names
 from ledger.batch.recovery import on_hold
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, reports

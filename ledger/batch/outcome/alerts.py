@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ledger.batch import holds
+from ledger.batch.outcome.summary import RootCounts, summarize
 from ledger.batch.recovery import stands_at
-from ledger.batch.summary import RootCounts, summarize
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import BatchStatus
 from ledger.core.text import printable

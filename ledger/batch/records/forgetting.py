@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.batch.payloads import keep_all
-from ledger.batch.retention import Collected, GcOptions, gc_once
+from ledger.batch.records.payloads import keep_all
+from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.core.commands import REASON, ackledger
 from ledger.core.conditions import Comparison
 from ledger.core.durations import SHORTEST_KEEP_SECONDS

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.batch.snapshots import json_rows, rows_at, shortened
+from ledger.batch.records.snapshots import json_rows, rows_at, shortened
 from ledger.core.column_names import (
     ANCHORS,
     CARRIED,

@@ -1,0 +1,1 @@
+"""What became of batches, as commands, pages and alerts report it."""

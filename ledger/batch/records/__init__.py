@@ -1,0 +1,1 @@
+"""Records that failed: what they contain, what became of them, and how they are forgotten."""

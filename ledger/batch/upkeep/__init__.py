@@ -1,0 +1,1 @@
+"""What keeps an installation in order: the sweeper, retention, checks."""
