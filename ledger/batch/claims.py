@@ -30,7 +30,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries import claims as queries
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.claims import Pending
+from ledger.store.queries.claims import PendingRecords
 
 Surveys = Mapping[str, Offer | None]  # what sources offer, by name
 
@@ -240,7 +240,7 @@ def _take(
     return take
 
 
-def _room(connection: Connection, pipeline: Pipeline, source: str, pending: Pending) -> int:
+def _room(connection: Connection, pipeline: Pipeline, source: str, pending: PendingRecords) -> int:
     """How many more records of a source may be pending, at least one."""
     assert pipeline.max_pending is not None
     room = pipeline.max_pending - pending.records
@@ -257,7 +257,11 @@ def _room(connection: Connection, pipeline: Pipeline, source: str, pending: Pend
 
 
 def _no_room(
-    connection: Connection, pipeline: Pipeline, source: str, pending: Pending, demand: int = 1
+    connection: Connection,
+    pipeline: Pipeline,
+    source: str,
+    pending: PendingRecords,
+    demand: int = 1,
 ) -> InputError | BackPressureError:
     """Why a batch of ``demand`` records waits; an InputError if only a person ends that, since the
     batches on hold alone leave no room.

@@ -13,7 +13,7 @@ from ledger.batch.settlement import (
     settle_once,
 )
 from ledger.core.states import BatchStatus, RunState
-from ledger.core.verdict import Action, Verdict
+from ledger.core.verdict import Decision, Verdict
 from ledger.errors import NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import (
@@ -69,7 +69,7 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
         )
         if batch.status is not BatchStatus.OPEN or held:
             return False
-        abandon_batch(connection, batch, Verdict(Action.ABANDON, reason))
+        abandon_batch(connection, batch, Verdict(Decision.ABANDON, reason))
         return True
 
     return database.transact(work)

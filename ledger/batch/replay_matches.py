@@ -2,7 +2,13 @@
 
 from sqlalchemy import Connection
 
-from ledger.batch.advice.records import NOTHING_LEFT, OPTIONS, State, state_of, status_in_words
+from ledger.batch.advice.records import (
+    NOTHING_LEFT,
+    OPTIONS,
+    RecordState,
+    state_of,
+    status_in_words,
+)
 from ledger.batch.records.filters import require_names
 from ledger.batch.replays import check_replayable
 from ledger.core.run_request import Selection
@@ -114,12 +120,12 @@ def _state(connection: Connection, number: int, selection: Selection) -> str:
     state = state_of(found)
     if state in NOTHING_LEFT:
         return f"{state}: {NOTHING_LEFT[state]}"
-    if state is State.WAITING:
+    if state is RecordState.WAITING:
         return f"waiting until {found.due_at:{_MINUTE}} (replay_backoff)"
-    if state is State.REPLAYING:
+    if state is RecordState.REPLAYING:
         return f"being replayed by batch {found.replay_batch_id}"
     in_words = status_in_words(found.status, found.accepted_by)
     if state not in OPTIONS or getattr(selection, state):
         return f"{in_words}, which other options leave out"
-    what = "kept back with its unit" if state is State.KEPT_BACK else in_words
+    what = "kept back with its unit" if state is RecordState.KEPT_BACK else in_words
     return f"{what}, which --{state.replace('_', '-')} takes"

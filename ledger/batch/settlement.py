@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
 from ledger.core.probes import reached
-from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
+from ledger.core.states import BatchKind, BatchStatus, RunState, SettlePolicy
 from ledger.core.text import quantity
-from ledger.core.verdict import Action, Hop, Limits, StepFacts, Verdict, decide, hops
+from ledger.core.verdict import Decision, Hop, Limits, StepFacts, Verdict, decide, hops
 from ledger.errors import IntegrityError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import (
@@ -90,12 +90,12 @@ def _settle(
         batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds),
     )
     verdict = decide(step_facts(connection, batch), moment, limits)
-    if verdict.action is Action.WAIT:
+    if verdict.action is Decision.WAIT:
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
-    unfinished = verdict.action is Action.EXPIRE and batch.replaces_batch_id is not None
-    if verdict.action is Action.ABANDON or unfinished:  # what it was to replace is still in place
+    unfinished = verdict.action is Decision.EXPIRE and batch.replaces_batch_id is not None
+    if verdict.action is Decision.ABANDON or unfinished:  # what it was to replace is still in place
         return abandon_batch(connection, batch, verdict)
-    if verdict.action is Action.EXPIRE and batch.ackers == 0:
+    if verdict.action is Decision.EXPIRE and batch.ackers == 0:
         raise IntegrityError(
             f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing"
             f" after it: run {verdict.missing[0]} again"
@@ -175,7 +175,7 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     were held. Its records have changed.
     """
     following.look_again(connection, batch.original_id)
-    if batch.settle is Settle.HOLD and (
+    if batch.settle is SettlePolicy.HOLD and (
         publications.open_failures(connection, batch.original_id)
         or publications.units_to_rebuild(connection, batch.original_id)
     ):

@@ -4,7 +4,7 @@ or what comes after it.
 
 from sqlalchemy import Connection
 
-from ledger.core.states import Settle
+from ledger.core.states import SettlePolicy
 from ledger.errors import InputError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import checkpoints
@@ -67,7 +67,7 @@ def _later(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[st
     """A state, and the batch that it includes, whose place is after that of a batch with
     settle="hold".
     """
-    if batch.settle is not Settle.HOLD:
+    if batch.settle is not SettlePolicy.HOLD:
         return None
     return checkpoints.committed_after(
         connection, batch.pipeline_id, _states(pipeline), batch.original_id

@@ -11,7 +11,7 @@ import typer
 from ledger.batch.outcome.completeness import reader_of
 from ledger.batch.outcome.summary import summarize
 from ledger.cli.base import Json, Params, Remote, Target, app, err, example, params_of, time_option
-from ledger.cli.running import LOCAL, Master, Place, finish, place, run_interval, summary_of
+from ledger.cli.running import LOCAL, CommandTarget, Master, finish, place, run_interval, summary_of
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
 from ledger.errors import InputError
@@ -101,7 +101,9 @@ def _after(moment: datetime, every: Every) -> datetime:
     return (moment + timedelta(days=31)).replace(day=1)
 
 
-def _filled(at: Place, interval: Interval, every: Every, guarantee: Guarantee | None) -> int:
+def _filled(
+    at: CommandTarget, interval: Interval, every: Every, guarantee: Guarantee | None
+) -> int:
     """The batch that has the interval; it is run unless it is decided, or another run's."""
     key = RunKey("", f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}")
     reader = reader_of(at.database, at.pipeline.name, key, interval)

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from ledger.cli import variables
-from ledger.cli.help import Application, application
+from ledger.cli.help import CommandLine, application
 from ledger.core.text import printable
 from ledger.errors import InputError
 from ledger.pipeline.pipeline import Pipeline
@@ -34,7 +34,7 @@ app = application(
     # Each option of a command by a variable, too: --limit of status is ACKLEDGER_STATUS_LIMIT.
     context_settings={"auto_envvar_prefix": "ACKLEDGER"},
 )
-db = Application(no_args_is_help=True, help="Manage the ledger's database.")
+db = CommandLine(no_args_is_help=True, help="Manage the ledger's database.")
 app.add_typer(db, name="db")
 
 

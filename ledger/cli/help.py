@@ -66,7 +66,7 @@ def _plain(params: list[Any]) -> list[Any]:
     return params
 
 
-class Application(typer.Typer):
+class CommandLine(typer.Typer):
     """A ``Typer`` whose commands show their help so."""
 
     def __init__(self, *, cls: type[TyperGroup] = _Part, **options: Any):
@@ -79,6 +79,6 @@ class Application(typer.Typer):
         return super().command(name, cls=_Command, **options)
 
 
-def application(**options: Any) -> Application:
+def application(**options: Any) -> CommandLine:
     """The whole of it."""
-    return Application(cls=_Whole, **options)
+    return CommandLine(cls=_Whole, **options)

@@ -18,7 +18,7 @@ from ledger.batch.advice.records import status_in_words
 from ledger.batch.quarantine import quarantine
 from ledger.batch.records.explain import Explanation, explain
 from ledger.batch.records.failed_records import (
-    FailedRecord,
+    FailedMessage,
     failed_records,
     matching_numbers,
     read_failed,
@@ -161,7 +161,7 @@ def _records(
         causes.print_sampled(database, chosen, found)
 
 
-def _record(row: FailedRecord) -> dict[str, Any]:
+def _record(row: FailedMessage) -> dict[str, Any]:
     found = asdict(row)
     return {"record": found.pop("message_id"), **found}
 
@@ -191,7 +191,7 @@ def _read_as(one: Mapping[str, Any]) -> tuple[str, str, str]:
     return one["source_file"], one["pipeline"], one["source"]
 
 
-def _export(path: Path, found: Iterable[FailedRecord]) -> int:
+def _export(path: Path, found: Iterable[FailedMessage]) -> int:
     """Write records to a file by its ending; how many."""
     rows = (
         [json.dumps(value) if isinstance(value, dict) else value for value in _exported(row)]
@@ -207,7 +207,7 @@ def _export(path: Path, found: Iterable[FailedRecord]) -> int:
     raise InputError(f"--output {path}: expected a name that ends in .csv or .parquet")
 
 
-def _exported(row: FailedRecord) -> list[Any]:
+def _exported(row: FailedMessage) -> list[Any]:
     record = _record(row)
     return [record[name] for name in _COLUMNS]
 

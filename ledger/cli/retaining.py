@@ -19,7 +19,7 @@ from ledger.batch.records.filters import require_pipeline
 from ledger.batch.records.forgetting import (
     Forgotten,
     Holding,
-    Record,
+    RecordToForget,
     holding,
     key_values,
     matching,
@@ -259,7 +259,7 @@ def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> Renderabl
     return Group(*parts)
 
 
-def _listed(one: Record) -> dict[str, Any]:
+def _listed(one: RecordToForget) -> dict[str, Any]:
     return {
         "record": one.record,
         "pipeline": one.pipeline,

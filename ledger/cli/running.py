@@ -94,7 +94,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Place:
+class CommandTarget:
     """Where a command runs a pipeline. ``spark``: a master, or the address of a Spark Connect
     server.
     """
@@ -111,14 +111,14 @@ class Place:
         return self.spark if is_remote(self.spark) else None
 
 
-def place(target: str, master: str, remote: str | None) -> Place:
+def place(target: str, master: str, remote: str | None) -> CommandTarget:
     """Where a command runs the pipeline at ``target``, with the ledger connected."""
     spark, settings = _spark_at(master, remote), Settings()
-    return Place(target, load(target), settings, connect(settings), spark)
+    return CommandTarget(target, load(target), settings, connect(settings), spark)
 
 
 def run_interval(
-    at: Place,
+    at: CommandTarget,
     key: RunKey,
     interval: Interval,
     *,
@@ -270,7 +270,7 @@ def nothing_to_publish(
     return [nothing] if found is None else [nothing, *found.lines]
 
 
-def _print_due(at: Place, batch: int | None, selection: Selection, as_json: bool) -> None:
+def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_json: bool) -> None:
     """What a replay would take, or why that is nothing."""
     matching = matching_messages(at.database, at.pipeline.name, batch, selection)
     if not matching:
@@ -300,7 +300,7 @@ def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
     return build_session(f"ackledger {pipeline.name}", spark, silent=bool(pipeline.redact))
 
 
-def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
+def _run_batch(at: CommandTarget, batch: Batch) -> tuple[Summary, float]:
     """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
     from ledger.execution import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job

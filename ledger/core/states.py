@@ -45,7 +45,7 @@ class Guarantee(StrEnum):
     AT_LEAST_ONCE = "at_least_once"
 
 
-class Settle(StrEnum):
+class SettlePolicy(StrEnum):
     """When what is acked of a batch that runs exactly once may be published: at its settlement,
     or once no message of it and of its replays is failed any more.
     """

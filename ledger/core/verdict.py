@@ -10,7 +10,7 @@ from typing import Any
 from ledger.core.states import RunState
 
 
-class Action(StrEnum):
+class Decision(StrEnum):
     """What a settlement does with a batch."""
 
     SETTLE = "settle"  # every step is committed: what is not zero now never will be
@@ -23,7 +23,7 @@ class Action(StrEnum):
 class Verdict:
     """The action and why, in words for a person."""
 
-    action: Action
+    action: Decision
     reason: str
     missing: tuple[str, ...] = ()
 
@@ -65,25 +65,27 @@ def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict
     alive = [step.name for step in steps if _lives(step, now)]
     too_old = now >= limits.deadline
     if alive and not too_old:
-        return Verdict(Action.WAIT, f"{', '.join(alive)} running", missing)
+        return Verdict(Decision.WAIT, f"{', '.join(alive)} running", missing)
     if not missing:
-        return Verdict(Action.SETTLE, "every step is committed")
+        return Verdict(Decision.SETTLE, "every step is committed")
     if too_old:
         return _expire(steps, missing, "before the batch reached its greatest age")
     deaths = [_death(step) for step in steps if not step.committed]
     died = [moment for moment in deaths if moment is not None]
     if not died:
-        return Verdict(Action.WAIT, f"waits for {', '.join(missing)} to run", missing)
+        return Verdict(Decision.WAIT, f"waits for {', '.join(missing)} to run", missing)
     deadline = max(died) + limits.message_timeout
     if now < deadline:
-        return Verdict(Action.WAIT, f"a run died; expires at {deadline:%Y-%m-%d %H:%M:%S}", missing)
+        return Verdict(
+            Decision.WAIT, f"a run died; expires at {deadline:%Y-%m-%d %H:%M:%S}", missing
+        )
     return _expire(steps, missing, "in time")
 
 
 def _expire(steps: Sequence[StepFacts], missing: tuple[str, ...], when: str) -> Verdict:
     if any(step.kind == "source" for step in steps if not step.committed):
-        return Verdict(Action.ABANDON, f"its emit did not commit {when}", missing)
-    return Verdict(Action.EXPIRE, f"{missing[0]} did not commit {when}", missing)
+        return Verdict(Decision.ABANDON, f"its emit did not commit {when}", missing)
+    return Verdict(Decision.EXPIRE, f"{missing[0]} did not commit {when}", missing)
 
 
 def _lives(step: StepFacts, now: datetime) -> bool:

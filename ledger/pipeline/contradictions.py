@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.core.states import Settle
+from ledger.core.states import SettlePolicy
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, Step
 from ledger.sinks.options import is_keyed
@@ -126,7 +126,7 @@ OF_STEP = (
     ),
     Contradiction(
         CombineStep,
-        lambda graph, step: step.partial and graph.settle is Settle.HOLD,
+        lambda graph, step: step.partial and graph.settle is SettlePolicy.HOLD,
         "{what} is partial, and settle='hold' publishes nothing before all is there",
     ),
 )

@@ -1,6 +1,5 @@
 """Options of a pipeline, checked when it is declared."""
 
-import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -25,15 +24,14 @@ _LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def option(pipeline: str, choices: type[Choice], value: str) -> Choice:
-    """The choice of that name. Raises DeclarationError, naming the pipeline, if there is none."""
+def option(pipeline: str, name: str, choices: type[Choice], value: str) -> Choice:
+    """The choice that an option names. Raises DeclarationError, naming both, if there is none."""
     try:
         return choices(value)
     except ValueError as exc:
-        argument = re.sub(r"(?<!^)(?=[A-Z])", "_", choices.__name__).lower()
         raise DeclarationError(
             f"pipeline {pipeline!r}:"
-            f" {argument}={value!r}{suggestion(value, [choice.value for choice in choices])}"
+            f" {name}={value!r}{suggestion(value, [choice.value for choice in choices])}"
         ) from exc
 
 

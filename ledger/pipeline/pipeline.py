@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
-from ledger.core.states import Guarantee, Settle
+from ledger.core.states import Guarantee, SettlePolicy
 from ledger.errors import DeclarationError
 from ledger.pipeline.contradictions import OF_STEP, check
 from ledger.pipeline.graph import Graph
@@ -89,8 +89,10 @@ class Pipeline:
         keep: str | float | timedelta | None = None,
     ):
         self.name = checked_name("pipeline", name)
-        self.guarantee = None if guarantee is None else option(name, Guarantee, guarantee)
-        self.settle = option(name, Settle, settle)
+        self.guarantee = (
+            None if guarantee is None else option(name, "guarantee", Guarantee, guarantee)
+        )
+        self.settle = option(name, "settle", SettlePolicy, settle)
         self._check_hold(self.guarantee)
         self.message_timeout_seconds = seconds(message_timeout)
         self.max_batch_age_seconds = seconds(max_batch_age)
@@ -321,7 +323,7 @@ class Pipeline:
         self.graph.check_guarantee(guarantee)
 
     def _check_hold(self, guarantee: Guarantee | None) -> None:
-        if self.settle is Settle.HOLD and guarantee is Guarantee.AT_LEAST_ONCE:
+        if self.settle is SettlePolicy.HOLD and guarantee is Guarantee.AT_LEAST_ONCE:
             raise DeclarationError(
                 f"pipeline {self.name!r}: settle='hold' holds back what sinks publish, and at least"
                 " once they publish it at once: leave out settle, or run it exactly once"

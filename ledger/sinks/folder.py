@@ -15,13 +15,13 @@ STAGING_FOLDER = "_staging"  # beside those of batches: what is not published ye
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FileOptions(SinkOptions):
+class _FileSinkOptions(SinkOptions):
     partition_by: tuple[str, ...] = ()
     cluster: bool = True
 
 
 @dataclass(frozen=True)
-class FolderSink(_FileOptions):
+class FolderSink(_FileSinkOptions):
     """A sink whose place is a folder, ``path``. ``cluster``: whether the rows of each folder of
     ``partition_by`` are brought together before they are written, so that a batch leaves one file a
     folder."""

@@ -8,7 +8,7 @@ from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
 from ledger.sources.files.kind import Files
 from ledger.sources.files.source import FileSource
-from ledger.sources.stateful.kind import Stateful
+from ledger.sources.stateful.kind import StatefulKind
 from ledger.sources.table.kind import Table
 from ledger.sources.table.source import TableSource
 from ledger.types.ddl import check_types
@@ -19,7 +19,7 @@ Declared = TypeVar("Declared", bound=type)
 _KINDS: dict[type, Callable[[Any], Source]] = {
     FileSource: Files,
     TableSource: Table,
-    StatefulSource: Stateful,
+    StatefulSource: StatefulKind,
 }
 
 

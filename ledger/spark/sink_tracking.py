@@ -15,7 +15,7 @@ from ledger.deltas.edges import edge_text
 from ledger.deltas.posting import Posted
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import fold, fold_proved
-from ledger.spark.folding.outcome import Frame, Outcome
+from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.frames.inputs import delivered_rows, root_rows
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
@@ -50,7 +50,7 @@ class SinkTracking(Protocol):
     def tally(self, dropped: DataFrame | None) -> Tally:
         """Of the input's rows that are dropped, for other batches delivered them; None: none."""
 
-    def fold(self, rows: DataFrame, dropped: Tally) -> Outcome:
+    def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
         """Fold what the sink acks. ``rows``: what it reads. Raises IntegrityError unless these are
         the rows that it has written and those that it has dropped.
         """
@@ -67,9 +67,9 @@ class UntrackedSink:
         """How many they are; they have no edges."""
         return Tally() if dropped is None else Tally(dropped.count())
 
-    def fold(self, rows: DataFrame, dropped: Tally) -> Outcome:
+    def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
         """Nothing."""
-        return Outcome(self._run)
+        return FoldOutcome(self._run)
 
 
 class AcksRows:
@@ -91,7 +91,7 @@ class AcksRows:
         (row,) = dropped.agg(*counts).collect()
         return Tally(*row)
 
-    def fold(self, rows: DataFrame, dropped: Tally) -> Outcome:
+    def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
         """See ``SinkTracking``."""
         taken = _tally(self.wrote) + dropped
 
@@ -113,12 +113,12 @@ class AcksRows:
         tally = self.tally(delivered_rows(self._job, batch_id, input_run_id))
         return Posted(acked_edges=tally.edges, acked_xor=tally.xor)
 
-    def _as_read(self, rows: DataFrame, taken: Tally) -> Outcome:
+    def _as_read(self, rows: DataFrame, taken: Tally) -> FoldOutcome:
         read = self._witness()
         anchors = ROOTS if ROOTS in rows.columns else ROOT
         watched = root_rows(read.watch(rows.select(anchors, POSITION)))
 
-        def check(outcome: Outcome) -> None:
+        def check(outcome: FoldOutcome) -> None:
             what = f"rows read by {self._run.step} in run {self._run.run_id}"
             require_equal(what, taken, _tally(read))
 

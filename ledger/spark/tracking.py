@@ -21,7 +21,7 @@ from ledger.deltas.portions import (
 )
 from ledger.deltas.stored import Written
 from ledger.pipeline.steps import StageStep
-from ledger.spark.folding.outcome import Outcome
+from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting
 from ledger.spark.frames.inputs import emitted_source
 from ledger.spark.job import Job, require_equal
@@ -38,10 +38,10 @@ class StageTracking(Protocol):
     def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
         """What is to be folded. ``carrying``: the rows that it read."""
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: FoldOutcome) -> None:
         """Raise IntegrityError unless what was folded is what was written and what was read."""
 
-    def drops(self, outcome: Outcome) -> dict[str, int]:
+    def drops(self, outcome: FoldOutcome) -> dict[str, int]:
         """Inputs acked without an output, by reason."""
 
 
@@ -52,10 +52,10 @@ class UntrackedStage:
         """None."""
         return ()
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: FoldOutcome) -> None:
         """Nothing was folded."""
 
-    def drops(self, outcome: Outcome) -> dict[str, int]:
+    def drops(self, outcome: FoldOutcome) -> dict[str, int]:
         """None."""
         return {}
 
@@ -71,7 +71,7 @@ class LastTracked(UntrackedStage):
         """All of its inputs."""
         return readings(self.job, self.run)
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: FoldOutcome) -> None:
         """As many edges as its inputs recorded."""
         require_read(self.job, self.run, outcome)
 
@@ -98,7 +98,7 @@ class Tracked:
             return [output, *readings(self.job, self.run, Carried.ALONE)]
         return [output]
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: FoldOutcome) -> None:
         """Rows, what they come from, and how many edges they have; of a stage that acks what it
         reads, as many edges as its inputs recorded.
         """
@@ -111,7 +111,7 @@ class Tracked:
         if self.acks.by_reading:
             require_read(self.job, self.run, outcome)
 
-    def drops(self, outcome: Outcome) -> dict[str, int]:
+    def drops(self, outcome: FoldOutcome) -> dict[str, int]:
         """What was dropped with a reason, and what was read without one."""
         if not self.acks.by_reading:
             return outcome.drops
@@ -139,7 +139,7 @@ class SourceTracking(Protocol):
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """What is to be folded."""
 
-    def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
+    def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """Raise IntegrityError unless what was folded is what was written. ``written``: records
         in all, roots or not. ``failed``: those that did not parse.
         """
@@ -152,7 +152,7 @@ class UntrackedSource:
         """None."""
         return ()
 
-    def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
+    def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """Nothing was folded."""
 
 
@@ -170,7 +170,7 @@ class Emits:
         edges = edges_of(self.job, self.run)
         return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.redact)]
 
-    def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
+    def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
         made of them. All that did not parse fail.
         """
@@ -209,7 +209,7 @@ def readings(job: Job, run: OpenedRun, carried: Carried = Carried.ALL) -> list[P
     ]
 
 
-def require_read(job: Job, run: OpenedRun, outcome: Outcome) -> None:
+def require_read(job: Job, run: OpenedRun, outcome: FoldOutcome) -> None:
     """Raise IntegrityError unless all edges were acked that a run's inputs have to it."""
     edges = sum(edges_to(job, name, read) for name, read in run.inputs.items())
     require_equal(f"rows read by {run.step} in run {run.run_id}", edges, outcome.posted.acked_edges)
@@ -230,7 +230,7 @@ def _roots(job: Job, run: OpenedRun, name: str, read: Run) -> range | None:
     return range(first, first + int(source.roots))
 
 
-def posted(record: Record, outcome: Outcome) -> Record:
+def posted(record: Record, outcome: FoldOutcome) -> Record:
     """The record of a run with what it posted."""
     return replace(
         record,

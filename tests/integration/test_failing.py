@@ -92,7 +92,9 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
     made = pipeline()
     batch = open_batch(database, settings, made, RunKey("", "run-1f"), Interval(START, END))
     with pytest.raises(InputError) as raised:
-        running._run_batch(running.Place("jobs.x:p", made, settings, database, master), batch)
+        running._run_batch(
+            running.CommandTarget("jobs.x:p", made, settings, database, master), batch
+        )
     assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
     assert str(raised.value).endswith(
         "failed at its start: no cluster. Batch 1 is abandoned and claims nothing. To go on: "

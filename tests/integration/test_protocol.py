@@ -25,7 +25,7 @@ from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.execution import run_step
 from ledger.execution.steps import end
 from ledger.settings import Settings
-from ledger.spark.folding.outcome import Outcome
+from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.job import Job
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
@@ -235,7 +235,7 @@ def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
     failed = Fails(root[:1], np.zeros(1, np.int32), np.zeros(1, bool), ("no good",))
     deltas = Deltas(root, (root + 1000) ^ (root + 2000), root + 1000, ones, ones, [failed])
     posted = Posted.of(deltas)
-    outcome = Outcome(run, posted, pending=[deltas])
+    outcome = FoldOutcome(run, posted, pending=[deltas])
     backends = []
 
     def kill_once():
@@ -277,7 +277,7 @@ def test_deltas_that_wait_for_a_lock_in_vain(database):
     batch = opened(database, pipeline())
     run = started(database, batch.batch_id, "source")
     deltas = Deltas(*(np.arange(1) for _ in range(5)))
-    outcome = Outcome(run, Posted.of(deltas), pending=[deltas])
+    outcome = FoldOutcome(run, Posted.of(deltas), pending=[deltas])
 
     def post(connection):
         connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")

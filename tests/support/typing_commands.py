@@ -12,7 +12,7 @@ from typer.main import get_command
 from ledger.airflow.pipelines import SELECTING
 from ledger.cli.base import app
 from ledger.core.run_request import REPROCESS
-from ledger.core.states import BatchKind, Guarantee, Settle
+from ledger.core.states import BatchKind, Guarantee, SettlePolicy
 from ledger.store.queries.batches import Batch
 
 CONFS = {
@@ -40,7 +40,7 @@ def batch(**given: Any) -> Batch:
         "params": {"region": "north west"},
         "topology": _TOPOLOGY,
         "guarantee": Guarantee.EXACTLY_ONCE,
-        "settle": Settle.PUBLISH_ACKED,
+        "settle": SettlePolicy.PUBLISH_ACKED,
         **given,
     }
     return Batch(**{field.name: known.get(field.name) for field in fields(Batch)})

@@ -24,14 +24,14 @@ from ledger.batch.advice.records import (
     NOTHING_LEFT,
     Case,
     Cause,
-    State,
+    RecordState,
     by_cause,
     of_records,
     status_in_words,
 )
 from ledger.batch.records.explain import _last_seen
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, Need, Obstacle, Settle
+from ledger.core.states import BatchKind, Need, Obstacle, SettlePolicy
 from tests.support.places import ROOT
 from tests.support.typing_commands import batch, require_typed
 
@@ -45,7 +45,13 @@ REPROCESSED = (
 
 def case(cause=Cause.UNPARSED, step="src", **given):
     """A case of batch 7, whose run had a parameter."""
-    fields = {"state": State.FAILED, "rereads": False, "reprocesses": True, "dag_id": "", **given}
+    fields = {
+        "state": RecordState.FAILED,
+        "rereads": False,
+        "reprocesses": True,
+        "dag_id": "",
+        **given,
+    }
     params = {"region": "north west"}
     return Case("jobs.a:pipeline", 7, START, END, params, cause=cause, step=step, **fields)
 
@@ -88,7 +94,7 @@ def case(cause=Cause.UNPARSED, step="src", **given):
             ],
         ),
         (
-            case(Cause.LOST, "join", state=State.KEPT_BACK, dag_id="a"),
+            case(Cause.LOST, "join", state=RecordState.KEPT_BACK, dag_id="a"),
             [
                 "fix join",
                 f"{REPLAY} --kept-back",
@@ -120,19 +126,19 @@ def case(cause=Cause.UNPARSED, step="src", **given):
         (case(Cause.LATE, "join"), ["no fault of the records", REPLAY]),
         (case(Cause.UNIT, "fold"), ["whose unit lacks a record since", REPLAY]),
         (
-            case(Cause.LOST, "join", state=State.QUARANTINED, others=True),
+            case(Cause.LOST, "join", state=RecordState.QUARANTINED, others=True),
             ["fix join", f"{REPLAY} --step join --quarantined", "ackledger accept 7 --reason"],
         ),
         (
-            case(Cause.LOST, "join", state=State.ACCEPTED, record=9),
+            case(Cause.LOST, "join", state=RecordState.ACCEPTED, record=9),
             ["nothing, a person gave it up", f"{REPLAY} --record 9 --accepted"],
         ),
         (
-            case(Cause.LOST, "join", state=State.REPLAYING, replay_batch_id=8),
+            case(Cause.LOST, "join", state=RecordState.REPLAYING, replay_batch_id=8),
             ["wait for the replay of the records:", "ackledger status --batch 8"],
         ),
         (
-            case(Cause.LOST, "join", state=State.WAITING, due_at=START),
+            case(Cause.LOST, "join", state=RecordState.WAITING, due_at=START),
             ["from 2013-01-01 00:00 UTC on (replay_backoff)", "ackledger quarantine --batch 7"],
         ),
     ],
@@ -155,7 +161,7 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", RecordState)
 @pytest.mark.parametrize("cause", Cause)
 def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, state):
     """None is left without a sentence, whatever its source and its batch are like, and each command
@@ -175,7 +181,7 @@ def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, sta
 def is_given_up(records):
     """Whether a person gave up records whose source is read once, and whose files are gone."""
     is_gone = records.expired_at is not None and not (records.rereads or records.reprocesses)
-    return records.state is State.ACCEPTED and is_gone
+    return records.state is RecordState.ACCEPTED and is_gone
 
 
 @pytest.mark.parametrize("standing", Standing)
@@ -197,7 +203,7 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
         assert ("message_timeout" in str(found)) is waits
 
 
-@pytest.mark.parametrize("settle", Settle)
+@pytest.mark.parametrize("settle", SettlePolicy)
 @pytest.mark.parametrize("dag_id", ["", "a"])
 @pytest.mark.parametrize("over_limit", [False, True])
 def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):

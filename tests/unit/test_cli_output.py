@@ -29,7 +29,7 @@ from ledger.core.text import quantity
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError
 from ledger.spark.tasks import TaskCount, Tasks, counting, watching
-from ledger.store.queries.reports import Failures
+from ledger.store.queries.reports import FailureSummary
 from scripts import site
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}
@@ -446,7 +446,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
         _mapping={**LONG, "cause": cause, "state": "failed", "records": 3},
     )
     vars(row).update(row._mapping)
-    failure = Failures(12345, "p", row.step, "a reason", "failed", None, 3, 7)
+    failure = FailureSummary(12345, "p", row.step, "a reason", "failed", None, 3, 7)
     (actions,) = by_cause([Case.of(row)])
     wanted = lines(actions)
     assert max(map(len, wanted)) > 80

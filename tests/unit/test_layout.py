@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -197,6 +198,17 @@ def test_sizes():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno <= 70, (path.name, node.name)
+
+
+def test_no_two_classes_have_one_name():
+    """A class is found by its name, and a name says which class it is."""
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_importing_reads_no_settings_and_starts_nothing():

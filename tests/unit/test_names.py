@@ -14,7 +14,7 @@ from ledger.core.column_names import check_names
 from ledger.errors import DeclarationError, StageError
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.sinks.postgres.fit import new_columns
-from ledger.sinks.postgres.table import Place
+from ledger.sinks.postgres.table import TablePlace
 from ledger.sources.parsing.typed import check_schema, struct
 
 OWN = frozenset({"_anchor", "_failed"})
@@ -108,4 +108,4 @@ def test_tables_of_postgresql(table, message):
 def test_columns_of_postgresql(name):
     """Columns that a table of PostgreSQL cannot have, or that the ledger has there, are named."""
     with pytest.raises(StageError, match=rf"column '{name}': .*rename the column"):
-        new_columns(Place("public", "t", None), pa.schema([(name, pa.int64())]), ())
+        new_columns(TablePlace("public", "t", None), pa.schema([(name, pa.int64())]), ())

@@ -8,7 +8,7 @@ import pytest
 
 from ledger import Pipeline
 from ledger.batch.advice.actions import Advice
-from ledger.batch.advice.records import Case, Cause, State
+from ledger.batch.advice.records import Case, Cause, RecordState
 from ledger.batch.following.base import Pending
 from ledger.batch.outcome.report import advise, exit_code, report
 from ledger.batch.outcome.summary import Policy, RootCounts, Summary
@@ -60,7 +60,7 @@ def test_outcomes(given, outcome, code):
     assert (found.outcome, exit_code(found)) == (outcome, code)
 
 
-def case(step, cause=Cause.LOST, state=State.FAILED, dag_id="", records=2):
+def case(step, cause=Cause.LOST, state=RecordState.FAILED, dag_id="", records=2):
     """Records of batch 3 that failed at a step, as the ledger's own target has them."""
     interval = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
     given = (*interval, {}, dag_id, step, cause, state, False, True)
@@ -71,7 +71,7 @@ def test_advice_names_the_original_and_the_pipeline():
     """Commands can be pasted: the pipeline's own target, and the original's number, also of a
     replay; each cause has its own.
     """
-    cases = (case("join"), case("parse", Cause.LOST, State.QUARANTINED, "dag"))
+    cases = (case("join"), case("parse", Cause.LOST, RecordState.QUARANTINED, "dag"))
     given = summary(
         failed=2, quarantined=3, accepted=1, accepted_by={"ada": 1}, target="m:p", cases=cases
     )

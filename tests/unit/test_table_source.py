@@ -25,7 +25,7 @@ from ledger import TableSource
 from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
 from ledger.sources.cursor import from_text, to_text
 from ledger.sources.table.moments import MomentForm
-from ledger.sources.table.writers import POLL_SECONDS, Running, outwait
+from ledger.sources.table.writers import POLL_SECONDS, RunningTransaction, outwait
 from ledger.types.fitting import of_table
 from ledger.types.raw_rows import from_raw, raw
 
@@ -162,9 +162,12 @@ def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
     """Later transactions do not prolong it; one that was prepared may go by another name."""
     looks = iter(
         [
-            [Running("3/1", 5, NOON, None)],
-            [Running("-1/77", None, None, "sale"), Running("3/2", 6, NOON, None)],
-            [Running("3/2", 6, NOON, None)],
+            [RunningTransaction("3/1", 5, NOON, None)],
+            [
+                RunningTransaction("-1/77", None, None, "sale"),
+                RunningTransaction("3/2", 6, NOON, None),
+            ],
+            [RunningTransaction("3/2", 6, NOON, None)],
         ]
     )
     with create_engine("sqlite://").connect() as connection:

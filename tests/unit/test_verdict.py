@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ledger.core.states import RunState
-from ledger.core.verdict import Action, Hop, Limits, StepFacts, decide, hops
+from ledger.core.verdict import Decision, Hop, Limits, StepFacts, decide, hops
 
 NOW = datetime(2013, 1, 1, 12, tzinfo=UTC)
 TIMEOUT = timedelta(minutes=10)
@@ -27,18 +27,22 @@ def failed(at, name="stage", kind="stage"):
 
 def test_all_committed_settles_at_once():
     """Once every step is committed nothing can change any more: no timeout is waited for."""
-    assert decide([committed(), committed("sink", "sink")], NOW, LIMITS).action is Action.SETTLE
+    assert decide([committed(), committed("sink", "sink")], NOW, LIMITS).action is Decision.SETTLE
 
 
 def test_a_batch_that_queues_never_expires():
     """Waiting for a task that has not started is not silence, however long it takes."""
     verdict = decide([committed(), StepFacts("stage", "stage", False)], NOW + TIMEOUT * 999, LIMITS)
-    assert (verdict.action, verdict.missing) == (Action.WAIT, ("stage",))
+    assert (verdict.action, verdict.missing) == (Decision.WAIT, ("stage",))
 
 
 @pytest.mark.parametrize(
     ("age", "action"),
-    [(TIMEOUT - SECOND, Action.WAIT), (TIMEOUT, Action.EXPIRE), (TIMEOUT * 99, Action.EXPIRE)],
+    [
+        (TIMEOUT - SECOND, Decision.WAIT),
+        (TIMEOUT, Decision.EXPIRE),
+        (TIMEOUT * 99, Decision.EXPIRE),
+    ],
 )
 def test_timeout_counts_from_the_failure(age, action):
     """Never early, never never: a failed run expires its batch after just the message timeout."""
@@ -47,7 +51,7 @@ def test_timeout_counts_from_the_failure(age, action):
 
 @pytest.mark.parametrize(
     ("age", "action"),
-    [(-SECOND, Action.WAIT), (TIMEOUT - SECOND, Action.WAIT), (TIMEOUT, Action.EXPIRE)],
+    [(-SECOND, Decision.WAIT), (TIMEOUT - SECOND, Decision.WAIT), (TIMEOUT, Decision.EXPIRE)],
 )
 def test_timeout_counts_from_the_lapsed_lease(age, action):
     """A driver that fell silent counts as dead from the end of its lease."""
@@ -57,19 +61,19 @@ def test_timeout_counts_from_the_lapsed_lease(age, action):
 def test_a_long_stage_does_not_expire_while_its_driver_lives():
     """A renewed lease keeps the batch, although another of its steps failed long ago."""
     facts = [committed(), failed(NOW - TIMEOUT * 9), running(NOW + SECOND, "other")]
-    assert decide(facts, NOW, LIMITS).action is Action.WAIT
+    assert decide(facts, NOW, LIMITS).action is Decision.WAIT
 
 
 def test_without_an_emit_there_is_no_verdict():
     """A batch whose source never committed has no roots to judge: it is abandoned."""
     facts = [failed(NOW - TIMEOUT, "source", "source"), StepFacts("sink", "sink", False)]
-    assert decide(facts, NOW, LIMITS).action is Action.ABANDON
+    assert decide(facts, NOW, LIMITS).action is Decision.ABANDON
 
 
 def test_the_latest_death_counts():
     """A step that was tried again and failed later restarts the clock."""
     facts = [committed(), failed(NOW - TIMEOUT * 9), failed(NOW - SECOND, "other")]
-    assert decide(facts, NOW, LIMITS).action is Action.WAIT
+    assert decide(facts, NOW, LIMITS).action is Decision.WAIT
 
 
 def test_hops_count_the_readers_of_each_producer():
@@ -111,8 +115,8 @@ def test_a_step_that_runs_again_holds_the_verdict():
     old one.
     """
     again = StepFacts("stage", "stage", True, RunState.RUNNING, NOW + SECOND)
-    assert decide([committed(), again], NOW, LIMITS).action is Action.WAIT
-    assert decide([committed(), again], NOW + TIMEOUT, LIMITS).action is Action.SETTLE
+    assert decide([committed(), again], NOW, LIMITS).action is Decision.WAIT
+    assert decide([committed(), again], NOW + TIMEOUT, LIMITS).action is Decision.SETTLE
 
 
 def test_a_superseded_run_has_not_died():
@@ -120,19 +124,19 @@ def test_a_superseded_run_has_not_died():
     old = StepFacts(
         "stage", "stage", False, RunState.SUPERSEDED, NOW - TIMEOUT * 9, NOW - TIMEOUT * 9
     )
-    assert decide([committed(), old], NOW, LIMITS).action is Action.WAIT
+    assert decide([committed(), old], NOW, LIMITS).action is Decision.WAIT
 
 
 @pytest.mark.parametrize(
     ("facts", "action"),
     [
-        ([committed(), StepFacts("stage", "stage", False)], Action.EXPIRE),
+        ([committed(), StepFacts("stage", "stage", False)], Decision.EXPIRE),
         (
             [StepFacts("source", "source", False), StepFacts("stage", "stage", False)],
-            Action.ABANDON,
+            Decision.ABANDON,
         ),
-        ([committed(), running(NOW + SECOND)], Action.EXPIRE),
-        ([committed(), committed("sink", "sink")], Action.SETTLE),
+        ([committed(), running(NOW + SECOND)], Decision.EXPIRE),
+        ([committed(), committed("sink", "sink")], Decision.SETTLE),
     ],
     ids=["waits for a task", "never emitted", "runs still", "all committed"],
 )
@@ -141,5 +145,5 @@ def test_greatest_age_is_a_hard_cap(facts, action):
     is not.
     """
     assert decide(facts, NOW, Limits(TIMEOUT, NOW)).action is action
-    if action is not Action.SETTLE:
-        assert decide(facts, NOW, Limits(TIMEOUT, NOW + SECOND)).action is Action.WAIT
+    if action is not Decision.SETTLE:
+        assert decide(facts, NOW, Limits(TIMEOUT, NOW + SECOND)).action is Decision.WAIT

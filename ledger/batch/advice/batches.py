@@ -8,7 +8,7 @@ from ledger.batch.advice.actions import IN_AIRFLOW, Action, Actions, Advice
 from ledger.core import commands
 from ledger.core.commands import ANY_TARGET, ackledger, trigger
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, Need, Obstacle, Settle
+from ledger.core.states import BatchKind, Need, Obstacle, SettlePolicy
 from ledger.core.text import quantity
 from ledger.store.queries.batches import Batch
 
@@ -50,7 +50,7 @@ def of_hold(batch: Batch, target: str, *, over_limit: bool) -> Advice:
     rerun, because = _rerun(batch, target), _first_line(batch.held_reason)
     if not over_limit:
         return Advice(because, (Action("To go on", rerun),))
-    published_later = batch.exactly_once and batch.settle is Settle.PUBLISH_ACKED
+    published_later = batch.exactly_once and batch.settle is SettlePolicy.PUBLISH_ACKED
     otherwise = "Or publish the rest anyway" if published_later else "Or let these records fail"
     release = Action(otherwise, ackledger("release", batch.batch_id))
     return Advice(because, (Action("Fix it and rerun", rerun), release))

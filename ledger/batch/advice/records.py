@@ -15,7 +15,7 @@ from ledger.core.text import quantity
 _CASES = 3  # causes with their commands, at once
 
 
-class State(StrEnum):
+class RecordState(StrEnum):
     """What records are by now. ``WAITING``: for their next replay. ``KEPT_BACK``: with a unit."""
 
     ACKED = "acked"
@@ -30,13 +30,13 @@ class State(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-def state_of(row: Any) -> State:
+def state_of(row: Any) -> RecordState:
     """The state of a row of ``records.failed_record``."""
     if row.batch_status == "superseded":
-        return State.SUPERSEDED
+        return RecordState.SUPERSEDED
     if row.forgotten_at is not None and row.status == "quarantined":
-        return State.FORGOTTEN
-    return State(row.state)
+        return RecordState.FORGOTTEN
+    return RecordState(row.state)
 
 
 class Cause(StrEnum):
@@ -54,13 +54,13 @@ class Cause(StrEnum):
 
 # Of records of which nothing is left to do: why.
 NOTHING_LEFT = {
-    State.ACKED: "it is acked by every step",
-    State.RECOVERED: "a replay has processed it to every sink",
-    State.SUPERSEDED: "another batch replaced this one and has read its interval again",
-    State.FORGOTTEN: "its content was removed on request, and it is never replayed",
+    RecordState.ACKED: "it is acked by every step",
+    RecordState.RECOVERED: "a replay has processed it to every sink",
+    RecordState.SUPERSEDED: "another batch replaced this one and has read its interval again",
+    RecordState.FORGOTTEN: "its content was removed on request, and it is never replayed",
 }
 # States of records that are no longer just failed: a replay takes them by the option of that name.
-OPTIONS = (State.KEPT_BACK, State.QUARANTINED, State.ACCEPTED)
+OPTIONS = (RecordState.KEPT_BACK, RecordState.QUARANTINED, RecordState.ACCEPTED)
 # What a replay of records needs first.
 _REPLAYS = {
     Cause.UNPARSED: "if the schema was wrong instead, fix that and replay",
@@ -94,7 +94,7 @@ class Case:
     dag_id: str
     step: str
     cause: Cause
-    state: State
+    state: RecordState
     rereads: bool
     reprocesses: bool
     reason: str | None = None
@@ -109,7 +109,7 @@ class Case:
     @classmethod
     def of(cls, row: Any) -> "Case":
         """The case of a row of ``reports.failed_cases``."""
-        return cls(**{**row._mapping, "cause": Cause(row.cause), "state": State(row.state)})
+        return cls(**{**row._mapping, "cause": Cause(row.cause), "state": RecordState(row.state)})
 
     def in_words(self, sentence: str) -> str:
         """A sentence about these records, or the one."""
@@ -144,18 +144,18 @@ def of_records(case: Case) -> Actions:
     """What to do about a case: the first is what brings its records in."""
     if case.state in NOTHING_LEFT:
         return (Action(f"nothing: {NOTHING_LEFT[case.state]}"),)
-    if case.state is State.REPLAYING:
+    if case.state is RecordState.REPLAYING:
         status = ackledger("status", batch=case.replay_batch_id)
         return (Action(case.in_words("wait for the replay of {those}"), status),)
     if case.expired_at is not None:
         gone = f"the files of the batch were removed by retention on {case.expired_at:%Y-%m-%d}:"
         return (*_from_source(case, gone), *_ends(case))
-    if case.state is State.WAITING:
+    if case.state is RecordState.WAITING:
         assert case.due_at is not None
         due = f"{case.due_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
         waits = case.in_words("{those} can be replayed from ") + f"{due} on (replay_backoff)"
         return (Action(waits), *_ends(case))
-    if case.state is State.ACCEPTED:
+    if case.state is RecordState.ACCEPTED:
         after_all = "nothing, a person gave {them} up; to process {them} after all"
         return tuple(_replays(case, case.in_words(after_all)))
     return (*_ways_in(case), *_ends(case))
@@ -207,13 +207,13 @@ def _selection(case: Case, from_source: bool) -> dict[str, Any]:
 
 def _ends(case: Case) -> Iterator[Action]:
     """How the batch gets done without the records."""
-    if case.state is State.QUARANTINED:
+    if case.state is RecordState.QUARANTINED:
         accept = f"{ackledger('accept', case.batch_id)} {REASON}"
         yield Action("if what is quarantined of its batch may stay out", accept)
         if case.dag_id:
             form = {"batch": case.batch_id, "reason": "..."}
             yield Action(IN_AIRFLOW, trigger("ledger_accept", form))
-    elif case.state is not State.ACCEPTED:
+    elif case.state is not RecordState.ACCEPTED:
         those: dict[str, Any] = {"batch": case.batch_id, "step": case.step}
         number = () if case.record is None else (case.record,)
         command = ackledger("quarantine", *number, **({} if number else those))

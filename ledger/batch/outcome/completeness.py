@@ -35,7 +35,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Reader:
+class IntervalReader:
     """The batch that has an interval, and ``why`` no other reads it."""
 
     batch_id: int
@@ -75,7 +75,9 @@ def waits_for(
     return next((lack for lack in lacks if lack is not None), None)
 
 
-def reader_of(database: Database, pipeline: str, key: RunKey, interval: Interval) -> Reader | None:
+def reader_of(
+    database: Database, pipeline: str, key: RunKey, interval: Interval
+) -> IntervalReader | None:
     """The batch that an interval is left to: the run's own if it is decided, or another run's.
     None: the run has it to read.
 
@@ -83,7 +85,7 @@ def reader_of(database: Database, pipeline: str, key: RunKey, interval: Interval
     """
     own = database.transact(lambda c: batches.find_run(c, pipeline, key.dag_id, key.run_id))
     if own is not None:
-        return Reader(own.batch_id, "is decided") if own.status.decided else None
+        return IntervalReader(own.batch_id, "is decided") if own.status.decided else None
     rows = _over(database, pipeline, interval)
     for row in rows:
         if (row.interval_start, row.interval_end) != (interval.start, interval.end):
@@ -93,7 +95,9 @@ def reader_of(database: Database, pipeline: str, key: RunKey, interval: Interval
                 f" {interval.end:{_MINUTE}}: expected intervals that do not overlap. Choose"
                 " --every, --from and --to as that run had them"
             )
-    return next((Reader(row.batch_id, f"was read by run {row.run_id!r}") for row in rows), None)
+    return next(
+        (IntervalReader(row.batch_id, f"was read by run {row.run_id!r}") for row in rows), None
+    )
 
 
 def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]:

@@ -12,7 +12,7 @@ from ledger.batch.outcome.summary import Summary
 from ledger.batch.records.failures import ON_HOLD
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD, ackledger
 from ledger.core.states import BatchStatus, Outcome
-from ledger.store.queries.reports import Failures
+from ledger.store.queries.reports import FailureSummary
 
 # Exit codes: nothing is decided; records failed; quarantined records are not accepted.
 ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
@@ -65,7 +65,9 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
     return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
 
 
-def report(summary: Summary, failures: Sequence[Failures], target: str | None = None) -> list[str]:
+def report(
+    summary: Summary, failures: Sequence[FailureSummary], target: str | None = None
+) -> list[str]:
     """The whole of it, line by line: counts, ``failures`` by step and reason, what to do."""
     roots, advice = summary.roots, advise(summary, target)
     lines = [
@@ -84,7 +86,7 @@ def report(summary: Summary, failures: Sequence[Failures], target: str | None = 
     return lines
 
 
-def _table(failures: Sequence[Failures]) -> list[str]:
+def _table(failures: Sequence[FailureSummary]) -> list[str]:
     """Failed records by step and reason, in columns."""
     failed = [one for one in failures if one.status != ON_HOLD]  # which the preview has
     if not failed:

@@ -15,7 +15,7 @@ from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, pages, replays
-from ledger.store.queries.pages import FailureGroup, ListedRecord, NotDue, Place, Publication
+from ledger.store.queries.pages import BatchOwner, FailureGroup, ListedRecord, NotDue, Publication
 from ledger.store.queries.replays import DueCause, LeftOut
 
 _GROUPS = 50  # causes that a preview lets a person choose from
@@ -80,7 +80,7 @@ class ReplayPreview:
     not_due: NotDue
 
 
-def place(database: Database, number: int) -> Place:
+def place(database: Database, number: int) -> BatchOwner:
     """Whose a batch is. Raises NotReadyError if there is no such batch."""
     found = database.transact(lambda c: pages.place(c, number))
     if found is None:

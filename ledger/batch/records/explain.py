@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.batch.advice.actions import Action, lines
-from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, State, of_records, state_of
+from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, RecordState, of_records, state_of
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.recovery import on_hold
 from ledger.core.commands import ackledger
@@ -141,7 +141,7 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
     """A record that never failed: acked, or not decided yet."""
     found = records.emitted_root(connection, number)
     batch = batches.get_batch(connection, found.batch_id)
-    action = Action(f"nothing: {NOTHING_LEFT[State.ACKED]}")
+    action = Action(f"nothing: {NOTHING_LEFT[RecordState.ACKED]}")
     if found.status == "pending" and batch.status is BatchStatus.HELD:
         action = Action(on_hold(connection, batch))
     elif found.status == "pending":

@@ -14,9 +14,9 @@ from ledger.core.conditions import Comparison
 from ledger.errors import InputError, suggestion
 from ledger.store.connection import Database
 from ledger.store.queries import holds, payloads, redactions
-from ledger.store.queries.payloads import FailedRecord, Fields
+from ledger.store.queries.payloads import FailedMessage, Fields
 
-__all__ = ["FailedRecord"]
+__all__ = ["FailedMessage"]
 
 Result = TypeVar("Result")
 
@@ -29,14 +29,14 @@ def conditions_of(database: Database, pipeline: str | None, where: str | None) -
 
 def failed_records(
     database: Database, chosen: Mapping[str, Any], where: str | None, limit: int
-) -> tuple[list[FailedRecord], int]:
+) -> tuple[list[FailedMessage], int]:
     """The first records that are chosen, and how many there are. Raises InputError if there are
     none, and the ledger knows no such step, field or the like.
     """
     parsed = conditions_of(database, chosen["pipeline"], where)
     keep_all(database, chosen["pipeline"])
 
-    def look(connection: Connection) -> tuple[list[FailedRecord], int]:
+    def look(connection: Connection) -> tuple[list[FailedMessage], int]:
         sampled = holds.sample(connection, chosen, parsed, None)
         numbers = {row.message_id for row in sampled}
         rows = payloads.records(connection, chosen, parsed, limit)
@@ -56,7 +56,7 @@ def read_failed(
     database: Database,
     chosen: Mapping[str, Any],
     where: str | None,
-    read: Callable[[Iterator[FailedRecord]], Result],
+    read: Callable[[Iterator[FailedMessage]], Result],
 ) -> Result:
     """What ``read`` returns for all records that are chosen, which are fetched as it takes them.
     Raises as ``failed_records``.

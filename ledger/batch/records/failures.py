@@ -12,19 +12,19 @@ from ledger.batch.records.filters import require_names
 from ledger.batch.recovery import on_hold
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, reports
-from ledger.store.queries.reports import Failures
+from ledger.store.queries.reports import FailureSummary
 
 ON_HOLD = holds.ON_HOLD
 SAMPLE = holds.SAMPLE
 _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
 
-def failures(database: Database, chosen: Mapping[str, Any]) -> list[Failures]:
+def failures(database: Database, chosen: Mapping[str, Any]) -> list[FailureSummary]:
     """``chosen``: as of ``reports.failures``; left out: any. Raises InputError if there are none,
     and the ledger knows no such batch, step or the like.
     """
 
-    def look(connection: Connection) -> list[Failures]:
+    def look(connection: Connection) -> list[FailureSummary]:
         rows = reports.failures(connection, {**_ANY, **chosen})
         rows += holds.failures(connection, chosen)
         if not rows:

@@ -23,11 +23,11 @@ from ledger.core.redaction import is_masked, texts
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import checkpoints, forgetting, holds, payloads, records
-from ledger.store.queries.payloads import FailedRecord
+from ledger.store.queries.payloads import FailedMessage
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordToForget:
     """A record that failed once: its number, its state by now, and who has given it up."""
 
     record: int
@@ -56,12 +56,12 @@ class Forgotten:
     """``records``: whose content is gone. ``holding``: what holds it still. ``collected``: what was
     removed of their batches, if that was asked for."""
 
-    records: tuple[Record, ...]
+    records: tuple[RecordToForget, ...]
     holding: tuple[Holding, ...]
     collected: Collected | None = None
 
 
-def named(database: Database, number: int) -> list[Record]:
+def named(database: Database, number: int) -> list[RecordToForget]:
     """The record of this number, or root. Raises InputError if it never failed."""
     found = database.transact(lambda c: records.failed_record(c, number))
     sampled = database.transact(lambda c: holds.record(c, number))
@@ -77,8 +77,8 @@ def named(database: Database, number: int) -> list[Record]:
     return [_record(found)]
 
 
-def _record(row: Row[Any] | FailedRecord) -> Record:
-    return Record(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
+def _record(row: Row[Any] | FailedMessage) -> RecordToForget:
+    return RecordToForget(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
 
 
 def key_values(database: Database, number: int) -> list[tuple[str, str]]:
@@ -92,12 +92,12 @@ def key_values(database: Database, number: int) -> list[tuple[str, str]]:
 
 def matching(
     database: Database, pipeline: str | None, conditions: Sequence[Comparison]
-) -> list[Record]:
+) -> list[RecordToForget]:
     """The records that ever failed and whose fields fit."""
     keep_all(database, pipeline)
     chosen = {"pipeline": pipeline, "ever": True}
 
-    def look(connection: Connection) -> list[Record]:
+    def look(connection: Connection) -> list[RecordToForget]:
         found = [_record(row) for row in payloads.records(connection, chosen, conditions, None)]
         failed = {one.record for one in found}
         for sampled in holds.sample(connection, {"pipeline": pipeline}, conditions, None):
@@ -108,7 +108,7 @@ def matching(
     return database.transact(look)
 
 
-def _undecided(sampled: Row[Any] | FailedRecord) -> NotReadyError:
+def _undecided(sampled: Row[Any] | FailedMessage) -> NotReadyError:
     """Why a record is not forgotten that the preview of a batch on hold has."""
     return NotReadyError(
         f"record {sampled.message_id} is not decided: batch {sampled.batch_id} is on hold, and"
@@ -120,7 +120,7 @@ def _undecided(sampled: Row[Any] | FailedRecord) -> NotReadyError:
 
 def forget(
     database: Database,
-    chosen: Sequence[Record],
+    chosen: Sequence[RecordToForget],
     *,
     files: bool = False,
     now: datetime | None = None,

@@ -13,13 +13,13 @@ Mode = Literal["append", "upsert", "replace_interval"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TableOptions(SinkOptions):
+class _TableSinkOptions(SinkOptions):
     key: tuple[str, ...] = ()
     mode: Mode = "append"
 
 
 @dataclass(frozen=True)
-class TableSink(_TableOptions):
+class TableSink(_TableSinkOptions):
     """A sink whose place is a table; see ``PostgresSink``."""
 
     url: str = field(repr=False)  # it may hold a password

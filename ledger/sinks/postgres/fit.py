@@ -9,7 +9,7 @@ from sqlalchemy.types import TypeEngine
 from ledger.databases.identifiers import quoted
 from ledger.errors import StageError
 from ledger.sinks.postgres.declared import LONGEST_NAME
-from ledger.sinks.postgres.table import BATCH, Place, TargetColumn, TargetTable, type_name
+from ledger.sinks.postgres.table import BATCH, TablePlace, TargetColumn, TargetTable, type_name
 from ledger.sinks.postgres.trial import RECORDS, ROW
 from ledger.sinks.postgres.types import column_type, fits
 
@@ -17,7 +17,9 @@ _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
-def new_columns(place: Place, schema: pa.Schema, key: Sequence[str]) -> dict[str, TypeEngine[Any]]:
+def new_columns(
+    place: TablePlace, schema: pa.Schema, key: Sequence[str]
+) -> dict[str, TypeEngine[Any]]:
     """The columns of a table that is yet to be made, by name.
 
     Raises StageError, naming each column that PostgreSQL cannot have.
@@ -56,7 +58,7 @@ def _require_kind(table: TargetTable) -> None:
         )
 
 
-def _require(place: Place, problems: Iterator[str]) -> None:
+def _require(place: TablePlace, problems: Iterator[str]) -> None:
     found = "; ".join(problems)
     if found:
         raise StageError(f"the sink's table {place} does not take the rows: {found}")

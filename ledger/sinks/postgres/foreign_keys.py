@@ -13,7 +13,7 @@ from ledger.databases.driver_errors import code_of, first_line
 from ledger.databases.identifiers import literal_name, quoted
 from ledger.errors import StageError
 from ledger.sinks.base import Delivery
-from ledger.sinks.postgres.table import BATCH, STAGE, Place
+from ledger.sinks.postgres.table import BATCH, STAGE, TablePlace
 
 _VIOLATED = ("23503", "23001")  # SQLSTATE; the second of ON DELETE RESTRICT
 _MOST = 5  # values of a key that a message shows
@@ -41,7 +41,7 @@ class _Violation:
 @contextmanager
 def check_at_end(
     connection: Connection,
-    place: Place,
+    place: TablePlace,
     columns: Sequence[str],
     gone: Sequence[int],
     delivery: Delivery,
@@ -72,7 +72,7 @@ def check_at_end(
 
 
 def _violations(
-    connection: Connection, place: Place, columns: Sequence[str], gone: Sequence[int]
+    connection: Connection, place: TablePlace, columns: Sequence[str], gone: Sequence[int]
 ) -> list[_Violation]:
     """Of each foreign key that staged rows violate, the first of their values. Left out are keys of
     columns that were not staged, and keys into a table of which this user may not read all rows.

@@ -33,7 +33,7 @@ from ledger.sinks.postgres.declared import Mode
 from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
-from ledger.sinks.postgres.table import Place, TargetTable
+from ledger.sinks.postgres.table import TablePlace, TargetTable
 from ledger.sinks.postgres.types import json_columns
 from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
@@ -116,7 +116,7 @@ class PostgresPublisher:
         trial = Trial(connection, place, schema, self._key)
         return trial.refusals(delivery.files, delivery.batch_id, gone)
 
-    def _gone(self, connection: Connection, place: Place, delivery: Delivery) -> list[int]:
+    def _gone(self, connection: Connection, place: TablePlace, delivery: Delivery) -> list[int]:
         """Batches whose rows leave the table in the moment these come."""
         record = target_record.find_record(connection, place)
         if record is None:
@@ -149,7 +149,7 @@ class PostgresPublisher:
         reached("writing table", delivery.sink)
 
     def _replaced(
-        self, connection: Connection, record: Table, place: Place, delivery: Delivery
+        self, connection: Connection, record: Table, place: TablePlace, delivery: Delivery
     ) -> list[int]:
         """The batches in whose place this one comes. Raises FencedError or DeclarationError when it
         may not."""
@@ -188,7 +188,7 @@ class PostgresPublisher:
         self,
         connection: Connection,
         record: Table,
-        place: Place,
+        place: TablePlace,
         columns: list[str],
         delivery: Delivery,
     ) -> None:

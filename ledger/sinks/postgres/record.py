@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
 from ledger.sinks.base import Delivery
-from ledger.sinks.postgres.table import RECORD, Place, lock
+from ledger.sinks.postgres.table import RECORD, TablePlace, lock
 
 NEVER = 0  # the version of a batch that was replaced before it was published
 
@@ -29,7 +29,7 @@ class Commit:
     replaced_by: int | None
 
 
-def open_record(connection: Connection, place: Place) -> sa.Table:
+def open_record(connection: Connection, place: TablePlace) -> sa.Table:
     """The record beside the table of ``place``, made if it is missing."""
     record = _record(place.schema)
     if not _exists(connection, record):
@@ -39,7 +39,7 @@ def open_record(connection: Connection, place: Place) -> sa.Table:
     return record
 
 
-def find_record(connection: Connection, place: Place) -> sa.Table | None:
+def find_record(connection: Connection, place: TablePlace) -> sa.Table | None:
     """The record beside the table of ``place``; None if nothing was ever published there."""
     record = _record(place.schema)
     return record if _exists(connection, record) else None
@@ -56,7 +56,7 @@ def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) ->
 
 
 def other_sink(
-    connection: Connection, record: sa.Table, place: Place, delivery: Delivery
+    connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> str | None:
     """Another sink whose rows of this batch the table holds: the column cannot tell them apart."""
     of = record.c
@@ -96,7 +96,7 @@ def published_of(
 
 
 def newer_batches(
-    connection: Connection, record: sa.Table, place: Place, delivery: Delivery
+    connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> list[int]:
     """Batches in the table, of any sink, whose rows are newer than the delivery's."""
     of = record.c
@@ -115,7 +115,7 @@ def newer_batches(
 def mark_replaced(
     connection: Connection,
     record: sa.Table,
-    place: Place,
+    place: TablePlace,
     delivery: Delivery,
     batches: Sequence[int],
 ) -> None:
@@ -138,7 +138,9 @@ def mark_replaced(
     )
 
 
-def put_commit(connection: Connection, record: sa.Table, place: Place, delivery: Delivery) -> None:
+def put_commit(
+    connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
+) -> None:
     """Record that the table holds this version of the batch."""
     values = {
         "version": delivery.version,

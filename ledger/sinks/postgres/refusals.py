@@ -11,7 +11,7 @@ from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres import trial as target_trial
 from ledger.sinks.postgres.copy_text import to_csv
 from ledger.sinks.postgres.fit import new_columns
-from ledger.sinks.postgres.table import Place
+from ledger.sinks.postgres.table import TablePlace
 from ledger.sinks.postgres.types import json_columns
 from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
@@ -25,7 +25,9 @@ class Trial:
     ``gone``: batches whose rows make room when these come.
     """
 
-    def __init__(self, connection: Connection, place: Place, schema: pa.Schema, key: Sequence[str]):
+    def __init__(
+        self, connection: Connection, place: TablePlace, schema: pa.Schema, key: Sequence[str]
+    ):
         self._connection = connection
         self._place = place
         self._schema = schema

@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 18  # handed to the connection at once
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePlace:
     """Where a sink's table is, or would be made. ``oid``: None if there is none of this name."""
 
     schema: str
@@ -56,7 +56,7 @@ class TargetTable:
     """A table, and the sets of columns in which no two of its rows are equal. ``kind``: as in
     pg_class."""
 
-    place: Place
+    place: TablePlace
     kind: str
     columns: Mapping[str, TargetColumn]
     unique: frozenset[frozenset[str]]
@@ -67,7 +67,7 @@ def type_name(kind: sa.types.TypeEngine[Any]) -> str:
     return str(kind.compile(PLAIN)).lower()
 
 
-def find_place(connection: Connection, table: str) -> Place:
+def find_place(connection: Connection, table: str) -> TablePlace:
     """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError
     when its schema is missing.
     """
@@ -81,7 +81,7 @@ def find_place(connection: Connection, table: str) -> Place:
         {"path": path},
     ).first()
     if found is not None:
-        return Place(found.schema, found.name, found.oid)
+        return TablePlace(found.schema, found.name, found.oid)
     statement = text(
         "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(cast(:given AS name),"
         " current_schema())"
@@ -92,10 +92,10 @@ def find_place(connection: Connection, table: str) -> Place:
             f"table {table!r}: its schema is missing, or this user may not see it: "
             f"CREATE SCHEMA {quoted(given) if given else 'public'}"
         )
-    return Place(schema, name, None)
+    return TablePlace(schema, name, None)
 
 
-def take_turn(connection: Connection, sink: str, place: Place) -> None:
+def take_turn(connection: Connection, sink: str, place: TablePlace) -> None:
     """Wait until nobody else publishes as ``sink`` or into its table; until the transaction's end.
 
     Raises NotReadyError after 10 minutes.
@@ -115,7 +115,7 @@ def take_turn(connection: Connection, sink: str, place: Place) -> None:
     connection.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
 
 
-def find_table(connection: Connection, place: Place) -> TargetTable:
+def find_table(connection: Connection, place: TablePlace) -> TargetTable:
     """The table of ``place`` as it is now."""
     keys = {"oid": place.oid}
     kind = connection.execute(text("SELECT relkind::text FROM pg_class WHERE oid = :oid"), keys)
@@ -148,7 +148,7 @@ def find_table(connection: Connection, place: Place) -> TargetTable:
     )
 
 
-def require_rights(connection: Connection, place: Place) -> None:
+def require_rights(connection: Connection, place: TablePlace) -> None:
     """Raise ConfigurationError, with the GRANT, unless this user may do what a publish needs."""
     asked = text("""
         SELECT current_user AS me, current_database() AS here, c.relname AS name,
@@ -179,10 +179,10 @@ def require_rights(connection: Connection, place: Place) -> None:
 
 def create_table(
     connection: Connection,
-    place: Place,
+    place: TablePlace,
     columns: Mapping[str, sa.types.TypeEngine[Any]],
     key: Sequence[str],
-) -> Place:
+) -> TablePlace:
     """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a
     primary key; where it is.
     """
@@ -207,7 +207,7 @@ def add_columns(
     return batch
 
 
-def stage(connection: Connection, place: Place, columns: Iterable[str]) -> None:
+def stage(connection: Connection, place: TablePlace, columns: Iterable[str]) -> None:
     """Make the transaction's own table, with ``columns`` of the sink's table and their types."""
     name = connection.dialect.identifier_preparer.quote_identifier
     connection.exec_driver_sql(
@@ -237,7 +237,7 @@ def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...]
     return None if found is None else (tuple(found[1:]), found[0])
 
 
-def remove_batches(connection: Connection, place: Place, batches: Sequence[int]) -> None:
+def remove_batches(connection: Connection, place: TablePlace, batches: Sequence[int]) -> None:
     """Delete every row that one of the batches published."""
     target = _target(place, [])
     if batches:
@@ -245,7 +245,7 @@ def remove_batches(connection: Connection, place: Place, batches: Sequence[int])
 
 
 def insert_stage(
-    connection: Connection, place: Place, columns: Sequence[str], batch_id: int
+    connection: Connection, place: TablePlace, columns: Sequence[str], batch_id: int
 ) -> int:
     """Add the staged rows to the table; how many it took."""
     staged, target = _staged(columns), _target(place, columns)
@@ -256,7 +256,7 @@ def insert_stage(
 
 def merge_stage(
     connection: Connection,
-    place: Place,
+    place: TablePlace,
     columns: Sequence[str],
     key: Sequence[str],
     batch_id: int,
@@ -274,7 +274,7 @@ def merge_stage(
     return connection.execute(merged).rowcount
 
 
-def _target(place: Place, columns: Sequence[str]) -> sa.TableClause:
+def _target(place: TablePlace, columns: Sequence[str]) -> sa.TableClause:
     names = [*columns, BATCH]
     return sa.table(place.name, *(sa.column(name) for name in names), schema=place.schema)
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.databases.driver_errors import code_of, first_line, raw_cursor
 from ledger.databases.identifiers import literal_name, quoted
-from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, Place, add_columns
+from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, TablePlace, add_columns
 
 TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
 ROW = "ackledger_row"
@@ -26,7 +26,9 @@ _OF_A_ROW = ("22", "23", "54", "P0")
 _COLUMN = re.compile(r"^COPY .*?, column (.+?)(?:: |$)", re.MULTILINE)
 
 
-def make_trial(connection: Connection, place: Place, batch_id: int, *, types_only: bool) -> Place:
+def make_trial(
+    connection: Connection, place: TablePlace, batch_id: int, *, types_only: bool
+) -> TablePlace:
     """A table like the sink's, with a column for a row's position, and one for its records;
     where it is. ``types_only``: without its constraints.
     """
@@ -42,14 +44,14 @@ def make_trial(connection: Connection, place: Place, batch_id: int, *, types_onl
     return _finished(connection, batch_id)
 
 
-def rewrites(connection: Connection, place: Place) -> bool:
+def rewrites(connection: Connection, place: TablePlace) -> bool:
     """Whether a trigger may change rows on their way into the table, or into a part of it."""
     return bool(connection.execute(_TRIGGERS, {"oid": place.oid}).scalar_one())
 
 
 def make_new_trial(
     connection: Connection, columns: Mapping[str, sa.types.TypeEngine[Any]], batch_id: int
-) -> Place:
+) -> TablePlace:
     """As ``make_trial``, like a table that is yet to be made, without its key."""
     made = sa.Table(
         TRIAL, sa.MetaData(), prefixes=["TEMPORARY"], postgresql_on_commit="DROP", comment=None
@@ -59,18 +61,18 @@ def make_new_trial(
     return _finished(connection, batch_id)
 
 
-def _finished(connection: Connection, batch_id: int) -> Place:
+def _finished(connection: Connection, batch_id: int) -> TablePlace:
     _run(
         connection,
         f"ALTER TABLE {_TRIAL} ADD COLUMN {ROW} bigint, ADD COLUMN {RECORDS} bigint[], "
         f"ALTER COLUMN {BATCH} SET DEFAULT {int(batch_id)}",
     )
     found = text("SELECT to_regclass(:name)::oid")
-    return Place("pg_temp", TRIAL, connection.execute(found, {"name": _TRIAL}).scalar_one())
+    return TablePlace("pg_temp", TRIAL, connection.execute(found, {"name": _TRIAL}).scalar_one())
 
 
 def try_copy(
-    connection: Connection, rows: bytes, columns: Iterable[str], place: Place
+    connection: Connection, rows: bytes, columns: Iterable[str], place: TablePlace
 ) -> str | None:
     """Add rows, as CSV with ``columns`` in order; if one of them is refused, what the server says,
     and none is added."""
@@ -89,7 +91,7 @@ def try_copy(
     return None
 
 
-def _said(exc: DBAPIError, place: Place) -> str:
+def _said(exc: DBAPIError, place: TablePlace) -> str:
     """The server's message, as the sink's own table would give it, and the column if it lacks
     that. All its lines: a value that it quotes may have some."""
     about = getattr(exc.orig, "diag", None)
@@ -150,7 +152,7 @@ def odd_keys(
 
 
 def duplicates(
-    connection: Connection, place: Place, key: Sequence[str], gone: Sequence[int], most: int
+    connection: Connection, place: TablePlace, key: Sequence[str], gone: Sequence[int], most: int
 ) -> Iterator[tuple[str, list[int]]]:
     """Of each unique index of the table: what the server would say, and the rows, at most ``most``,
     whose key another row has, an earlier one of these or one of the table. ``gone``: batches whose
@@ -189,7 +191,7 @@ WHERE i.indrelid = :oid AND i.indisunique AND i.indislive ORDER BY 1
 """)
 
 
-def _duplicates(index: Row[Any], place: Place, key: Sequence[str], gone: Sequence[int]) -> str:
+def _duplicates(index: Row[Any], place: TablePlace, key: Sequence[str], gone: Sequence[int]) -> str:
     parts = [f"({part}) AS k{number}" for number, part in enumerate(index.parts)]
     names = [f"k{number}" for number in range(len(parts))]
     equal = "IS NOT DISTINCT FROM" if index.equal_nulls else "="

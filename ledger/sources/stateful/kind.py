@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Stateful(Source):
+class StatefulKind(Source):
     """What the ledger asks of a StatefulSource."""
 
     incremental = True

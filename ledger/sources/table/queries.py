@@ -18,7 +18,7 @@ from ledger.sources.table.source import TableSource
 from ledger.sources.table.writers import (
     POLL_SECONDS,
     Relations,
-    Running,
+    RunningTransaction,
     clock,
     find_relations,
     outwait,
@@ -191,7 +191,7 @@ def _timed(
     if top is None:
         return None
 
-    def earlier() -> list[Running]:
+    def earlier() -> list[RunningTransaction]:
         found = transactions(connection, relations)
         return [one for one in found if one.started is None or form.before(one.started) < top]
 
@@ -206,7 +206,7 @@ def _timed(
         )
 
 
-def _not_ready(table: SourceTable, left: list[Running]) -> NotReadyError:
+def _not_ready(table: SourceTable, left: list[RunningTransaction]) -> NotReadyError:
     hint = ""
     if any(one.started is None and one.pid is not None for one in left):
         hint = ". Grant pg_read_all_stats to this user so that it sees when they began"

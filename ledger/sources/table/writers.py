@@ -46,7 +46,7 @@ _RUNNING = f"""
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningTransaction:
     """A transaction that runs on the source. ``started`` is None if that may not be seen. A
     prepared one has no ``pid`` and a ``gid``."""
 
@@ -131,21 +131,21 @@ def clock(connection: Connection) -> datetime:
     return moment
 
 
-def writers(connection: Connection, relations: Relations) -> list[Running]:
+def writers(connection: Connection, relations: Relations) -> list[RunningTransaction]:
     """Transactions that write to the table or have drawn from its sequence."""
     rows = connection.execute(text(_HOLDERS), {"relations": list(relations.oids)})
-    return [Running(*row) for row in rows]
+    return [RunningTransaction(*row) for row in rows]
 
 
-def transactions(connection: Connection, relations: Relations) -> list[Running]:
+def transactions(connection: Connection, relations: Relations) -> list[RunningTransaction]:
     """All transactions of the database that may write to the table, now or later."""
     keys = {"relations": list(relations.oids), "own": APPLICATION}
-    return [Running(*row) for row in connection.execute(text(_RUNNING), keys)]
+    return [RunningTransaction(*row) for row in connection.execute(text(_RUNNING), keys)]
 
 
 def outwait(
-    connection: Connection, look: Callable[[], Sequence[Running]], wait_seconds: float
-) -> list[Running]:
+    connection: Connection, look: Callable[[], Sequence[RunningTransaction]], wait_seconds: float
+) -> list[RunningTransaction]:
     """Wait until those that ``look`` shows at first have ended; the ones left after
     ``wait_seconds``.
 

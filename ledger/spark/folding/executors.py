@@ -36,7 +36,7 @@ from ledger.deltas.portions import Folded, Output, Portion, fold_rows_read
 from ledger.deltas.posting import Posted
 from ledger.deltas.stored import FIRST, SHARED, Seen
 from ledger.deltas.windows import UnorderedError
-from ledger.spark.folding.outcome import Frame, Outcome, ways_in_words
+from ledger.spark.folding.outcome import FoldOutcome, Frame, ways_in_words
 from ledger.spark.folding.refusals import refusing
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import with_position
@@ -54,7 +54,7 @@ Fold = Callable[[pa.Table], Folded]
 
 def fold_files(
     job: Job, run: OpenedRun, portion: Portion, footers: Sequence[Footer], first: int
-) -> tuple[list[Outcome], str]:
+) -> tuple[list[FoldOutcome], str]:
     """Fold and post the files of a portion in buckets from ``first`` on; and how."""
     alone, groups = sharing(footers) if portion.by_input else (list(portion.files), [])
     outcomes, unordered = _by_file(job, run, portion, alone, first)
@@ -71,7 +71,7 @@ def fold_files(
     return outcomes, f"{ways_in_words(ways)}, by executors"
 
 
-def fold_frame(job: Job, run: OpenedRun, frame: Frame, first: int) -> list[Outcome]:
+def fold_frame(job: Job, run: OpenedRun, frame: Frame, first: int) -> list[FoldOutcome]:
     """Fold and post rows as they were read, a part at a time."""
     rows = frame.rows.coalesce(run.batch.ackers)
     return _by_rows(job, run, rows, partial(fold_rows_read, edges=frame.edges), first, READ_ROWS)
@@ -79,7 +79,7 @@ def fold_frame(job: Job, run: OpenedRun, frame: Frame, first: int) -> list[Outco
 
 def _by_file(
     job: Job, run: OpenedRun, portion: Portion, files: Sequence[DataFile], first: int
-) -> tuple[list[Outcome], list[DataFile]]:
+) -> tuple[list[FoldOutcome], list[DataFile]]:
     """What files add that share no input, and those that were not folded, for they are large and
     their rows lie in no order.
     """
@@ -171,7 +171,7 @@ def _fold_file(
 
 def _exchanged(
     job: Job, run: OpenedRun, portion: Output, files: Sequence[DataFile], first: int
-) -> list[Outcome]:
+) -> list[FoldOutcome]:
     """The rows of files by what they come from, so that all of one input are together: then the
     same kernel.
     """
@@ -186,12 +186,12 @@ def _exchanged(
     parted = flat.repartition(buckets, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
     fold_table = replace(portion, files=()).fold_table
     outcomes = _by_rows(job, run, parted, fold_table, first, None)
-    return [*outcomes, Outcome(run, wrote=seen.seen)]
+    return [*outcomes, FoldOutcome(run, wrote=seen.seen)]
 
 
 def _by_rows(
     job: Job, run: OpenedRun, rows: DataFrame, fold: Fold, first: int, most: int | None
-) -> list[Outcome]:
+) -> list[FoldOutcome]:
     """Fold and post the rows of each partition by themselves, at ``most`` so many at a time."""
     work = partial(_fold_rows, fold, most, _Posting(job, run), first)
     return [_outcome(run, report) for report in _collected(job, run, rows, work)]
@@ -247,6 +247,6 @@ def _collected(
     return [json.loads(row["report"]) for row in rows]
 
 
-def _outcome(run: OpenedRun, report: dict[str, Any]) -> Outcome:
+def _outcome(run: OpenedRun, report: dict[str, Any]) -> FoldOutcome:
     posted, wrote = Posted(**report.pop("posted")), Seen(**report.pop("wrote"))
-    return Outcome(run, posted, wrote, **report)
+    return FoldOutcome(run, posted, wrote, **report)

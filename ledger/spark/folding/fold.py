@@ -14,17 +14,19 @@ from ledger.deltas.portions import Folded, Portion, fold_rows_read
 from ledger.deltas.posting import Posted
 from ledger.errors import IntegrityError
 from ledger.spark.folding import driver, executors
-from ledger.spark.folding.outcome import Frame, Outcome
+from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
 
 _log = logging.getLogger(__name__)
-Check = Callable[[Outcome], None]
+Check = Callable[[FoldOutcome], None]
 # A few rows in files of so many bytes need no look at footers: texts that take 500 times as much in
 # memory would be one character over and over.
 FEW_BYTES = 1 << 20
 
 
-def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Frame], check: Check) -> Outcome:
+def fold(
+    job: Job, run: OpenedRun, portions: Sequence[Portion | Frame], check: Check
+) -> FoldOutcome:
     """Fold the portions of a run. ``check``: what has to hold of the outcome. It is asked before
     anything is posted in the driver, and after all is posted in executors, where what a run posted
     counts only once it commits.
@@ -35,7 +37,7 @@ def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Frame], check: C
     plans = [_plan(job, portion) for portion in portions]
     if _fit_here(job, plans):
         folded = _folded_here(job, run, plans)
-        check(Outcome.of(run, folded))
+        check(FoldOutcome.of(run, folded))
         return _posted_here(job, run, folded)
     outcome = _posted_there(job, run, plans)
     check(outcome)
@@ -48,7 +50,7 @@ def fold_proved(
     portions: Sequence[Portion],
     is_proved: Callable[[Posted], bool],
     scan: Callable[[], Posted],
-) -> Outcome | None:
+) -> FoldOutcome | None:
     """As ``fold``, if that is proved to be right; else None, and nothing was posted. ``scan``: what
     the portions ack, by another look at them: executors post as they fold, so there the proof comes
     first.
@@ -58,7 +60,7 @@ def fold_proved(
     plans = [_plan(job, portion) for portion in portions]
     if _fit_here(job, plans):
         folded = _folded_here(job, run, plans)
-        proved = is_proved(Outcome.of(run, folded).posted)
+        proved = is_proved(FoldOutcome.of(run, folded).posted)
         return _posted_here(job, run, folded) if proved else None
     if not is_proved(scan()):
         return None
@@ -124,9 +126,9 @@ def _folded_here(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> list[Folde
     return [Folded.joined(folded)] if folded and deltas <= job.few_rows else folded
 
 
-def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> Outcome:
+def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> FoldOutcome:
     """Post what was folded: few deltas with the commit, more of them now."""
-    outcome = Outcome.of(run, folded)
+    outcome = FoldOutcome.of(run, folded)
     if outcome.posted.rows <= max(0, job.few_rows):
         return replace(outcome, pending=[part.deltas for part in folded])
     driver.post_buckets(job, run, [part.deltas for part in folded if len(part.deltas.root)])
@@ -134,14 +136,14 @@ def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> Outcome:
     return outcome
 
 
-def _posted_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Outcome:
+def _posted_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> FoldOutcome:
     """Fold and post in executors."""
-    outcome = reduce(Outcome.__add__, _folded_there(job, run, plans), Outcome(run))
+    outcome = reduce(FoldOutcome.__add__, _folded_there(job, run, plans), FoldOutcome(run))
     reached("deltas posted", run.step)
     return outcome
 
 
-def _folded_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Iterator[Outcome]:
+def _folded_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Iterator[FoldOutcome]:
     """What the portions came to, folded and posted in executors."""
     for place, plan in enumerate(plans):
         first = place * executors.BUCKETS

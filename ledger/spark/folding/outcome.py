@@ -30,7 +30,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FoldOutcome:
     """What a run's fold came to. ``pending``: deltas that are posted in the transaction that
     commits the run; of all others the buckets are there before it. ``fails``: roots that fail,
     beside those of the deltas. ``proved``: of a tracked sink, whether it took each row of its
@@ -48,7 +48,7 @@ class Outcome:
     proved: bool | None = None
 
     @classmethod
-    def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "Outcome":
+    def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "FoldOutcome":
         """What folded rows come to."""
         return reduce(cls.__add__, (_outcome(run, some) for some in folded), cls(run))
 
@@ -60,7 +60,7 @@ class Outcome:
                 posting.post(cursor, batch_id, self.run.run_id, bucket, deltas)
             posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
 
-    def __add__(self, other: "Outcome") -> "Outcome":
+    def __add__(self, other: "FoldOutcome") -> "FoldOutcome":
         drops = {
             reason: self.drops.get(reason, 0) + other.drops.get(reason, 0)
             for reason in {*self.drops, *other.drops}
@@ -75,9 +75,9 @@ class Outcome:
         )
 
 
-def _outcome(run: OpenedRun, folded: Folded) -> Outcome:
+def _outcome(run: OpenedRun, folded: Folded) -> FoldOutcome:
     deltas = folded.deltas
-    return Outcome(
+    return FoldOutcome(
         run,
         Posted.of(deltas),
         folded.wrote,

@@ -16,7 +16,7 @@ Longs = npt.NDArray[np.int64]
 _NO_ROW = -1
 
 
-class Mark(NamedTuple):
+class RowMark(NamedTuple):
     """Stands where a record has no row: for one that it dropped, or for all if it failed.
 
     ``record``: its number in the batch; ``before``: how many rows of the batch precede the mark.
@@ -29,7 +29,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Where rows and marks lie in an output of ``length``.
 
     ``records``: the number of the record of each; None if each record has one row and no more.
@@ -39,7 +39,7 @@ class Layout:
     length: int
     records: Longs | None = None
     rows: Longs | None = None
-    marks: Sequence[Mark] = ()
+    marks: Sequence[RowMark] = ()
 
     def of_records(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """Columns with a value a record, repeated for each of its rows and marks."""
@@ -68,7 +68,7 @@ class Layout:
         return pa.array(reasons, pa.string())
 
 
-class Output:
+class RecordOutput:
     """The rows and marks of a batch's records, which end one after the other.
 
     ``values``: of all rows in one list, ``width`` values a row; ``ends``: its length at the end of
@@ -79,7 +79,7 @@ class Output:
     def __init__(self, width: int):
         self.values: list[Any] = []
         self.ends: list[int] = []
-        self.marks: list[Mark] = []
+        self.marks: list[RowMark] = []
         self.one_each = True
         self._width = width
 
@@ -102,24 +102,24 @@ class Output:
         """Whether the record that has not ended has a drop."""
         return bool(self.marks) and self.marks[-1].record == len(self.ends)
 
-    def layout(self, misfits: Mapping[int, str]) -> Layout:
+    def layout(self, misfits: Mapping[int, str]) -> RowLayout:
         """Where rows and marks go; a record fails with the first of its rows' ``misfits``, reasons
         by the number of the row."""
         whole = not self.marks and not misfits
         if whole and self.one_each:
-            return Layout(len(self.ends))
+            return RowLayout(len(self.ends))
         records = self._records()
         if whole:
-            return Layout(len(records), records)
-        failures = dict[int, Mark]()
+            return RowLayout(len(records), records)
+        failures = dict[int, RowMark]()
         for row in sorted(misfits):
             record = int(records[row])
-            failures.setdefault(record, Mark(record, row, misfits[row], failed=True))
+            failures.setdefault(record, RowMark(record, row, misfits[row], failed=True))
         others = [mark for mark in self.marks if mark.record not in failures]
         marks = sorted([*others, *failures.values()], key=attrgetter("record"))
         rows = np.flatnonzero(~np.isin(records, list(failures)))
         places = np.searchsorted(rows, [mark.before for mark in marks])
-        return Layout(
+        return RowLayout(
             len(rows) + len(marks),
             np.insert(records[rows], places, [mark.record for mark in marks]),
             np.insert(rows, places, _NO_ROW),
@@ -128,7 +128,7 @@ class Output:
 
     def _mark(self, reason: str, failed: bool) -> None:
         before = len(self.values) // self._width
-        self.marks.append(Mark(len(self.ends), before, reason, failed))
+        self.marks.append(RowMark(len(self.ends), before, reason, failed))
 
     def _records(self) -> Longs:
         """The number of the record of each row."""

@@ -23,7 +23,7 @@ from ledger.errors import MASK
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.typed import struct
 from ledger.spark.frames.inputs import user_columns
-from ledger.spark.steps.record_rows import Output
+from ledger.spark.steps.record_rows import RecordOutput
 from ledger.types.fitting import Fitting, yielded
 from ledger.types.spark import NESTED, without_lengths
 
@@ -190,14 +190,14 @@ def _run(
     telling: _Telling,
     batch: pa.RecordBatch,
     count: int,
-) -> Output:
+) -> RecordOutput:
     """What each of the ``count`` records becomes; whether values fit is for the whole batch to
     check.
 
     Each operation of the inner loop costs some percent of a short function's throughput: a dict of
     all columns, which is what most functions yield, is taken with the fewest.
     """
-    output = Output(take.width)
+    output = RecordOutput(take.width)
     values, ends = output.values, output.ends
     row, width, columns = take.row, take.width, len(take.names)
     end = 0

@@ -13,7 +13,7 @@ from ledger.core.states import (
     BatchKind,
     BatchStatus,
     Guarantee,
-    Settle,
+    SettlePolicy,
 )
 from ledger.errors import InputError, NotReadyError
 
@@ -61,7 +61,7 @@ class Batch:
     released: bool
     replaces_batch_id: int | None
     guarantee: Guarantee
-    settle: Settle
+    settle: SettlePolicy
     tolerate: float
     settled_at: datetime | None
     roots: int | None
@@ -99,7 +99,7 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     fields["kind"] = BatchKind(fields["kind"])
     fields["status"] = BatchStatus(fields["status"])
     fields["guarantee"] = Guarantee(fields["guarantee"])
-    fields["settle"] = Settle(fields["settle"])
+    fields["settle"] = SettlePolicy(fields["settle"])
     return Batch(**fields)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, text
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingRecords:
     """Records of a source that are pending: ``records`` that undecided batches have emitted or, of
     replays, claimed, and ``held_records`` of these of batches on hold; the numbers of these
     ``batches``, and of those among them that are ``held`` or ``unread``: originals that have yet to
@@ -26,7 +26,7 @@ class Pending:
 
 def pending(
     connection: Connection, pipeline_id: int, source: str, excluding_batch_id: int | None
-) -> Pending:
+) -> PendingRecords:
     """What is pending of a source, without ``excluding_batch_id``."""
     statement = text("""
         SELECT coalesce(sum(n.records), 0)::bigint AS records,
@@ -47,7 +47,7 @@ def pending(
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "excluding_batch_id": excluding_batch_id}
     row = connection.execute(statement, keys).one()
-    return Pending(
+    return PendingRecords(
         row.records, row.held_records, row.batches or (), row.held or (), row.unread or ()
     )
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
 from ledger.store.queries.pages import PAGE, ListedRecord
-from ledger.store.queries.payloads import FailedRecord, conditions_sql, copy_content
-from ledger.store.queries.reports import Failures
+from ledger.store.queries.payloads import FailedMessage, conditions_sql, copy_content
+from ledger.store.queries.reports import FailureSummary
 from ledger.store.queries.rows import all_of
 
 REASONS = 100  # by source and step; rarer ones are counted together
@@ -124,7 +124,7 @@ class WouldFail:
     records: int
 
 
-def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[Failures]:
+def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureSummary]:
     """What batches on hold would record, most records first. ``chosen``: as for
     ``reports.failures``; left out: any."""
     statement = text(f"""
@@ -134,7 +134,7 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[Failures
                 WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
         {_OF_BATCHES} ORDER BY h.batch_id, h.number
     """)
-    return all_of(Failures, connection.execute(statement, {**_ANY, **chosen}))
+    return all_of(FailureSummary, connection.execute(statement, {**_ANY, **chosen}))
 
 
 def preview(connection: Connection, batch_id: int) -> list[WouldFail]:
@@ -167,7 +167,7 @@ def sample(
     chosen: Mapping[str, Any],
     conditions: Sequence[Comparison],
     limit: int | None,
-) -> list[FailedRecord]:
+) -> list[FailedMessage]:
     """Records of batches on hold that would fail, as ``payloads.records`` has failed ones; of each
     batch those that its preview has."""
     where, keys = conditions_sql(conditions)
@@ -179,7 +179,7 @@ def sample(
         {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit
     """)
     keys = {**_ANY, **chosen, **keys, "limit": limit}
-    return all_of(FailedRecord, connection.execute(statement, keys))
+    return all_of(FailedMessage, connection.execute(statement, keys))
 
 
 def page(

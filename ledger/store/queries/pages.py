@@ -43,7 +43,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchOwner:
     """Whose a batch is. ``dag_id``: the DAG whose runs replay it; the pipeline's for batches of
     the command line.
     """
@@ -274,14 +274,14 @@ def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[
     )
 
 
-def place(connection: Connection, batch_id: int) -> Place | None:
+def place(connection: Connection, batch_id: int) -> BatchOwner | None:
     """Whose a batch is, by its original; None: there is no such batch."""
     statement = text("""
         SELECT p.name AS pipeline, coalesce(nullif(o.dag_id, ''), p.name) AS dag_id FROM batch b
         JOIN batch o ON o.batch_id = b.family_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id WHERE b.batch_id = :id
     """)
-    return first_of(Place, connection.execute(statement, {"id": batch_id}))
+    return first_of(BatchOwner, connection.execute(statement, {"id": batch_id}))
 
 
 def pipeline_of_record(connection: Connection, number: int) -> str | None:

@@ -25,7 +25,7 @@ CONTENT_MISSING = """
 
 
 @dataclass(frozen=True)
-class FailedRecord:
+class FailedMessage:
     """A failed record with its content. ``batch_id``: its original's. ``layout``: of the source."""
 
     message_id: int
@@ -223,7 +223,7 @@ def records(
     chosen: Mapping[str, Any],
     conditions: Sequence[Comparison],
     limit: int | None,
-) -> Iterator[FailedRecord]:
+) -> Iterator[FailedMessage]:
     """Failed and quarantined records that match, by message.
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
@@ -234,7 +234,7 @@ def records(
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
     found = connection.execution_options(yield_per=_PAGE)
     rows = found.execute(statement, {**_ANY, **chosen, **keys, "limit": limit})
-    return (FailedRecord(**row._mapping) for row in rows)
+    return (FailedMessage(**row._mapping) for row in rows)
 
 
 def count(

@@ -41,7 +41,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Failures:
+class FailureSummary:
     """Failed records of an original by step, reason and status of their last attempt, and by who
     gave them up. ``example_record``: the number of one of them.
     """
@@ -96,7 +96,7 @@ _CHOSEN = f"""
 """
 
 
-def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[Failures]:
+def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureSummary]:
     """Failed messages by original batch, most records first.
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
@@ -117,7 +117,7 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[Failures
            OR cast(:batch_id AS bigint) IS NOT NULL
         ORDER BY 1, 7 DESC, 3, 4, 6
     """)
-    return all_of(Failures, connection.execute(statement, dict(chosen)))
+    return all_of(FailureSummary, connection.execute(statement, dict(chosen)))
 
 
 def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
