@@ -3,15 +3,15 @@
 LedgerError
 ├── DeclarationError     the pipeline's definition is wrong: fix the code
 ├── ConfigurationError   a setting, the database or the storage is not as needed: fix the set-up
-├── InputError           a file or an interval is not as declared: fix the input, run again
-├── StageError           a stage's own function broke its contract: fix the stage, run again
+├── InputError           a file or an interval is not as declared: fix the input, rerun
+├── StageError           a stage's own function broke its contract: fix the stage, rerun
 ├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
-│   └── BackPressureError    as many records are pending as a pipeline bears: wait
+│   └── BackPressureError    as many records are pending as a pipeline tolerates: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is on hold
 │   └── LostFileError        a file that was written is gone or changed: put it back, or rerun
 ├── TooManyFailedError   more records failed than a pipeline allows: the batch is on hold
-└── UnavailableError     Spark, the database or a file system did not answer: run again later
+└── UnavailableError     Spark, the database or a file system did not answer: retry later
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database
 """
 
@@ -24,18 +24,17 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 
-# What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail
-# again.
+# The exit code of a driver (EX_DATAERR of sysexits.h) where a retry would only fail the same way.
 EXIT_PERMANENT = 65
 _PACKAGE = f"{Path(__file__).parent}/"
 MASK = "***"  # stands for what is not to be shown
 
 
 class LedgerError(Exception):
-    """Base of all errors of ackledger; its text says what was expected, found, where, what to do.
+    """Base of all errors of ackledger; its text has what was expected, found, where, what to do.
 
-    ``permanent``: until a person has changed something, another attempt fails just so. ``quotes``:
-    the parts of the text that are somebody else's words, which may hold a value of a record.
+    ``permanent``: until a person has changed something, a retry fails the same way. ``quotes``:
+    the parts of the text that quote others, which may hold a value of a record.
     ``lines``: of a text of several things, each of them, for a terminal.
     """
 
@@ -78,7 +77,7 @@ class NotReadyError(LedgerError):
 
 
 class BackPressureError(NotReadyError):
-    """Beside what is undecided a batch has no room (``max_pending``): it may open later."""
+    """Undecided records leave a batch no room (``max_pending``): it may open later."""
 
 
 class IntegrityError(LedgerError):
@@ -94,7 +93,7 @@ class TooManyFailedError(LedgerError):
 
 
 class UndecidedError(LedgerError):
-    """A person has to decide on a batch that has run: another attempt would run all of it again."""
+    """A person has to decide on a batch that has run: a retry would rerun all of it."""
 
     permanent = True
 
@@ -104,7 +103,7 @@ class UnavailableError(LedgerError):
 
 
 class WaitedError(UnavailableError):
-    """What is needed was waited for already: to repeat the call at once would only wait longer."""
+    """What is needed was waited for already: an immediate retry would only wait longer."""
 
 
 def redacted(
@@ -113,35 +112,36 @@ def redacted(
     """The same failure without words that may hold a value of a record, for a pipeline that has
     columns to redact. Raise it from None: its cause has the words. Notes of others go with them.
 
-    ``kind``, ``named``: of an error that is none of these, what it is and how it is told.
+    ``kind``: the class for an error that is no LedgerError. ``named``: the name of an error whose
+    text is hidden as a whole.
     """
-    told, notes = MASK, list[str]()
+    text, notes = MASK, list[str]()
     if isinstance(exc, LedgerError):
-        kind, told, notes = type(exc), _without_quotes(exc), getattr(exc, "__notes__", notes)
-    if told == MASK:
-        told = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
-        told += " are left out"
-    made = kind(told)
+        kind, text, notes = type(exc), _without_quotes(exc), getattr(exc, "__notes__", notes)
+    if text == MASK:
+        text = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
+        text += " are left out"
+    error = kind(text)
     for note in notes:
-        made.add_note(note)
-    return made
+        error.add_note(note)
+    return error
 
 
 def quoted(exc: LedgerError) -> tuple[str, ...]:
-    """The parts of its text that are somebody else's words: those that it names. All of it where it
+    """The parts of its text that quote others: those that it names. All of it where it
     names none and others have raised it, as a stage's function may."""
     return exc.quotes or ((str(exc),) if _is_raised_by_others(exc) else ())
 
 
 def _without_quotes(exc: LedgerError) -> str:
     """The text with a mask for each of its quotes; no more than a mask if one is not found in it,
-    for the text may have been cut or worded anew since."""
-    told = whole = str(exc)
+    for the text may have been cut or reworded since."""
+    text = whole = str(exc)
     for part in sorted(filter(None, quoted(exc)), key=len, reverse=True):
         if part not in whole:
             return MASK
-        told = told.replace(part, MASK)
-    return told
+        text = text.replace(part, MASK)
+    return text
 
 
 def _is_raised_by_others(exc: BaseException) -> bool:
@@ -151,9 +151,9 @@ def _is_raised_by_others(exc: BaseException) -> bool:
     return raised is not None and not raised.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, candidates: Iterable[str]) -> str:
     """The end of an error message: what may have been meant."""
-    names = sorted(known)
+    names = sorted(candidates)
     close = get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
@@ -161,33 +161,33 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 class Failures:
-    """Of works that do not wait for each other: each is tried, and the first failure is raised
-    at the end.
+    """The failures of independent tasks: each task is tried, and the first failure is raised at
+    the end.
 
-    ``told``: how a failure is told. ``hidden``: made of it first, where words of it are not to be
-    told.
+    ``text``: the log text of a failure. ``hidden``: replaces a failure first, where its text must
+    not be logged.
     """
 
     def __init__(
         self,
-        told: Callable[[Exception], str],
+        text: Callable[[Exception], str],
         hidden: Callable[[Exception], Exception] = lambda exc: exc,
     ) -> None:
-        self._told = told
+        self._text = text
         self._hidden = hidden
-        self._found: list[Exception] = []
+        self._failures: list[Exception] = []
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """Log an error of this block and go on; ``raise_first`` raises the first."""
         try:
             yield
         except Exception as exc:
             failure = self._hidden(exc)
-            _log.warning("the rest goes on without this: %s", self._told(failure))
-            self._found.append(failure)
+            _log.warning("the rest goes on without this: %s", self._text(failure))
+            self._failures.append(failure)
 
     def raise_first(self) -> None:
         """Raise the first, if there is one."""
-        for failure in self._found:
+        for failure in self._failures:
             raise failure

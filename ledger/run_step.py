@@ -46,78 +46,78 @@ Leave = Callable[[], None]
 def main() -> int:
     """Run the step; 0 once it is committed, or if its batch was settled before."""
     configure(log_format())
-    given = _arguments()
-    step = {} if given.whole else {"step": given.step}
+    options = _arguments()
+    step = {} if options.whole else {"step": options.step}
     try:
-        with about(batch_id=given.batch, **step):
-            return run_task(given)
+        with about(batch_id=options.batch, **step):
+            return run_task(options)
     except KeyboardInterrupt as exc:  # Spark got the signal, too
         with about_failure(exc):
-            _log.error("%s of batch %s was stopped", given.step or "run", given.batch)
+            _log.error("%s of batch %s was stopped", options.step or "run", options.batch)
         return 1
-    except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
+    except Exception as exc:  # any that the user's code raises: one line, the last of the log
         with about_failure(exc):
             if verbose():
                 _log.error("the traceback:", exc_info=exc)
-            _log.error("%s of batch %s: %s", given.step or "run", given.batch, noted(exc))
+            _log.error("%s of batch %s: %s", options.step or "run", options.batch, noted(exc))
         return EXIT_PERMANENT if translated(exc).permanent else 1
 
 
-def run_task(given: argparse.Namespace) -> int:
+def run_task(options: argparse.Namespace) -> int:
     """Do what one driver was started for; its exit code."""
-    pipeline = load_pipeline(given.pipeline)
+    pipeline = load_pipeline(options.pipeline)
     with about(pipeline=pipeline.name):
-        return _run_of(pipeline, given)
+        return _run_of(pipeline, options)
 
 
-def _run_of(pipeline: Pipeline, given: argparse.Namespace) -> int:
+def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
     settings = Settings()
     database = persist(lambda: connect(settings))
     require_storage(settings)
-    if given.remote is not None:  # no JVM of ours ends with us: what runs there is interrupted
+    if options.remote is not None:  # no JVM of ours ends with us: what runs there is interrupted
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    name = f"ackledger {pipeline.name}.{given.step or 'run'}"
-    session = build_session(name, given.remote, silent=bool(pipeline.redact))
+    name = f"ackledger {pipeline.name}.{options.step or 'run'}"
+    session = build_session(name, options.remote, silent=bool(pipeline.redact))
     job = Job(session, database, settings, pipeline)
-    attempt = Attempt(given.attempt, given.try_number, given.attempt_number)
+    attempt = Attempt(options.attempt, options.try_number, options.attempt_number)
     try:
-        _run_part(job, given, attempt, partial(_leave, session if given.remote else None))
+        _run_part(job, options, attempt, partial(_leave, session if options.remote else None))
     finally:
-        if given.remote:
+        if options.remote:
             briefly(session.stop)
         else:
-            with suppress(Exception):  # whatever ended the step is what is told
+            with suppress(Exception):  # the error that ended the step is reported
                 session.stop()
     return 0
 
 
-def _run_part(job: Job, given: argparse.Namespace, attempt: Attempt, leave: Leave) -> None:
+def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt, leave: Leave) -> None:
     """All of the batch, a step, or what follows the settlement."""
-    if given.whole:
-        _run_whole(job, given.batch, attempt, leave)
+    if options.whole:
+        _run_whole(job, options.batch, attempt, leave)
         return
-    following = follow_ups.submitted().get(given.step)
+    following = follow_ups.submitted().get(options.step)
     if following is not None:
-        done = follow(job, following, given.batch, leave, attempt)
-        _log.info("batch %s: %s %s", given.batch, given.step, done)
+        done = follow(job, following, options.batch, leave, attempt)
+        _log.info("batch %s: %s %s", options.batch, options.step, done)
         return
-    result = run_step(job, given.batch, given.step, attempt, on_fenced=leave)
+    result = run_step(job, options.batch, options.step, attempt, on_fenced=leave)
     if result.record is None:
-        _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)
+        _log.info("batch %s is settled: %s changes nothing", options.batch, options.step)
         return
     with about(step_run_id=result.step_run_id):
-        _log.info("%s of batch %s: %s", given.step, given.batch, result.record)
+        _log.info("%s of batch %s: %s", options.step, options.batch, result.record)
 
 
 def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
-    """Run the steps that are left of a batch, settle it, and do what follows."""
+    """Run the pending steps of a batch, settle it, and run what follows."""
 
     def on_step(name: str, result: StepResult | None) -> None:
         if result is None:
             with about(step=name):
                 _log.info("%s of batch %s begins", name, batch_id)
             return
-        if result.record is None:  # the settlement was first, which is told below
+        if result.record is None:  # the settlement was first, reported below
             return
         rows, seconds = result.record.output_rows, result.seconds
         with about(step=name, step_run_id=result.step_run_id):
@@ -156,7 +156,7 @@ def _arguments() -> argparse.Namespace:
         "--attempt-number", type=int, help="drawn from the ledger when the task began"
     )
     parser.add_argument("--remote", metavar="sc://HOST:PORT", help="a Spark Connect server")
-    plain = [given for given in sys.argv[1:] if "{{" in given]
+    plain = [argument for argument in sys.argv[1:] if "{{" in argument]
     if plain:
         parser.error(
             f"expected arguments that Airflow has rendered, found {plain[0]}: the operator that"

@@ -1,4 +1,4 @@
-"""What Airflow's pages say of a pipeline's DAG and of its tasks, in Markdown."""
+"""Texts of Airflow's pages about a pipeline's DAG and its tasks, in Markdown."""
 
 from collections.abc import Callable
 from inspect import cleandoc
@@ -40,8 +40,8 @@ def step(declared: Any) -> str:
     """Of a step's task: what it reads, and its function's docstring."""
     reads = f", reads {_names(declared.inputs)}" if declared.inputs else ""
     head = f"The {_kind(declared)} `{declared.name}`{reads}."
-    told = _docstring(declared)
-    return f"{head}\n\n{told}" if told else head
+    text = _docstring(declared)
+    return f"{head}\n\n{text}" if text else head
 
 
 def _kind(declared: Any) -> str:

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Settle(BaseOperator):
-    """Decides every record of the run's batch, or says what was decided before: acked, or failed
+    """Decides every record of the run's batch, or logs what was decided before: acked, or failed
     with its step and reason.
     """
 

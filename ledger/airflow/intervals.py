@@ -52,22 +52,22 @@ def _dated(date: datetime | None, schedule: str | None, now: datetime) -> tuple[
             "this run has no data interval: trigger it with a logical date that lies in one, or "
             f"with conf, for the last one that has ended {_conf(ended)}"
         )
-    _, found = _around(schedule, date)
-    if found[1] > now:
+    _, interval = _around(schedule, date)
+    if interval[1] > now:
         raise InputError(
             f"the run's logical date {date.isoformat()} lies in an interval that has not ended: "
-            f"{found[0].isoformat()} to {found[1].isoformat()}. Trigger it with an earlier date, "
-            f"or with conf, for the last one that has ended {_conf(ended)}, for this one as far "
-            f"as it is there {_conf(found)}"
+            f"{interval[0].isoformat()} to {interval[1].isoformat()}. Trigger it with an earlier "
+            f"date, or with conf, for the last one that has ended {_conf(ended)}, for this one as"
+            f" far as it is there {_conf(interval)}"
         )
-    return found
+    return interval
 
 
 Interval = tuple[datetime, datetime]
 
 
 def _around(schedule: str, at: datetime) -> tuple[Interval, Interval]:
-    """The last interval that has ended at a moment, and the one that the moment lies in."""
+    """The last interval that has ended at a time, and the one that the time lies in."""
     from airflow.sdk.timezone import coerce_datetime
     from airflow.timetables.base import TimeRestriction
     from airflow.timetables.interval import CronDataIntervalTimetable
@@ -84,12 +84,12 @@ def _around(schedule: str, at: datetime) -> tuple[Interval, Interval]:
 
 
 def _conf(interval: Interval) -> str:
-    start, end = (one.isoformat() for one in interval)
+    start, end = (instant.isoformat() for instant in interval)
     return f'{{"interval_start": "{start}", "interval_end": "{end}"}}'
 
 
 def moment(value: str) -> datetime:
-    """A moment as it is given. Raises InputError unless it is an ISO date."""
+    """An instant from its text. Raises InputError unless it is an ISO date."""
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError) as exc:

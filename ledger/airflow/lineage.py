@@ -52,14 +52,14 @@ def of_steps(
     """
     batch = get_batch(database, batch_id)
     rows = rows_of_steps(database, batch_id)
-    chosen = [row for row in rows if steps is None or row.step in steps]
-    if not chosen:
+    step_rows = [row for row in rows if steps is None or row.step in steps]
+    if not step_rows:
         return OperatorLineage()
     graph, whole = _Datasets(settings, pipeline, batch), steps is None
     return OperatorLineage(
-        inputs=[one for row in chosen for one in graph.read_by(row, whole=whole)],
-        outputs=[one for row in chosen for one in graph.written_by(row, whole=whole)],
-        run_facets={NAMESPACE: _facet(batch, chosen)},
+        inputs=[entry for row in step_rows for entry in graph.read_by(row, whole=whole)],
+        outputs=[entry for row in step_rows for entry in graph.written_by(row, whole=whole)],
+        run_facets={NAMESPACE: _facet(batch, step_rows)},
     )
 
 
@@ -95,7 +95,7 @@ class _Datasets:
     def __init__(self, settings: Settings, pipeline: Pipeline, batch: Batch):
         self._settings, self._pipeline = settings, pipeline
         self._reads: Mapping[str, list[str]] = {
-            one["name"]: list(one["reads"]) for one in batch.topology
+            entry["name"]: list(entry["reads"]) for entry in batch.topology
         }
 
     def read_by(self, row: StepRows, *, whole: bool) -> list[InputDataset]:
@@ -124,14 +124,14 @@ class _Datasets:
 
 
 def _input(namespace: str, name: str, rows: int | None) -> InputDataset:
-    made = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=rows)
+    statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=rows)
     return InputDataset(
-        namespace, name, inputFacets={} if rows is None else {"inputStatistics": made}
+        namespace, name, inputFacets={} if rows is None else {"inputStatistics": statistics}
     )
 
 
 def _output(namespace: str, name: str, rows: int | None) -> OutputDataset:
-    made = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+    statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
     return OutputDataset(
-        namespace, name, outputFacets={} if rows is None else {"outputStatistics": made}
+        namespace, name, outputFacets={} if rows is None else {"outputStatistics": statistics}
     )

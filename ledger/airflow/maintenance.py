@@ -29,9 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
-    """Sweeps on ``schedule``: settles batches that nobody settled, expires what died, and starts a
-    run where a publish, a combine or a callback is overdue. It also asks for replays for pipelines
-    with ``auto_replay``, and removes files that nothing needs for pipelines with ``keep``.
+    """Sweeps on ``schedule``: settles batches that no driver settled, expires what died, and starts
+    a run where a publish, a combine or a callback is overdue. It also asks for replays for
+    pipelines with ``auto_replay``, and removes files that nothing needs for pipelines with
+    ``keep``.
     """
     options = {
         "catchup": False,
@@ -54,11 +55,11 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             for settlement in swept.settlements:
                 with about(batch_id=settlement.batch_id):
                     _log.info("%s", settlement)
-            metrics.of_ledger(database, [one.batch_id for one in swept.overdue])
+            metrics.of_ledger(database, [batch.batch_id for batch in swept.overdue])
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
             return {
                 "replays": [asked.batch_id for asked in swept.replays],
-                "overdue": [_overdue(one.batch_id, one.dag_id) for one in swept.overdue],
+                "overdue": [_overdue(batch.batch_id, batch.dag_id) for batch in swept.overdue],
                 "errors": errors,
             }
 
@@ -70,9 +71,9 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             outlet_events[REPLAY_WANTED].extra = {"batches": batches}
 
         @task
-        def overdue(found: Any) -> list[Any]:
-            """What runs left undone, as a list of its own: only that can be mapped over."""
-            return list(found)
+        def overdue(batches: Any) -> list[Any]:
+            """What runs left pending, as a list of its own: only that can be mapped over."""
+            return list(batches)
 
         @task
         def finish(run: Any) -> None:
@@ -204,7 +205,7 @@ def accept_dag(**dag_options: Any) -> DAG:
 
         @task(outlets=[COMPLETED])
         def accept(**context: Any) -> dict[str, Any]:
-            """Accept what is quarantined by now, in the name of whoever triggered the run."""
+            """Accept what is quarantined by now, in the name of the user who triggered the run."""
             from dataclasses import asdict
 
             from ledger.batch.acceptance import accept as accept_batch
@@ -244,7 +245,7 @@ def _overdue(batch_id: int, dag_id: str) -> dict[str, Any]:
 def _asked_for(context: Any) -> set[int] | None:
     """The batches that asset events name; None for a run by hand."""
     events = context.get("triggering_asset_events") or {}
-    named = [event.extra.get("batches", []) for found in events.values() for event in found]
+    named = [event.extra.get("batches", []) for group in events.values() for event in group]
     return {batch for batches in named for batch in batches} if named else None
 
 
@@ -264,20 +265,20 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
     from ledger.batch.records.filters import require_names
     from ledger.batch.replay_matches import left_out, matching_messages
 
-    database, chosen = connected(), selection(params)
-    asked = (database, params["pipeline"], params["batch"], chosen)
+    database, criteria = connected(), selection(params)
+    asked = (database, params["pipeline"], params["batch"], criteria)
     counts: Counter[int] = Counter()
     for row in matching_messages(*asked):
         if only is None or row.batch_id in only:
             counts[row.batch_id] += row.records
-    made = []
+    triggers = []
     for number, records in counts.items():
         batch = get_batch(database, number)
-        conf = {"replay_of": number, **chosen.as_json()}
+        conf = {"replay_of": number, **criteria.as_json()}
         dag_id = batch.dag_id or batch.pipeline
         what = quantity(records, "record")
         _log.info("replay %s of batch %s by %s: %s", what, number, dag_id, conf)
-        made.append(
+        triggers.append(
             {
                 "dag_id": dag_id,
                 "run_id": f"replay_{number}__{run_id}",
@@ -287,11 +288,11 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
         )
     for sentence in left_out(*asked):
         _log.info("%s", sentence)
-    if not made:
+    if not triggers:
         names = {**params, "batch_id": params["batch"]}
         try:
             database.transact(lambda c: require_names(c, names))
         except InputError as exc:
             raise AirflowFailException(str(exc)) from exc
         raise AirflowSkipException("nothing to replay: no failed record matches")
-    return made
+    return triggers

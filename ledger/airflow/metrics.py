@@ -134,7 +134,7 @@ def of_settlement(pipeline: str, seconds: float) -> None:
 
 
 def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
-    """Send what each pipeline has open, lost, or left undone: ``overdue``, batches that a sweep
+    """Send what each pipeline has open, lost, or pending: ``overdue``, batches that a sweep
     has found.
     """
     from ledger.batch.outcome.readings import measure

@@ -50,10 +50,10 @@ def noted(dag_run: Any) -> None:
     asked = XComModel.get_many(
         run_id=dag_run.run_id, key=REPORT, task_ids=REPORTING, dag_ids=dag_run.dag_id
     )
-    found = session.scalars(asked.limit(1)).first()
-    if found is None:
+    xcom = session.scalars(asked.limit(1)).first()
+    if xcom is None:
         return
-    report = str(XComModel.deserialize_value(found))
+    report = str(XComModel.deserialize_value(xcom))
     before = re.split(f"^{_BEGINNING}", dag_run.note or "", flags=re.MULTILINE)[0].rstrip()
     dag_run.note = f"{before}\n\n{_BEGINNING}{report}".lstrip()[:_MOST]
 

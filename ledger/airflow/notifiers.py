@@ -1,5 +1,5 @@
-"""Notifiers with a condition: another notifier is called where the ledger says that there is
-something to tell, and its templates have the facts as ``ledger``.
+"""Notifiers with a condition: another notifier is called where the ledger has something to
+report, and its templates have the facts as ``ledger``.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def near_deadline(
     pipeline: Pipeline, *, before: str | float | timedelta, notify: SyncCallback
 ) -> DeadlineAlert:
     """For ``deadline=`` of the pipeline's DAG: ``notify`` is called if a run's batch is still open
-    the time ``before`` it reaches ``max_batch_age``. Airflow counts from the moment when the run
+    the time ``before`` it reaches ``max_batch_age``. Airflow counts from the time when the run
     was queued, shortly before its batch was opened.
 
     ``notify``: Airflow's callback, as ``SyncCallback(SmtpNotifier, kwargs={"to": ...})``; the
@@ -141,7 +141,7 @@ def near_deadline(
 
 
 def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
-    """What Airflow calls at the moment that ``near_deadline`` names. ``notify``: where the callback
+    """What Airflow calls at the time that ``near_deadline`` names. ``notify``: where the callback
     is imported from: a notifier's class, of which ``options`` are the arguments, or a function.
     """
     from ledger.batch.outcome.alerts import still_open
@@ -157,11 +157,11 @@ def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
     if facts is None:
         return
     module, _, name = notify.rpartition(".")
-    found = getattr(import_module(module), name)
-    if isinstance(found, type):
-        _tell(found(**options), context, facts)
+    callback = getattr(import_module(module), name)
+    if isinstance(callback, type):
+        _tell(callback(**options), context, facts)
     else:
-        _tell(lambda given: found(**options, context=given), context, facts)
+        _tell(lambda full_context: callback(**options, context=full_context), context, facts)
 
 
 def _run_in(context: Any) -> tuple[str, str, dict[str, Any] | None]:
@@ -174,13 +174,14 @@ def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | No
     """The batch that a run opened, or after which it looks."""
     from ledger.batch.outcome.alerts import batch_of_run
 
-    given = (conf or {}).get("batch")
-    return batch_of_run(database, dag_id, run_id) if given is None else int(given)
+    number = (conf or {}).get("batch")
+    return batch_of_run(database, dag_id, run_id) if number is None else int(number)
 
 
 def _tell(notify: Notify, context: Any, facts: Any) -> None:
-    """Call a copy: a notifier keeps what its templates were rendered to, and is told of several."""
-    given = {**context, "ledger": {**asdict(facts), "url": page_of(facts.batch_id)}}
-    if not hasattr(given.get("dag"), "get_template_env"):
-        given.pop("dag", None)  # in dag.test: a serialized DAG, with which nothing can be rendered
-    copy(notify)(given)
+    """Call a copy: a notifier keeps what its templates were rendered to, and several are sent."""
+    full_context = {**context, "ledger": {**asdict(facts), "url": page_of(facts.batch_id)}}
+    if not hasattr(full_context.get("dag"), "get_template_env"):
+        # In dag.test: a serialized DAG, with which nothing can be rendered.
+        full_context.pop("dag", None)
+    copy(notify)(full_context)

@@ -1,4 +1,4 @@
-"""How a task fails for good, in one line of its log, where another attempt would only fail
+"""How a task fails permanently, in one line of its log, where another attempt would only fail
 again.
 """
 

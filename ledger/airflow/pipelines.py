@@ -116,16 +116,16 @@ def pipeline_dag(
         user_defined_macros={NUMBERING: drawn_number, **options.pop("user_defined_macros", {})},
         **options,
     ) as dag:
-        found = target or _target(pipeline)
-        opened = _open_task(found, schedule, room_poll, spark, java=operator is None)
-        made = operator or (
+        job_target = target or _target(pipeline)
+        opened = _open_task(job_target, schedule, room_poll, spark, java=operator is None)
+        factory = operator or (
             spark_connect(spark)
             if spark is not None
             else spark_submit(connection=connection, conf=spark_conf, java_options=java_options)
         )
-        submitting = partial(submitted, made, pipeline, found, application=str(application))
+        submitting = partial(submitted, factory, pipeline, job_target, application=str(application))
         chain = _by_batch if submit == "batch" else _by_stage
-        chain(pipeline, opened, found, submitting)
+        chain(pipeline, opened, job_target, submitting)
     return dag
 
 
@@ -166,7 +166,7 @@ def _check_spark(
         raise DeclarationError(
             f"operator= of {dag}: expected a function that makes a task, found {operator!r}"
         )
-    ignored = [f"{name}=" for name, given in submits.items() if given is not None]
+    ignored = [f"{name}=" for name, value in submits.items() if value is not None]
     if ignored and (spark is not None or operator is not None):
         instead = "set on the server" if spark is not None else "give the operator"
         raise DeclarationError(
@@ -204,7 +204,7 @@ def _guarantee_param() -> Param:
     return Param(
         None,
         type=["null", "string"],
-        enum=[None, *(one.value for one in Guarantee)],
+        enum=[None, *(guarantee.value for guarantee in Guarantee)],
         description="What the sinks promise of this run's batch; none: as the pipeline says.",
     )
 
@@ -236,9 +236,9 @@ def _task_of(
 
 def _target(pipeline: Pipeline) -> str:
     """MODULE:NAME of a pipeline that is a global of the module that declared it."""
-    found = target_of(pipeline)
-    if found is not None:
-        return found
+    target = target_of(pipeline)
+    if target is not None:
+        return target
     if not is_importable(pipeline.module):
         raise DeclarationError(
             f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot"
@@ -304,10 +304,10 @@ def _opened(
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
         return get_batch(database, int(conf["batch"]), pipeline.name)
     if conf.get("replay_of") is not None:
-        chosen = selection(conf)
+        criteria = selection(conf)
         before_replay(database, settings, pipeline, [key], remote, java=java)
         try:
-            return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
+            return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), criteria)
         except BackPressureError:
             raise  # it waits for room, as an original does
         except NotReadyError as exc:
@@ -325,18 +325,18 @@ def _opened(
 
 
 def _guarantee(conf: dict[str, Any]) -> Guarantee | None:
-    given = conf.get("guarantee")
-    if given is not None and given not in list(Guarantee):
+    guarantee = conf.get("guarantee")
+    if guarantee is not None and guarantee not in list(Guarantee):
         raise InputError(
-            f"guarantee {given!r} in the run's conf: expected {' or '.join(Guarantee)}"
+            f"guarantee {guarantee!r} in the run's conf: expected {' or '.join(Guarantee)}"
         )
-    return None if given is None else Guarantee(given)
+    return None if guarantee is None else Guarantee(guarantee)
 
 
 def selection(conf: dict[str, Any]) -> Selection:
     """The records that a conf, or the form's parameters, name."""
-    given = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
+    filters = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
-        if name in given:
-            given[name] = moment(given[name])
-    return Selection(**given)
+        if name in filters:
+            filters[name] = moment(filters[name])
+    return Selection(**filters)

@@ -29,7 +29,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 WHOLE = "run"  # the task that runs all of a batch
-WHOLE_BATCH = "--whole"  # what its driver is told
+WHOLE_BATCH = "--whole"  # the argument of its driver
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
 CONF = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}  # of every spark-submit
 # A driver of a small step spends most of its seconds on its own start: compile less, collect
@@ -39,19 +39,19 @@ _log = logging.getLogger(__name__)
 
 
 class _Driver:
-    """A task that runs a driver: what its log is about, and what OpenLineage is told of it."""
+    """A task that runs a driver: what its log is about, and its lineage for OpenLineage."""
 
     follows = False  # the settlement, which leaves it something to do
     dag_id: str
 
     @property
-    def told(self) -> list[str]:
+    def driver_arguments(self) -> list[str]:
         """The arguments of the driver."""
         raise NotImplementedError
 
     def logged(self) -> AbstractContextManager[None]:
         """Lines that the task logs within have its pipeline, batch and step."""
-        step = {} if WHOLE_BATCH in self.told else {"step": self._given("--step")}
+        step = {} if WHOLE_BATCH in self.driver_arguments else {"step": self._argument("--step")}
         return about(pipeline=self.dag_id, batch_id=self._batch_id, **step)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
@@ -63,9 +63,10 @@ class _Driver:
 
         if self._batch_id is None:  # its arguments were never rendered
             return OperatorLineage()
-        database, pipeline = connected(), load_pipeline(self._given("--pipeline"))
+        database, pipeline = connected(), load_pipeline(self._argument("--pipeline"))
         try:
-            steps = None if WHOLE_BATCH in self.told else steps_of(pipeline, self._given("--step"))
+            whole = WHOLE_BATCH in self.driver_arguments
+            steps = None if whole else steps_of(pipeline, self._argument("--step"))
             return of_steps(database, Settings(), pipeline, self._batch_id, steps)
         finally:
             database.dispose()
@@ -73,16 +74,16 @@ class _Driver:
     @property
     def _batch_id(self) -> int | None:
         """None: the run has none."""
-        given = self._given("--batch")
-        return int(given) if given.isdigit() else None
+        number = self._argument("--batch")
+        return int(number) if number.isdigit() else None
 
-    def _given(self, option: str) -> str:
-        return self.told[self.told.index(option) + 1]
+    def _argument(self, option: str) -> str:
+        return self.driver_arguments[self.driver_arguments.index(option) + 1]
 
 
 class Connect(_Driver, BaseOperator):
-    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good,
-    without a retry, when the driver says that another attempt would fail the same way; starts
+    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails permanently,
+    without a retry, when the driver reports that another attempt would fail the same way; starts
     none for a step of a settled batch.
     """
 
@@ -103,7 +104,7 @@ class Connect(_Driver, BaseOperator):
         self.arguments = [*application_args, "--remote", remote]
 
     @property
-    def told(self) -> list[str]:
+    def driver_arguments(self) -> list[str]:
         return self.arguments
 
     def execute(self, context: Any) -> None:
@@ -116,7 +117,7 @@ class Connect(_Driver, BaseOperator):
         # Where the worker runs, not in a folder that goes away: settings may be relative.
         done = self._process.run_command([*self.driver, *self.arguments], cwd=os.getcwd())
         if done.exit_code == EXIT_PERMANENT:
-            fail_for_good(_said(done.output))
+            fail_for_good(_error_line(done.output))
         if done.exit_code:
             raise AirflowException(f"the driver ended with {done.exit_code}: {done.output}")
 
@@ -129,13 +130,13 @@ class Connect(_Driver, BaseOperator):
 
 
 class Submit(_Driver, SparkSubmitOperator):
-    """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says
-    another attempt would only fail again. Starts none for a step of a batch that is settled: it
-    would change nothing.
+    """Runs a driver by spark-submit. Fails permanently, without another JVM, when the driver
+    reports that another attempt would fail the same way. Starts none for a step of a batch that is
+    settled: it would change nothing.
     """
 
     @property
-    def told(self) -> list[str]:
+    def driver_arguments(self) -> list[str]:
         return list(self.application_args or ())
 
     def execute(self, context: Any) -> None:
@@ -155,7 +156,7 @@ class Submit(_Driver, SparkSubmitOperator):
 
 
 def steps_of(pipeline: Pipeline, name: str) -> list[str]:
-    """The steps that a driver runs which is told to do this one, or this follow-up."""
+    """The steps that a driver of this step, or of this follow-up, runs."""
     combined = [step.name for step in pipeline.combined()]
     if name == Combine.name:
         return combined
@@ -165,7 +166,7 @@ def steps_of(pipeline: Pipeline, name: str) -> list[str]:
 
 
 def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
-    """Whether a task runs a step of a batch that is settled; says so."""
+    """Whether a task runs a step of a batch that is settled; logs it."""
     if driver.follows or not is_settled(context):
         return False
     _log.info("the batch is settled: %s changes nothing", driver.task_id)
@@ -220,17 +221,17 @@ def check_due(follow_up: FollowUp, at: InTask, batch_id: int) -> None:
         raise AirflowSkipException(reason)
 
 
-def permanent_failure(told: str) -> str | None:
-    """What the driver said last, if spark-submit ended with its code for what is not worth another
+def permanent_failure(text: str) -> str | None:
+    """The driver's last error, if spark-submit ended with its code for what is not worth another
     attempt."""
-    if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", told):
+    if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", text):
         return None
-    return _said(told)
+    return _error_line(text)
 
 
-def _said(told: str) -> str:
-    """The driver's own words, of what it wrote last."""
-    return last_error(told, "ackledger") or "the step failed for good: its log says why"
+def _error_line(text: str) -> str:
+    """The driver's last error, from its log."""
+    return last_error(text, "ackledger") or "the step failed for good: its log says why"
 
 
 def decided_batch(context: Any, database: Any) -> int:
@@ -268,14 +269,14 @@ def spark_submit(
     java = _JAVA if java_options is None else java_options
 
     def task(**options: Any) -> BaseOperator:
-        made = Submit(
+        operator = Submit(
             conn_id=connection or "spark_default",
             conf={**CONF, **(conf or {})},
             env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java},
             spark_binary=spark_program(),
             **options,
         )
-        return without_retry(made)
+        return without_retry(operator)
 
     return task
 
@@ -327,7 +328,7 @@ def submitted(
 
 
 def _arguments(target: str, what: list[str]) -> list[str]:
-    """What the driver is told. The attempt is numbered where the task's templates are rendered,
+    """The driver's arguments. The attempt is numbered where the task's templates are rendered,
     before its driver starts: one that Airflow has lost stays the older one, however late it
     comes.
     """

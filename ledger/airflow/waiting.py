@@ -100,7 +100,7 @@ class IntervalComplete(BaseTrigger):
         poll_seconds: float,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
-        self._given = {
+        self._arguments = {
             "pipeline": pipeline,
             "interval_start": interval_start,
             "interval_end": interval_end,
@@ -113,15 +113,15 @@ class IntervalComplete(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class and arguments, for the triggerer."""
-        return f"{__name__}.IntervalComplete", self._given
+        return f"{__name__}.IntervalComplete", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, once it is complete."""
-        said = None
+        previous = None
         while (lack := await asyncio.to_thread(_waits_for, *self._asked)) is not None:
-            if lack != said:
+            if lack != previous:
                 self.log.info("pipeline %s: %s", self._asked[0], lack)
-            said = lack
+            previous = lack
             await asyncio.sleep(self._poll_seconds)
         yield TriggerEvent({"complete": True})  # type: ignore[no-untyped-call]
 
@@ -151,20 +151,20 @@ class LedgerGate(BaseOperator):
         without_retry(self)
 
     def execute(self, context: Any) -> dict[str, int]:
-        """Pass, with the counts, or fail and say them."""
+        """Pass, with the counts, or fail and report them."""
         from ledger.batch.outcome.completeness import losses
 
         interval = _interval(self.interval_start, self.interval_end)
-        found = losses(connected(), self.pipeline, interval)
-        if found.undecided is not None:
-            fail_for_good(f"pipeline {self.pipeline} is not ready: {found.undecided}")
-        if found.lost_ratio > self.max_lost_ratio:
+        summary = losses(connected(), self.pipeline, interval)
+        if summary.undecided is not None:
+            fail_for_good(f"pipeline {self.pipeline} is not ready: {summary.undecided}")
+        if summary.lost_ratio > self.max_lost_ratio:
             fail_for_good(
-                f"{found.lost:,} of {found.records:,} records of {self.pipeline} are failed or"
-                f" quarantined ({found.lost_ratio:.2%}): expected at most"
-                f" {self.max_lost_ratio:.2%}. Batches: {', '.join(map(str, found.batch_ids))}"
+                f"{summary.lost:,} of {summary.records:,} records of {self.pipeline} are failed or"
+                f" quarantined ({summary.lost_ratio:.2%}): expected at most"
+                f" {self.max_lost_ratio:.2%}. Batches: {', '.join(map(str, summary.batch_ids))}"
             )
-        return {"records": found.records, "lost": found.lost}
+        return {"records": summary.records, "lost": summary.lost}
 
 
 def announce(batch_id: int, outlet_events: Any) -> None:
@@ -186,8 +186,9 @@ def announce(batch_id: int, outlet_events: Any) -> None:
         _log.info("no event of a complete interval: %s", lack)
         return
     asset = interval_complete(batch.pipeline)
-    given = {"interval_start": interval.start.isoformat(), "interval_end": interval.end.isoformat()}
-    outlet_events[COMPLETED].add(asset, extra={"batch": batch_id, **given})
+    start, end = interval.start.isoformat(), interval.end.isoformat()
+    bounds = {"interval_start": start, "interval_end": end}
+    outlet_events[COMPLETED].add(asset, extra={"batch": batch_id, **bounds})
 
 
 def _interval(start: str | datetime, end: str | datetime) -> Interval:

@@ -33,12 +33,12 @@ def accept(database: Database, batch_id: int, *, by: str, reason: str) -> Accept
     quarantined later, or again, is not accepted. Raises InputError without a reason, or if there
     is no such batch.
     """
-    said = required_reason(reason)
+    text = required_reason(reason)
 
     def work(connection: Connection) -> Acceptance:
         original = batches.get_batch(connection, batch_id).original_id
         batches.lock_batch(connection, original)
-        records = acceptances.accept(connection, original, by, said)
+        records = acceptances.accept(connection, original, by, text)
         row = reports.batch_counts(connection, original)
         counts = (records, row.accepted, row.quarantined, row.failed)
         return Acceptance(original, *counts, tuple(_next(original, *counts)))

@@ -146,23 +146,23 @@ def insert(
     connection: Connection, opening: Opening, batch_id: int, claims: Iterable[Claim]
 ) -> None:
     """Write the claims of a new batch."""
-    for one in claims:
+    for claim in claims:
         interval = {
             "interval_start": opening.interval_start,
             "interval_end": opening.interval_end,
         }
         keys = {"batch_id": batch_id, "pipeline_id": opening.pipeline_id}
-        batches.insert_source(connection, {**one.row(), **keys, **interval})
-        _insert_files(connection, opening, batch_id, one)
+        batches.insert_source(connection, {**claim.row(), **keys, **interval})
+        _insert_files(connection, opening, batch_id, claim)
 
 
 def retake(
     connection: Connection, opening: Opening, batch_id: int, claims: Iterable[Claim]
 ) -> None:
     """Write the claims of a batch that was abandoned and is opened again."""
-    for one in claims:
-        queries.update_source(connection, {**one.row(), "batch_id": batch_id})
-        _insert_files(connection, opening, batch_id, one)
+    for claim in claims:
+        queries.update_source(connection, {**claim.row(), "batch_id": batch_id})
+        _insert_files(connection, opening, batch_id, claim)
 
 
 def _sources(pipeline: Pipeline) -> list[SourceStep]:
@@ -291,6 +291,6 @@ def _standing(connection: Connection, batch_id: int) -> str:
     return f". Batch {batch_id}: {standing}" if standing.actions else ""
 
 
-def _insert_files(connection: Connection, opening: Opening, batch_id: int, one: Claim) -> None:
-    keys = {"pipeline_id": opening.pipeline_id, "source": one.source, "batch_id": batch_id}
-    queries.insert_files(connection, [{**asdict(file), **keys} for file in one.files])
+def _insert_files(connection: Connection, opening: Opening, batch_id: int, claim: Claim) -> None:
+    keys = {"pipeline_id": opening.pipeline_id, "source": claim.source, "batch_id": batch_id}
+    queries.insert_files(connection, [{**asdict(file), **keys} for file in claim.files])

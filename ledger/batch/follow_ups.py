@@ -70,7 +70,7 @@ def overdue(connection: Connection, before: datetime) -> list[Row[Any]]:
 def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:
     """What is pending for a batch, in order."""
     pendings = (each.pending(connection, batch_id) for each in FOLLOW_UPS)
-    return tuple(one for one in pendings if one is not None)
+    return tuple(work for work in pendings if work is not None)
 
 
 def waiting(

@@ -82,7 +82,9 @@ def failures_of(connection: Connection, batch_id: int) -> tuple[dict[str, Any], 
 
 def lines(failures: Sequence[Mapping[str, Any]]) -> list[str]:
     """A preview as text, a line for each step and reason."""
-    return [f"{one['records']:,} at {one['step']}: {one['reason']}" for one in failures]
+    return [
+        f"{failure['records']:,} at {failure['step']}: {failure['reason']}" for failure in failures
+    ]
 
 
 def as_text(failures: Sequence[Mapping[str, Any]]) -> list[str]:

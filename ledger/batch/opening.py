@@ -45,21 +45,21 @@ def open_batch(
     replace, NotReadyError when that is not decided, DeclarationError when a sink cannot give the
     guarantee.
     """
-    given = guarantee or pipeline.guarantee or settings.guarantee
-    pipeline.check_guarantee(given)
-    found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
+    promise = guarantee or pipeline.guarantee or settings.guarantee
+    pipeline.check_guarantee(promise)
+    batch = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
     surveys: Surveys = {}
-    if found is None or found.status is BatchStatus.ABANDONED:
-        seen = found or interval
+    if batch is None or batch.status is BatchStatus.ABANDONED:
+        seen = batch or interval
         surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
 
     def work(connection: Connection) -> Batch:
         pipeline_id = pipelines.save(connection, _policy(pipeline))
-        found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
-        if found is not None:
+        batch = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
+        if batch is not None:
             now = batches.database_now(connection)
-            return _reopened(connection, settings, pipeline, found, now, surveys)
-        values = _values(pipeline, pipeline_id, key, interval) | {"guarantee": given.value}
+            return _reopened(connection, settings, pipeline, batch, now, surveys)
+        values = _values(pipeline, pipeline_id, key, interval) | {"guarantee": promise.value}
         if reprocess:
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
         opening = _opening(pipeline, values)
@@ -84,7 +84,7 @@ def open_replay(
 
     It takes what is due at ``now`` (default: the database's clock), at most the pipeline's
     ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when
-    nothing is left to claim, InputError when the pipeline can no longer tell what becomes of a
+    nothing is to be claimed, InputError when the pipeline can no longer tell what becomes of a
     replayed message.
     """
     if pipeline.ackers == 0:
@@ -95,10 +95,10 @@ def open_replay(
 
     def work(connection: Connection) -> Batch:
         pipeline_id = pipelines.save(connection, _policy(pipeline))
-        found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
+        batch = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
         moment = now or batches.database_now(connection)
-        if found is not None:
-            return _reopened(connection, settings, pipeline, found, moment, {})
+        if batch is not None:
+            return _reopened(connection, settings, pipeline, batch, moment, {})
         original = check_replayable(connection, pipeline, original_batch_id, None)
         check_files(original, pipeline, from_source=selection.from_source)
         if selection.quarantined or selection.accepted:
@@ -199,7 +199,7 @@ def _with_partition(connection: Connection, batch: Batch) -> Batch:
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
-    """The settled batch that has the interval; None if nobody has. Raises NotReadyError while
+    """The settled batch that has the interval; None if no batch has. Raises NotReadyError while
     it, or what belongs to it, is not decided.
     """
     interval = values["interval_start"], values["interval_end"]
@@ -209,7 +209,7 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
                 f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no"
                 " interval to run again: replay what failed"
             )
-    found = {
+    statuses = {
         claim.batch_id: claim.status
         for step in pipeline.sources()
         for claim in [
@@ -217,14 +217,14 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
         ]
         if claim is not None
     }
-    if not found:
+    if not statuses:
         return None
-    if len(found) > 1:
+    if len(statuses) > 1:
         raise InputError(
             f"the sources of pipeline {pipeline.name!r} have this interval in batches"
-            f" {', '.join(map(str, found))}: only one batch can be replaced"
+            f" {', '.join(map(str, statuses))}: only one batch can be replaced"
         )
-    ((batch_id, status),) = found.items()
+    ((batch_id, status),) = statuses.items()
     others = replays.open_replays(connection, batch_id, None)
     others += batches.replacing_batches(connection, batch_id)
     if status != BatchStatus.SETTLED or others:
@@ -245,7 +245,7 @@ def _reopened(
     moment: datetime,
     surveys: Surveys,
 ) -> Batch:
-    """A batch found again; an abandoned one claims anew and is open."""
+    """A batch found again; an abandoned one claims again and is open."""
     if batch.status is not BatchStatus.ABANDONED:
         return batch
     locked = batches.lock_batch(connection, batch.batch_id)

@@ -1,8 +1,8 @@
-"""Publish in its sinks what was decided of a batch, each sink in one moment, once.
+"""Publish in its sinks what was decided of a batch, each sink at one instant, once.
 
 Two phases. Sinks stage, and it is decided, in one transaction, that they are to publish it: by the
 settlement, or, at least once, by the commit of the sink's run. From there everything goes forward
-only. Whoever dies in between, the next one finds the decision and asks the sink's own record
+only. If a driver dies in between, the next finds the decision and asks the sink's own record
 whether it was carried out.
 """
 
@@ -117,12 +117,12 @@ def publish(
     Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
     else is publishing the same.
     """
-    chosen = _in_order(pipeline, database.transact(lambda c: publications.pending(c, batch_id)))
+    rows = _in_order(pipeline, database.transact(lambda c: publications.pending(c, batch_id)))
     followers = {step.name for step in pipeline.followers()}
-    chosen = [
-        row for row in chosen if (row.sink not in followers if sinks is None else row.sink in sinks)
+    rows = [
+        row for row in rows if (row.sink not in followers if sinks is None else row.sink in sinks)
     ]
-    done, failed = _publish_each(database, settings, pipeline, chosen)
+    done, failed = _publish_each(database, settings, pipeline, rows)
     for failure in failed.values():
         raise failure
     reached("batch published")
@@ -190,7 +190,7 @@ def publish_one(
     reached("publishing", locked.sink)
     try:
         publisher.publish(delivery)
-    except FencedError as exc:  # by the sink's own record something newer took its place, for good
+    except FencedError as exc:  # by the sink's own record something newer replaced it permanently
         _log.warning("%s", exc)
         publications.set_replaced(connection, [locked.batch_id], locked.sink)
         return None

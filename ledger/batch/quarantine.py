@@ -43,10 +43,10 @@ def quarantine(
     Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
     is failed.
     """
-    said = required_reason(reason)
+    text = required_reason(reason)
     if (record is None) == (batch_id is None):
         raise InputError("expected one record, or --batch, and not both")
-    return database.transact(lambda c: _quarantine(c, said, by, record, batch_id, step))
+    return database.transact(lambda c: _quarantine(c, text, by, record, batch_id, step))
 
 
 def required_reason(reason: str | None) -> str:
@@ -70,7 +70,7 @@ def _quarantine(
     batch_id: int | None,
     step: str | None,
 ) -> Quarantined:
-    message, original = _chosen(connection, record, batch_id)
+    message, original = _locate(connection, record, batch_id)
     locked = batches.lock_batch(connection, original)
     assert locked is not None
     moved = records.quarantine(connection, original, message, step, reason, by)
@@ -94,28 +94,28 @@ def _next(connection: Connection, batch: Batch) -> list[str]:
     return lines or waits_for(connection, number)
 
 
-def _chosen(
+def _locate(
     connection: Connection, record: int | None, batch_id: int | None
 ) -> tuple[int | None, int]:
     """The message, if it is one, and its original batch."""
     if record is None:
         assert batch_id is not None
         return None, batches.get_batch(connection, batch_id).original_id
-    found = records.failed_record(connection, record)
-    if found is None:
+    row = records.failed_record(connection, record)
+    if row is None:
         state = records.emitted_root(connection, record).status
         raise InputError(
             f"record {record} has not failed, it is {state}: 'ackledger failed --records' lists"
             f" those that did, '{ackledger('explain', record)}' says what became of it"
         )
-    return found.message_id, found.batch_id
+    return row.message_id, row.batch_id
 
 
 def _nothing(connection: Connection, record: int | None, batch_id: int, step: str | None) -> str:
     if record is not None:
-        found = records.failed_record(connection, record)
-        assert found is not None
-        return f"record {record} is {found.status}: only a failed one is quarantined by hand"
+        row = records.failed_record(connection, record)
+        assert row is not None
+        return f"record {record} is {row.status}: only a failed one is quarantined by hand"
     require_names(connection, {"batch_id": batch_id, "step": step})
     where = f" at {step}" if step else ""
     return (

@@ -100,11 +100,11 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.status is BatchStatus.HELD:
         return set()
-    found = database.transact(lambda c: runs.runs_of(c, batch_id))
-    committed = [run for run in found if run.state is RunState.COMMITTED]
+    all_runs = database.transact(lambda c: runs.runs_of(c, batch_id))
+    committed = [run for run in all_runs if run.state is RunState.COMMITTED]
     if batch.status.decided:
         return {run.step for run in committed}
-    since = _last_fix(batch, found)
+    since = _last_fix(batch, all_runs)
     sinks = {step.name for step in pipeline.sinks()}
     return {
         run.step
@@ -113,11 +113,11 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     }
 
 
-def _last_fix(batch: Batch, found: Sequence[Run]) -> datetime:
-    """The last moment at which something may have been broken that is fixed by now: the batch
+def _last_fix(batch: Batch, all_runs: Sequence[Run]) -> datetime:
+    """The last time at which something may have been broken that is fixed by now: the batch
     was abandoned or held, before it was opened again, or a step failed.
     """
-    failed = [run.closed_at for run in found if run.state is RunState.FAILED]
+    failed = [run.closed_at for run in all_runs if run.state is RunState.FAILED]
     return max([batch.opened_at, *filter(None, failed)])
 
 

@@ -113,18 +113,18 @@ def nothing_to_replay(database: Database, batch_id: int | None, selection: Selec
 
 def _state(connection: Connection, number: int, selection: Selection) -> str:
     """What a record is that a replay does not take, and what takes it."""
-    found = records.failed_record(connection, number)
-    if found is None:
+    record = records.failed_record(connection, number)
+    if record is None:
         emitted = records.emitted_root(connection, number).status
         return f"{emitted}, and has not failed: a replay takes failed records"
-    state = state_of(found)
+    state = state_of(record)
     if state in NOTHING_LEFT:
         return f"{state}: {NOTHING_LEFT[state]}"
     if state is RecordState.WAITING:
-        return f"waiting until {found.due_at:{_MINUTE}} (replay_backoff)"
+        return f"waiting until {record.due_at:{_MINUTE}} (replay_backoff)"
     if state is RecordState.REPLAYING:
-        return f"being replayed by batch {found.replay_batch_id}"
-    in_words = status_in_words(found.status, found.accepted_by)
+        return f"being replayed by batch {record.replay_batch_id}"
+    in_words = status_in_words(record.status, record.accepted_by)
     if state not in OPTIONS or getattr(selection, state):
         return f"{in_words}, which other options leave out"
     what = "kept back with its unit" if state is RecordState.KEPT_BACK else in_words

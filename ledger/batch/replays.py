@@ -60,10 +60,10 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
 
 def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
     """The steps of a replay that read what earlier batches of its family have written."""
-    found = [step.name for step in pipeline.combined()]
+    readers = [step.name for step in pipeline.combined()]
     if not original.exactly_once:
-        found += [step.name for step in pipeline.sinks() if step.sink.dedup != "none"]
-    return found
+        readers += [step.name for step in pipeline.sinks() if step.sink.dedup != "none"]
+    return readers
 
 
 def _check_unit(original: Batch, pipeline: Pipeline) -> None:
@@ -129,12 +129,12 @@ def _check_kept(connection: Connection, original_batch_id: int) -> None:
 
 
 def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
-    known = {step.name for step in pipeline.sources()}
-    gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
+    sources = {step.name for step in pipeline.sources()}
+    gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - sources)
     if gone:
         raise InputError(
             f"failed records came from source {gone[0]!r}, which pipeline {pipeline.name!r} no"
-            f" longer has (it has {', '.join(sorted(known))}): add it again for the replay, under"
+            f" longer has (it has {', '.join(sorted(sources))}): add it again for the replay, under"
             " its old name"
         )
 
@@ -179,7 +179,7 @@ def claim_messages(
 ) -> None:
     selection = replay.selection or {}
     limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
-    limit = min((one for one in limits if one is not None), default=None)
+    limit = min((bound for bound in limits if bound is not None), default=None)
     claimed = replay_queries.claim_messages(
         connection, replay.batch_id, replay.original_id, selection, moment, limit
     )

@@ -29,7 +29,7 @@ from ledger.store.queries import (
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
 
-# How many failures of a unit more than of a record are borne: what spoils it is quarantined
+# How many failures of a unit more than of a record are tolerated: what spoils it is quarantined
 # first, and the others have a turn without it.
 UNIT_GRACE = 2
 
@@ -38,7 +38,7 @@ UNIT_GRACE = 2
 class Settlement:
     """What a settlement did. ``decided``: this call made the decision.
 
-    ``roots``, ``failed``: of this batch, whoever decided it; 0 while it is open.
+    ``roots``, ``failed``: of this batch, whichever call decided it; 0 while it is open.
     """
 
     batch_id: int
@@ -116,9 +116,9 @@ def _settled_before(connection: Connection, batch: Batch) -> Settlement:
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     """The steps of a batch with their newest runs; what died before it was opened again is past."""
-    found = runs.runs_of(connection, batch.batch_id)
-    newest = {run.step: run for run in found if run.opened_at >= batch.opened_at}
-    committed = {run.step for run in found if run.state is RunState.COMMITTED}
+    all_runs = runs.runs_of(connection, batch.batch_id)
+    newest = {run.step: run for run in all_runs if run.opened_at >= batch.opened_at}
+    committed = {run.step for run in all_runs if run.state is RunState.COMMITTED}
     facts = []
     for step in batch.topology:
         if step.get("after"):
@@ -192,7 +192,7 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     failed = queries.settling_count(connection)
     if failed == 0:
         return 0
-    known = record_failures(connection, batch)
+    failures = record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
         replays.delay_replays(
             connection,
@@ -203,11 +203,11 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
         )
     if merging:
         queries.keep_units_back(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
-    kept = queries.record_attempts(connection, batch.batch_id)
-    if not failed == known == kept:
+    attempts = queries.record_attempts(connection, batch.batch_id)
+    if not failed == failures == attempts:
         raise IntegrityError(
-            f"batch {batch.batch_id}: {failed} records failed, but it read {known} of these and"
-            f" kept {kept}: rows were posted of records that it never read"
+            f"batch {batch.batch_id}: {failed} records failed, but it read {failures} of these and"
+            f" kept {attempts}: rows were posted of records that it never read"
         )
     return failed
 
@@ -218,7 +218,7 @@ def _name_failures(
     """Name where each failed root broke: a fail of its own first, then what was lost, then fails
     with others.
     """
-    steps = [one["name"] for one in batch.topology]
+    steps = [step["name"] for step in batch.topology]
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=False)
     if not naming.collect_rows(connection, batch.batch_id):
         return

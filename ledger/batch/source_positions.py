@@ -52,13 +52,13 @@ def position_of(database: Database, run: OpenedRun) -> Position:
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        found = database.transact(lambda c: _position(c, run))
-        if isinstance(found, Position):
-            return found
+        answer = database.transact(lambda c: _position(c, run))
+        if isinstance(answer, Position):
+            return answer
         if time.monotonic() > deadline:
             raise NotReadyError(
-                f"source {run.step!r} is being read by run {found.run_id} of batch"
-                f" {found.batch_id}, and what comes after that is not known before it has ended:"
+                f"source {run.step!r} is being read by run {answer.run_id} of batch"
+                f" {answer.batch_id}, and what comes after that is not known before it has ended:"
                 f" run {run.step} of batch {run.batch.batch_id} again then"
             )
         time.sleep(POLL_SECONDS)
@@ -92,7 +92,7 @@ def commit_read(
     database: Database,
     run: OpenedRun,
     position: Position,
-    made: StepOutput,
+    output: StepOutput,
     emitted: Emitted,
     snapshot: Any,
 ) -> None:
@@ -110,7 +110,9 @@ def commit_read(
         last = checkpoints.last(connection, batch.pipeline_id, run.step)
         if last is not None and last != position.previous:
             raise _overtaken(run, last)
-        commit_in(connection, run, made.record, files=made.files, emitted=emitted, post=made.post)
+        commit_in(
+            connection, run, output.record, files=output.files, emitted=emitted, post=output.post
+        )
         if source_states.take_over(connection, position.left) != len(position.left):
             raise FencedError(
                 f"run {run.run_id} of {run.step} took over what an abandoned batch had read, and"

@@ -1,8 +1,8 @@
 """Runs of a state over batches: one at a time for a pipeline and stage, in the batches' order.
 
 A run takes the committed state and the acked rows of one batch; its commit makes the new state
-count and decides, in the same transaction, that the sinks which read it publish it. Whoever comes
-works through all that is due; whoever finds another at it lets that one finish.
+count and decides, in the same transaction, that the sinks which read it publish it. A driver
+works through all that is due; one that finds another at it lets that one finish.
 """
 
 import logging
@@ -60,7 +60,7 @@ class HeldByAnotherDriver:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a run made: its record and the manifest's rows. ``post``: posts what deltas are left."""
+    """What a run made: its record and the manifest's rows. ``post``: posts the pending deltas."""
 
     record: Record
     files: list[dict[str, Any]]
@@ -98,14 +98,16 @@ def _open_next(
     since = 0 if previous is None else previous.step_run_id
     failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
     run = begin_run(connection, batch, step.name, attempt, partial(_read, batch, step))
-    made = {step.name: runs.get_run(connection, run.run_id)}
-    of_sinks = {name: begin_run(connection, batch, name, attempt, lambda _: made) for name in sinks}
+    inputs = {step.name: runs.get_run(connection, run.run_id)}
+    of_sinks = {
+        name: begin_run(connection, batch, name, attempt, lambda _: inputs) for name in sinks
+    }
     return StateRun(run, of_sinks, previous, failed)
 
 
-def _read(batch: Batch, step: StateStep, found: list[Run]) -> dict[str, Run]:
+def _read(batch: Batch, step: StateStep, all_runs: list[Run]) -> dict[str, Run]:
     """The committed run of what a state reads, in its batch."""
-    committed = committed_runs(found, step.inputs)
+    committed = committed_runs(all_runs, step.inputs)
     if not committed:
         raise NotReadyError(
             f"batch {batch.batch_id} has no committed run of {step.inputs[0]!r}, which"
@@ -118,7 +120,7 @@ def _read(batch: Batch, step: StateStep, found: list[Run]) -> dict[str, Run]:
 def commit_state(
     database: Database,
     opened: StateRun,
-    made: StepOutput,
+    output: StepOutput,
     of_sinks: Mapping[str, StepOutput],
     snapshot: Any,
 ) -> None:
@@ -134,7 +136,7 @@ def commit_state(
         if runs.get_run(connection, opened.run.run_id).state is RunState.COMMITTED:
             return  # the answer to the first try was lost
         _check_turn(connection, opened)
-        commit_in(connection, opened.run, made.record, files=made.files)
+        commit_in(connection, opened.run, output.record, files=output.files)
         step, run_id = opened.run.step, opened.run.run_id
         checkpoints.insert(connection, batch.pipeline_id, step, batch.batch_id, run_id, snapshot)
         reached("inserting checkpoint", step)
@@ -185,9 +187,9 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
     """Tell the stage of every batch that is committed as a whole, in order, then remove the
     files of older states.
 
-    It never fails: what resists is left for the next time.
+    It never fails: what resists waits for the next call.
     """
-    states, combines = [one.name for one in pipeline.states()], bool(pipeline.combined())
+    states, combines = [state.name for state in pipeline.states()], bool(pipeline.combined())
 
     def ask(connection: Connection) -> list[int]:
         return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
@@ -224,7 +226,7 @@ def _set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) 
 
 
 def _remove(connection: Connection, run_id: int) -> None:
-    """Remove the folder of a run, where its manifest says that its files are."""
+    """Remove the folder of a run, where its manifest has its files."""
     reached("before state's removal")
     for folder in {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}:
         remove_run_folder(folder, run_id)

@@ -134,9 +134,9 @@ def begin_run(
 
     Raises FencedError if a newer attempt exists, and what ``inputs`` raises.
     """
-    found = runs.runs_of(connection, batch.batch_id)
-    own = own_run(connection, found, step, attempt)
-    read = inputs(found)
+    all_runs = runs.runs_of(connection, batch.batch_id)
+    own = own_run(connection, all_runs, step, attempt)
+    read = inputs(all_runs)
     if own is not None:
         return OpenedRun(own.step_run_id, batch, step, read, status)
     runs.fence_running(connection, batch.batch_id, step)
@@ -145,13 +145,13 @@ def begin_run(
     return OpenedRun(run_id, batch, step, read, status)
 
 
-def own_run(connection: Connection, found: list[Run], step: str, attempt: Attempt) -> Run | None:
+def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Attempt) -> Run | None:
     """The running run of this very attempt, if its opening was answered by a lost connection.
 
     Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer
-    one that failed, or whose driver is dead, keeps nobody out.
+    one that failed, or whose driver is dead, keeps no driver out.
     """
-    of_step = [run for run in found if run.step == step]
+    of_step = [run for run in all_runs if run.step == step]
     for run in of_step:
         if run.attempt_id == attempt.attempt_id:
             if run.state is RunState.RUNNING:
@@ -169,9 +169,9 @@ def own_run(connection: Connection, found: list[Run], step: str, attempt: Attemp
     return None
 
 
-def _input_runs(batch: Batch, step: str, found: list[Run]) -> dict[str, Run]:
+def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
     reads = require_step(batch, step)["reads"]
-    committed = committed_runs(found, reads)
+    committed = committed_runs(all_runs, reads)
     for name in reads:
         if name not in committed:
             raise NotReadyError(
@@ -181,15 +181,15 @@ def _input_runs(batch: Batch, step: str, found: list[Run]) -> dict[str, Run]:
     return committed
 
 
-def committed_runs(found: list[Run], steps: Sequence[str]) -> dict[str, Run]:
+def committed_runs(all_runs: list[Run], steps: Sequence[str]) -> dict[str, Run]:
     """Of a batch's runs the committed ones of these steps, in their order."""
-    committed = {run.step: run for run in found if run.state is RunState.COMMITTED}
+    committed = {run.step: run for run in all_runs if run.state is RunState.COMMITTED}
     return {step: committed[step] for step in steps if step in committed}
 
 
 def require_step(batch: Batch, step: str) -> Mapping[str, Any]:
     """A step as the batch was opened with it. Raises NotReadyError if it has none of this name."""
-    steps = {one["name"]: one for one in batch.topology}
+    steps = {node["name"]: node for node in batch.topology}
     if step not in steps:
         raise NotReadyError(
             f"batch {batch.batch_id} was opened without a step {step!r}; it has"
@@ -245,7 +245,7 @@ def commit(
     """Make the run count, in one short transaction under the batch's lock.
 
     ``files``: its manifest. ``emitted``: the roots of a source. ``drops``: inputs acked
-    without an output, by reason. ``post``: posts what deltas are left. ``before_commit``: the
+    without an output, by reason. ``post``: posts the pending deltas. ``before_commit``: the
     last act of the transaction. Raises FencedError if the batch is decided, a newer attempt began
     or an input was run again.
     """
@@ -254,10 +254,10 @@ def commit(
         if run.status is not BatchStatus.OPEN:
             # What follows a settlement looks at the whole family.
             batches.lock_family(connection, run.batch.batch_id)
-        made = commit_in(
+        is_new = commit_in(
             connection, run, record, files=files, emitted=emitted, drops=drops, post=post
         )
-        if made and before_commit is not None:
+        if is_new and before_commit is not None:
             before_commit(connection)
 
     database.transact(work)
@@ -343,5 +343,5 @@ def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> 
     """End a run through no fault of its step, if it still runs, so that the next attempt has to
     do no step before it again. ``reason``: as of ``fail``; None: somebody stopped it.
     """
-    said = None if reason is None else storable(reason[:MOST_FAILURE])
-    database.transact(lambda c: runs.fence_run(c, run.run_id, said))
+    text = None if reason is None else storable(reason[:MOST_FAILURE])
+    database.transact(lambda c: runs.fence_run(c, run.run_id, text))

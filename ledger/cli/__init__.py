@@ -26,7 +26,7 @@ def main() -> None:
         code = app(standalone_mode=False)
     except typer.Abort:
         fail("interrupted")
-    except Exception as exc:  # click's usage errors, and whatever a pipeline's own code raises
+    except Exception as exc:  # click's usage errors, and any of a pipeline's own code
         show = getattr(exc, "show", None)
         if show is None:
             fail_with(exc)

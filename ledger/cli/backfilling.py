@@ -71,9 +71,9 @@ def backfill(
             f"pipeline {at.pipeline.name!r} reads what is new, whatever the interval: use"
             " 'ackledger run'"
         )
-    chosen = intervals(start, end, every, params_of(param or []))
-    done = [_filled(at, interval, every, guarantee) for interval in chosen]
-    summaries = [summary_of(summarize(at.database, one), target=target) for one in done]
+    spans = intervals(start, end, every, params_of(param or []))
+    done = [_filled(at, interval, every, guarantee) for interval in spans]
+    summaries = [summary_of(summarize(at.database, batch_id), target=target) for batch_id in done]
     finish(at.database, summaries, as_json)
 
 
@@ -93,12 +93,12 @@ def intervals(
     return [Interval(*bound, params) for bound in pairwise(bounds)]
 
 
-def _after(moment: datetime, every: Every) -> datetime:
+def _after(start: datetime, every: Every) -> datetime:
     if every is not Every.MONTH:
-        return moment + _LENGTHS[every]
-    if moment.day != 1:
-        raise InputError(f"--from {moment:%Y-%m-%d}: expected the first day of a month")
-    return (moment + timedelta(days=31)).replace(day=1)
+        return start + _LENGTHS[every]
+    if start.day != 1:
+        raise InputError(f"--from {start:%Y-%m-%d}: expected the first day of a month")
+    return (start + timedelta(days=31)).replace(day=1)
 
 
 def _filled(
@@ -108,7 +108,9 @@ def _filled(
     key = RunKey("", f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}")
     reader = reader_of(at.database, at.pipeline.name, key, interval)
     if reader is not None:
-        said = f"{interval.start:{_MINUTE}} {reader.why}: batch {reader.batch_id} is left as it is"
-        err.print(said, highlight=False, soft_wrap=True)
+        notice = (
+            f"{interval.start:{_MINUTE}} {reader.why}: batch {reader.batch_id} is left as it is"
+        )
+        err.print(notice, highlight=False, soft_wrap=True)
         return reader.batch_id
     return int(run_interval(at, key, interval, guarantee=guarantee)["batch_id"])

@@ -39,8 +39,8 @@ app.add_typer(db, name="db")
 
 
 def example(*arguments: str) -> str:
-    """The end of a command's help: how one types it."""
-    return "\n\n".join(["Examples:", *(f"  ackledger {one}" for one in arguments)])
+    """The end of a command's help: how to type it."""
+    return "\n\n".join(["Examples:", *(f"  ackledger {argument}" for argument in arguments)])
 
 
 Remote = Annotated[
@@ -106,8 +106,8 @@ class PlainConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """See ``Console``."""
-        for one in super().render(renderable, options):
-            yield one if one.control else Segment(printable(one.text), one.style)
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 out = PlainConsole()
@@ -161,7 +161,7 @@ def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
 
 
 def in_user_words(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the ledger says of roots, as records."""
+    """The data with the key ``records`` for ``roots``."""
     return {"records" if name == "roots" else name: value for name, value in data.items()}
 
 
@@ -172,16 +172,16 @@ def load(target: str) -> Pipeline:
     return load_pipeline(target)
 
 
-def params_of(given: list[str]) -> dict[str, str]:
-    """What --param gave, by name."""
-    for one in given:
-        if "=" not in one:
-            raise InputError(f"--param {one!r}: expected NAME=VALUE")
-    return dict(one.split("=", 1) for one in given)
+def params_of(pairs: list[str]) -> dict[str, str]:
+    """The values of --param, by name."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise InputError(f"--param {pair!r}: expected NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def user() -> str:
-    """Who types the command, as the ledger notes it."""
+    """The user of the command, as the ledger records it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers

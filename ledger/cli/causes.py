@@ -15,28 +15,29 @@ from ledger.core.commands import ackledger
 from ledger.store.connection import Database
 
 
-def print_causes(database: Database, chosen: Mapping[str, Any]) -> None:
+def print_causes(database: Database, filters: Mapping[str, Any]) -> None:
     """Failed and quarantined records by step and reason, then what each cause needs."""
-    rows = rows_of(database, chosen)
+    rows = rows_of(database, filters)
     if not rows:
-        out.print(nothing(database, chosen), soft_wrap=True)
+        out.print(nothing(database, filters), soft_wrap=True)
         return
     out.print(tables.failures(rows), crop=False)
     masks.print_legend(database, rows)
     _print_holds(database, rows)
-    for actions in by_cause(cases(database, chosen)):
+    for actions in by_cause(cases(database, filters)):
         # A command is pasted from a line that is not broken.
         out.print(Text("\n  ".join(lines(actions)), "yellow"), soft_wrap=True)
 
 
-def rows_of(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows_of(database: Database, filters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """See ``failures``: as rows of a table."""
-    return list(map(asdict, failures(database, chosen)))
+    return list(map(asdict, failures(database, filters)))
 
 
-def nothing(database: Database, chosen: Mapping[str, Any], where: str | None = None) -> str:
-    """What is said where no failed record matches: of what there is none, and which command lists
-    others. ``where``: a condition on fields."""
+def nothing(database: Database, filters: Mapping[str, Any], where: str | None = None) -> str:
+    """The sentence where no failed record matches, with the command that lists others.
+    ``where``: a condition on fields.
+    """
     words = {
         "pipeline": " of pipeline {}",
         "batch_id": " of batch {}",
@@ -44,14 +45,16 @@ def nothing(database: Database, chosen: Mapping[str, Any], where: str | None = N
         "reason": " for a reason like '{}'",
     }
     of, at = (
-        "".join(words[name].format(chosen[name]) for name in names if chosen.get(name) is not None)
+        "".join(
+            words[name].format(filters[name]) for name in names if filters.get(name) is not None
+        )
         for names in (("pipeline", "batch_id"), ("step", "reason"))
     )
     matching = "" if where is None else f", with {where}"
     sentence = f"no record{of} is failed or quarantined{at}{matching}"
     wider: list[dict[str, Any]] = [{}] if of or at or matching else []
-    if chosen.get("batch_id") is not None and (at or matching):
-        wider.insert(0, {"batch_id": chosen["batch_id"]})
+    if filters.get("batch_id") is not None and (at or matching):
+        wider.insert(0, {"batch_id": filters["batch_id"]})
     for scope in wider:
         if failures(database, scope):
             return f"{sentence}; see '{ackledger('failed', batch=scope.get('batch_id'))}'"
@@ -66,12 +69,12 @@ def _print_holds(database: Database, failed: Sequence[Mapping[str, Any]]) -> Non
 
 
 def print_sampled(
-    database: Database, chosen: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]
+    database: Database, filters: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]
 ) -> None:
     """Print of how many records those of batches on hold are a sample, and what to do."""
     if not any(row["status"] == ON_HOLD for row in listed):
         return
-    rows = rows_of(database, chosen)
+    rows = rows_of(database, filters)
     would_fail = sum(row["records"] for row in rows if row["status"] == ON_HOLD)
     each = f"the first {SAMPLE} of each step and reason"
     out.print(f"on hold: not decided. Of {would_fail:,} records that would fail, {each} are kept")

@@ -59,10 +59,10 @@ def check(
     else:
         findings = examine(Settings(), load(target), interval, remote=remote)
     if as_json:
-        show([one.as_row() for one in findings], True, _lines)
+        show([finding.as_row() for finding in findings], True, _lines)
     else:  # a line each, however wide the terminal is
-        out.print(_lines([one.as_row() for one in findings]), soft_wrap=True)
-    if not all(one.ok for one in findings):
+        out.print(_lines([finding.as_row() for finding in findings]), soft_wrap=True)
+    if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
 
 

@@ -28,8 +28,8 @@ def fail_with(exc: Exception) -> NoReturn:
 def going_on(
     database: Database, batch: Batch, ways: str, step: Callable[[], str]
 ) -> Iterator[None]:
-    """Say of what fails in here, or is interrupted, in which batch and ``step`` that was, and the
-    ``ways`` to go on.
+    """Add to an error or interrupt of this block its batch, its ``step``, and the ``ways`` to go
+    on.
 
     A batch of which nothing is committed, or under way elsewhere, gives back what it claimed."""
     try:
@@ -46,9 +46,7 @@ def going_on(
 
 
 def _freed(database: Database, batch: Batch, exc: BaseException) -> str:
-    """What is to be said of the batch's claim; what keeps it from being given back hides no
-    error.
-    """
+    """The sentence about the batch's claim. A failure to release the claim hides no error."""
     reason = f"its run failed before anything was committed: {type(exc).__name__}"
     try:
         abandoned = abandon(database, batch.batch_id, reason)

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandFunctionType
 
-# The groups of --help with their commands, both in the order in which one needs them.
+# The groups of --help with their commands, both in the order of use.
 PANELS = {
     "Run": ("run", "backfill", "replay", "publish"),
     "Look": ("status", "failed", "explain", "trace", "sql"),
@@ -80,5 +80,5 @@ class CommandLine(typer.Typer):
 
 
 def application(**options: Any) -> CommandLine:
-    """The whole of it."""
+    """The application, with all its commands."""
     return CommandLine(cls=_Whole, **options)

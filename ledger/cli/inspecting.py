@@ -50,17 +50,17 @@ def status(
     if watch:
         _watch(look)
         return
-    found = look()
+    view = look()
     if batch is not None and not as_json:
-        print_summary(database, found.data)
+        print_summary(database, view.data)
     else:
-        show(found.data, as_json, found.table)
-    for sentence in found.waiting:
+        show(view.data, as_json, view.table)
+    for sentence in view.waiting:
         err.print(sentence, style="yellow", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _View:
     """Batches, or one, as they are now. ``waiting``: a sentence for each state that batches wait
     for. ``open``: whether one of them is under way.
     """
@@ -71,26 +71,26 @@ class _Found:
     open: bool
 
 
-def _look(database: Database, pipeline: str | None, batch: int | None, limit: int) -> _Found:
+def _look(database: Database, pipeline: str | None, batch: int | None, limit: int) -> _View:
     if batch is not None:
-        found = summarize(database, batch)
-        is_open = found.status is BatchStatus.OPEN
-        return _Found(summary_of(found), tables.summary, (), is_open)
+        summary = summarize(database, batch)
+        is_open = summary.status is BatchStatus.OPEN
+        return _View(summary_of(summary), tables.summary, (), is_open)
     rows = recent_batches(database, pipeline, limit)
     waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
     waiting += holds_of(database, [row.batch_id for row in rows])
     is_open = any(row.status == BatchStatus.OPEN for row in rows)
-    return _Found([asdict(row) for row in rows], tables.batches, waiting, is_open)
+    return _View([asdict(row) for row in rows], tables.batches, waiting, is_open)
 
 
-def _watch(look: Callable[[], _Found]) -> None:
-    """Show in place what there is, until nothing is under way or somebody has seen enough."""
+def _watch(look: Callable[[], _View]) -> None:
+    """Refresh the view in place, until no batch is open or the user interrupts."""
     with Live(console=out, auto_refresh=False) as live, suppress(KeyboardInterrupt):
         while True:
-            found = look()
-            told = (tables.line(sentence, "yellow") for sentence in found.waiting)
-            live.update(Group(found.table(found.data), *told), refresh=True)
-            if not found.open:
+            view = look()
+            lines = (tables.line(sentence, "yellow") for sentence in view.waiting)
+            live.update(Group(view.table(view.data), *lines), refresh=True)
+            if not view.open:
                 return
             sleep(_LOOK_AGAIN_SECONDS)
 

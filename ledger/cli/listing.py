@@ -96,7 +96,7 @@ class _Listing:
 
 
 def place(record: Mapping[str, Any]) -> str:
-    """What people know a record by: its key, else where it was read."""
+    """How users identify a record: by its key, else by where it was read."""
     if record["key"] is not None:
         return ", ".join(f"{name}={_plain(value)}" for name, value in record["key"].items())
     if record["source_file"] is None:

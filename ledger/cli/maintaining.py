@@ -52,9 +52,9 @@ def db_status(as_json: Json = False) -> None:
 
     Starts nothing. Exit code 1 if it is not ready.
     """
-    found = state_of(Settings())
-    show(asdict(found), as_json, tables.facts)
-    if not found.ready:
+    state = state_of(Settings())
+    show(asdict(state), as_json, tables.facts)
+    if not state.ready:
         raise typer.Exit(1)
 
 
@@ -73,7 +73,7 @@ def _embedded() -> Settings:
 def sweep(as_json: Json = False) -> None:
     """Settle what is due and fail what expired; safe at any time."""
     swept = sweep_once(connect(Settings()))
-    settlements = [in_user_words(asdict(one)) for one in swept.settlements]
+    settlements = [in_user_words(asdict(settlement)) for settlement in swept.settlements]
     show({**asdict(swept), "settlements": settlements}, as_json, tables.sweep)
     if swept.errors:
         raise typer.Exit(1)

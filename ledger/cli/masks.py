@@ -12,7 +12,7 @@ from ledger.store.connection import Database
 
 
 def print_legend(database: Database, shown: Sequence[Mapping[str, Any]]) -> None:
-    """Say which columns the pipelines of these rows redact, if a value of a row is masked."""
+    """Print which columns the pipelines of these rows redact, if a value of a row is masked."""
     masked = {row["pipeline"] for row in shown if any(MASK in str(value) for value in row.values())}
     for name in sorted(masked):
         columns = ", ".join(redacted_columns(database, name)) or "columns that it names no longer"

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ledger.execution import StepResult
     from ledger.spark.tasks import Tasks
 
-_BAR_SECONDS = 0.5  # between two looks at Spark's tasks, where somebody watches
+_BAR_SECONDS = 0.5  # between two looks at Spark's tasks, on a terminal
 
 
 class BatchProgress:
-    """Hears of each step of one batch before and after it runs, and of its tasks meanwhile.
+    """Notified of each step of one batch before and after it runs, and of its tasks meanwhile.
 
     ``steps``: of each step by name those that it reads.
     """
@@ -54,7 +54,7 @@ class BatchProgress:
         self._watching.close()
 
     def on_step(self, name: str, result: "StepResult | None") -> None:
-        """A step begins (None), or has done what ``result`` says."""
+        """A step begins (None), or is done, with its ``result``."""
         if result is None:
             self._begin(name, self._to_read(name))
             return

@@ -76,15 +76,15 @@ def failed(
     as_json: Json = False,
 ) -> None:
     """List failed records, by step and reason or one by one."""
-    chosen = {"pipeline": pipeline, "batch_id": batch, "step": step, "reason": reason}
+    filters = {"pipeline": pipeline, "batch_id": batch, "step": step, "reason": reason}
     database = connect(Settings())
     if records or where is not None or output is not None:
-        _records(database, chosen, where, limit, output, as_json)
+        _records(database, filters, where, limit, output, as_json)
         return
     if as_json:
-        show(causes.rows_of(database, chosen), True, tables.failures)
+        show(causes.rows_of(database, filters), True, tables.failures)
     else:
-        causes.print_causes(database, chosen)
+        causes.print_causes(database, filters)
 
 
 @app.command("explain", epilog=example("explain 28677"))
@@ -107,12 +107,12 @@ def explain_record(
             masks.print_legend(database, [explained])
         return
     numbers, total = matching_numbers(database, where, _EXPLAINED)
-    found = [asdict(explain(database, number)) for number in numbers]
-    show(found, as_json, lambda all: Group(*map(_explained, all)))
+    explanations = [asdict(explain(database, number)) for number in numbers]
+    show(explanations, as_json, lambda all: Group(*map(_explained, all)))
     if not as_json:
-        masks.print_legend(database, found)
-    if total > len(found) and not as_json:
-        out.print(f"{total - len(found)} more match: ackledger failed --records --where ...")
+        masks.print_legend(database, explanations)
+    if total > len(explanations) and not as_json:
+        out.print(f"{total - len(explanations)} more match: ackledger failed --records --where ...")
 
 
 @app.command("quarantine", epilog=example("quarantine 28677 --reason 'a test order'"))
@@ -138,64 +138,66 @@ def quarantine_records(
 
 def _records(
     database: Database,
-    chosen: Mapping[str, Any],
+    filters: Mapping[str, Any],
     where: str | None,
     limit: int,
     output: Path | None,
     as_json: bool,
 ) -> None:
     if output is not None:
-        written = read_failed(database, chosen, where, partial(_export, output))
+        written = read_failed(database, filters, where, partial(_export, output))
         show({"file": str(output), "records": written}, as_json, tables.facts)
         return
 
-    page, total = failed_records(database, chosen, where, limit)
-    found = [_record(row) for row in page]
-    _add_lines(found)
-    if not found and not as_json:
-        out.print(causes.nothing(database, chosen, where), soft_wrap=True)
+    page, total = failed_records(database, filters, where, limit)
+    records = [_record(row) for row in page]
+    _add_lines(records)
+    if not records and not as_json:
+        out.print(causes.nothing(database, filters, where), soft_wrap=True)
         return
-    show({"total": total, "records": [_shown(one) for one in found]}, as_json, listed)
+    show({"total": total, "records": [_shown(record) for record in records]}, as_json, listed)
     if not as_json:
-        masks.print_legend(database, found)
-        causes.print_sampled(database, chosen, found)
+        masks.print_legend(database, records)
+        causes.print_sampled(database, filters, records)
 
 
 def _record(row: FailedMessage) -> dict[str, Any]:
-    found = asdict(row)
-    return {"record": found.pop("message_id"), **found}
+    fields = asdict(row)
+    return {"record": fields.pop("message_id"), **fields}
 
 
-def _shown(found: dict[str, Any]) -> dict[str, Any]:
-    """A record without what only finds its line."""
-    return {name: value for name, value in found.items() if name != "layout"}
+def _shown(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without its layout, which only locates its line."""
+    return {name: value for name, value in record.items() if name != "layout"}
 
 
-def _add_lines(found: list[dict[str, Any]]) -> None:
+def _add_lines(records: list[dict[str, Any]]) -> None:
     """The lines of records in their source files, for those without a key: one reading of each
     file by each source."""
-    located = [one for one in found if one["key"] is None and one["source_row"] is not None]
-    for read in {_read_as(one) for one in located}:
-        mine, path = [one for one in located if _read_as(one) == read], read[0]
+    located = [
+        record for record in records if record["key"] is None and record["source_row"] is not None
+    ]
+    for read in {_read_as(record) for record in located}:
+        group, path = [record for record in located if _read_as(record) == read], read[0]
         lines = lines_of(
             path,
-            [Sought(one["source_row"], one["content"], one["parsed"]) for one in mine],
-            mine[0]["layout"] or {},
+            [Sought(record["source_row"], record["content"], record["parsed"]) for record in group],
+            group[0]["layout"] or {},
         )
-        for one in mine:
-            one["source_line"] = lines.get(one["source_row"])
+        for record in group:
+            record["source_line"] = lines.get(record["source_row"])
 
 
-def _read_as(one: Mapping[str, Any]) -> tuple[str, str, str]:
+def _read_as(record: Mapping[str, Any]) -> tuple[str, str, str]:
     """The file of a record, and the source that read it."""
-    return one["source_file"], one["pipeline"], one["source"]
+    return record["source_file"], record["pipeline"], record["source"]
 
 
-def _export(path: Path, found: Iterable[FailedMessage]) -> int:
+def _export(path: Path, messages: Iterable[FailedMessage]) -> int:
     """Write records to a file by its ending; how many."""
     rows = (
         [json.dumps(value) if isinstance(value, dict) else value for value in _exported(row)]
-        for row in found
+        for row in messages
     )
     try:
         if path.suffix == ".csv":
@@ -213,12 +215,12 @@ def _exported(row: FailedMessage) -> list[Any]:
 
 
 def _write_csv(path: Path, rows: Iterable[list[Any]]) -> int:
-    given = list(rows)
+    records = list(rows)
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(_COLUMNS)
-        writer.writerows(given)
-    return len(given)
+        writer.writerows(records)
+    return len(records)
 
 
 def _write_parquet(path: Path, rows: Iterable[list[Any]]) -> int:
@@ -229,29 +231,29 @@ def _write_parquet(path: Path, rows: Iterable[list[Any]]) -> int:
     schema = pa.schema(
         [(name, pa.int64() if name in numbers else pa.string()) for name in _COLUMNS]
     )
-    given = list(rows)
-    columns = list(zip(*given, strict=True)) or [()] * len(_COLUMNS)
+    records = list(rows)
+    columns = list(zip(*records, strict=True)) or [()] * len(_COLUMNS)
     pq.write_table(
         pa.table(
-            [pa.array(one, kind) for one, kind in zip(columns, schema.types, strict=True)],
+            [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
             schema=schema,
         ),
         path,
     )
-    return len(given)
+    return len(records)
 
 
 def _explained(data: Mapping[str, Any]) -> RenderableType:
     """All about one record."""
-    one = Explanation(**data)
+    explanation = Explanation(**data)
     facts = {
-        "verdict": status_in_words(one.verdict, one.accepted_by),
-        "source": f"{one.source} of {one.pipeline}, batch {one.batch_id}",
-        "key": None if one.key is None else place(data),
-        "read from": _read_from(one),
-        "last seen": one.last_seen,
-        "missing": one.missing,
-        "content": one.content,
+        "verdict": status_in_words(explanation.verdict, explanation.accepted_by),
+        "source": f"{explanation.source} of {explanation.pipeline}, batch {explanation.batch_id}",
+        "key": None if explanation.key is None else place(data),
+        "read from": _read_from(explanation),
+        "last seen": explanation.last_seen,
+        "missing": explanation.missing,
+        "content": explanation.content,
     }
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(min_width=12, no_wrap=True)
@@ -259,16 +261,16 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     for name, value in facts.items():
         if value is not None:
             table.add_row(f"  {name}", Text(value))
-    lines = [f"attempt {_attempt(tried)}" for tried in one.attempts]
+    lines = [f"attempt {_attempt(tried)}" for tried in explanation.attempts]
     lines += [
         f"{'quarantined' if row['by_hand'] else 'accepted'} by {row['accepted_by']} on"
         f" {row['accepted_at']:{_MINUTE}}: {row['reason']}"
-        for row in one.decisions
+        for row in explanation.decisions
     ]
-    lines.append(f"row by row {ackledger('trace', one.record)}")
-    steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")
+    lines.append(f"row by row {ackledger('trace', explanation.record)}")
+    steps = tables.line("\n".join(f"  {step}" for step in explanation.next), "yellow")
     return Group(
-        Text(f"record {one.record}", style="bold"),
+        Text(f"record {explanation.record}", style="bold"),
         table,
         Padding(Text("\n".join(lines)), (0, 0, 0, 2)),
         Text("next", style="bold"),
@@ -276,12 +278,12 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     )
 
 
-def _read_from(one: Explanation) -> str | None:
-    if one.source_file is None or one.source_row is None:
-        return one.source_file
-    if one.source_line is not None:
-        return f"{one.source_file}:{one.source_line}"
-    return f"{one.source_file}, record {one.source_row}"
+def _read_from(explanation: Explanation) -> str | None:
+    if explanation.source_file is None or explanation.source_row is None:
+        return explanation.source_file
+    if explanation.source_line is not None:
+        return f"{explanation.source_file}:{explanation.source_line}"
+    return f"{explanation.source_file}, record {explanation.source_row}"
 
 
 def _attempt(tried: Mapping[str, Any]) -> str:

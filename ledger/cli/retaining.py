@@ -99,35 +99,35 @@ def _progress() -> Iterator[Any]:
         yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)
 
 
-def _collected(found: Collected) -> RenderableType:
+def _collected(report: Collected) -> RenderableType:
     """Files and bytes by kind, and what is kept of old batches, and why."""
     removed = [
         {"kind": kind, "files": size.files, "size": _shown(size.bytes)}
-        for kind, size in found.removed.items()
+        for kind, size in report.removed.items()
         if size.files
     ]
-    verb = "would be removed" if found.dry_run else "removed"
-    total = f"{quantity(found.total.files, 'file')}, {_shown(found.total.bytes)}, {verb}"
+    verb = "would be removed" if report.dry_run else "removed"
+    total = f"{quantity(report.total.files, 'file')}, {_shown(report.total.bytes)}, {verb}"
     parts: list[RenderableType] = [
         *([tables.rows(removed)] if removed else []),
-        tables.line(f"{total}; batches that expired: {len(found.expired):,}"),
+        tables.line(f"{total}; batches that expired: {len(report.expired):,}"),
     ]
-    counts = Counter((one.pipeline, one.need) for one in found.kept)
-    firsts = {(one.pipeline, one.need): one.batch_id for one in reversed(found.kept)}
+    counts = Counter((batch.pipeline, batch.need) for batch in report.needed)
+    firsts = {(batch.pipeline, batch.need): batch.batch_id for batch in reversed(report.needed)}
     for (pipeline, need), batches in counts.items():
         first = firsts[pipeline, need]
-        target = next(one.target for one in found.kept if one.pipeline == pipeline)
+        target = next(batch.target for batch in report.needed if batch.pipeline == pipeline)
         why = of_need(need, target, first)
         held = quantity(batches, "batch", "batches")
-        kept = f"{pipeline}: {held} kept, from batch {first} on: {why}"
-        parts.append(tables.line(kept, "yellow"))
-    for batch_id, error in found.errors.items():
+        text = f"{pipeline}: {held} kept, from batch {first} on: {why}"
+        parts.append(tables.line(text, "yellow"))
+    for batch_id, error in report.errors.items():
         parts.append(tables.line(f"batch {batch_id}: {error}", "red"))
     return Group(*parts)
 
 
 def _shown(size: float) -> str:
-    """Bytes as people say them."""
+    """Bytes in the largest unit that fits."""
     for unit in _UNITS:
         if size < 1000 or unit == _UNITS[-1]:
             break
@@ -171,23 +171,25 @@ def forget(
 
     database = _of_pipeline(pipeline)
     if record is not None:
-        chosen = named(database, record)
+        records = named(database, record)
         sought = key_values(database, record)
     else:
-        given = conditions_of(database, pipeline, where)
-        equal = [one for one in given if one.operator == "="]
-        sought = [(one.name, one.value) for one in equal if one.value is not None]
-        chosen = matching(database, pipeline, given)
-        if not chosen:
-            require_fields(database, pipeline, given)
+        conditions = conditions_of(database, pipeline, where)
+        equal = [condition for condition in conditions if condition.operator == "="]
+        sought = [
+            (condition.name, condition.value) for condition in equal if condition.value is not None
+        ]
+        records = matching(database, pipeline, conditions)
+        if not records:
+            require_fields(database, pipeline, conditions)
     values = [value for _, value in sought]
-    left = holding(database, [one.record for one in chosen])
-    done = Forgotten(tuple(chosen), tuple(left))
+    left = holding(database, [row.record for row in records])
+    done = Forgotten(tuple(records), tuple(left))
     searched = _Searched(sought, files_with(database, pipeline, values), by_key=record is not None)
-    if not dry_run and chosen:
+    if not dry_run and records:
         if not yes:
             _confirm(Group(_forgotten(done, searched, dry_run=True), _held(done, searched)))
-        done = forget_records(database, chosen, files=files)
+        done = forget_records(database, records, files=files)
         searched = replace(searched, files=files_with(database, pipeline, values))
     data = {**asdict(done), "searched": bool(values), "files": [asdict(f) for f in searched.files]}
     both = Group(_forgotten(done, searched, dry_run), _held(done, searched))
@@ -206,7 +208,7 @@ class _Searched:
 
     @property
     def for_what(self) -> str:
-        """What was searched for, as a condition has it."""
+        """The values that were searched for, as a condition."""
         return " AND ".join(f"{name} = '{value}'" for name, value in self.values)
 
 
@@ -216,25 +218,27 @@ def _held(done: Forgotten, searched: _Searched) -> RenderableType:
         return tables.line("files were not searched: name the person with --where \"... = '...'\"")
     of_what = f"files that have {searched.for_what}, in any column"
     parts = [tables.line(f"{of_what}: {len(searched.files):,}", "yellow")]
-    for one in searched.files:
+    for file in searched.files:
         until = "kept until you remove it: its pipeline declares no keep"
-        if one.keep_seconds is not None:
-            days = one.keep_seconds / 86_400
+        if file.keep_seconds is not None:
+            days = file.keep_seconds / 86_400
             until = f"ackledger gc removes it {days:g} days after the last act on its batch"
             until += ", once nothing needs it"
-        parts.append(tables.line(f"{one.path} (batch {one.batch_id} of {one.pipeline}): {until}"))
+        parts.append(
+            tables.line(f"{file.path} (batch {file.batch_id} of {file.pipeline}): {until}")
+        )
     if searched.by_key:
         also = "a file without the key is not among them: search for what else names the person"
         parts.append(tables.line(f"{also}, with --where \"... = '...'\""))
-    others = {one.batch_id: one.pipeline for one in searched.files if one.published}
-    for batch_id in sorted(others.keys() - {one.batch_id for one in done.holding}):
+    others = {file.batch_id: file.pipeline for file in searched.files if file.published}
+    for batch_id in sorted(others.keys() - {batch.batch_id for batch in done.holding}):
         sinks = f"batch {batch_id} of {others[batch_id]} may have {_PUBLISHED}"
         parts.append(tables.line(sinks, "yellow"))
     return Group(*parts)
 
 
 def _confirm(planned: RenderableType) -> None:
-    """Ask a person, who sees what will be done. Raises InputError where there is none."""
+    """Ask the user, who sees the plan. Raises InputError where no terminal is."""
     if not sys.stdin.isatty():
         raise InputError(
             "what is forgotten cannot be brought back, so forget asks first, and nobody can answer"
@@ -250,36 +254,36 @@ def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> Renderabl
     them = "it" if len(done.records) == 1 else "them"
     verb = "would be forgotten" if dry_run else f"forgotten: the ledger has no content of {them}"
     parts: list[RenderableType] = [
-        tables.labelled([_listed(one) for one in done.records[:_SHOWN]]),
+        tables.labelled([_listed(record) for record in done.records[:_SHOWN]]),
         tables.line(f"{quantity(len(done.records), 'record')} {verb}"),
     ]
     if done.collected is not None:
         parts.append(_collected(done.collected))
-    parts += [tables.line(_holds(one, searched), "yellow") for one in done.holding]
+    parts += [tables.line(_holds(batch, searched), "yellow") for batch in done.holding]
     return Group(*parts)
 
 
-def _listed(one: RecordToForget) -> dict[str, Any]:
+def _listed(record: RecordToForget) -> dict[str, Any]:
     return {
-        "record": one.record,
-        "pipeline": one.pipeline,
-        "batch_id": one.batch_id,
-        "status": status_in_words(one.status, one.accepted_by),
+        "record": record.record,
+        "pipeline": record.pipeline,
+        "batch_id": record.batch_id,
+        "status": status_in_words(record.status, record.accepted_by),
     }
 
 
-def _holds(one: Holding, searched: _Searched) -> str:
+def _holds(batch: Holding, searched: _Searched) -> str:
     """What may hold forgotten records still, and how that ends."""
     parts = []
-    if one.files:
+    if batch.files:
         until = "until you remove them: its pipeline declares no keep"
-        if one.keep_seconds is not None:
+        if batch.keep_seconds is not None:
             until = "until ackledger gc removes them"
-        parts.append(f"{quantity(one.files, 'file')}, {_shown(one.bytes)}, {until}")
+        parts.append(f"{quantity(batch.files, 'file')}, {_shown(batch.bytes)}, {until}")
         if searched.values:
-            found = sum(file.batch_id == one.batch_id for file in searched.files)
-            have = f"{found:,} {'has' if found == 1 else 'have'} it, listed below"
-            parts.append(f"searched for {searched.for_what}: {have if found else 'none has it'}")
-    if one.published:
+            matches = sum(file.batch_id == batch.batch_id for file in searched.files)
+            have = f"{matches:,} {'has' if matches == 1 else 'have'} it, listed below"
+            parts.append(f"searched for {searched.for_what}: {have if matches else 'none has it'}")
+    if batch.published:
         parts.append(_PUBLISHED)
-    return f"batch {one.batch_id} of {one.pipeline} may hold them: {'; '.join(parts)}"
+    return f"batch {batch.batch_id} of {batch.pipeline} may hold them: {'; '.join(parts)}"

@@ -57,7 +57,7 @@ from ledger.core.states import Guarantee
 from ledger.errors import BackPressureError, ConfigurationError, Failures, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.spark.failures import told
+from ledger.spark.failures import error_text
 from ledger.store.connection import Database
 from ledger.store.upgrade import connect
 
@@ -126,10 +126,10 @@ def run_interval(
     guarantee: Guarantee | None = None,
 ) -> dict[str, Any]:
     """Open the batch of a run over an interval, or find it again, and run it; its summary."""
-    given = (at.database, at.settings, at.pipeline, key, interval)
-    before_run(*given, remote=at.remote)
+    request = (at.database, at.settings, at.pipeline, key, interval)
+    before_run(*request, remote=at.remote)
     spark_session(at.pipeline, at.spark)  # without Spark nothing is claimed
-    batch = open_batch(*given, reprocess=reprocess, guarantee=guarantee)
+    batch = open_batch(*request, reprocess=reprocess, guarantee=guarantee)
     return summary_of(*_run_batch(at, batch), at.target)
 
 
@@ -231,24 +231,24 @@ def publish(
         database.transact(lambda c: require_batch(c, batch, pipeline.name))
     asked = follow_ups.by_publish(pipeline)
     waiting = database.transact(lambda c: follow_ups.waiting(c, pipeline.name, batch, asked))
-    failures = Failures(told)
+    failures = Failures(error_text)
     done: list[object] = []
     if waiting or follow_ups.is_due(database, pipeline):
         job = Job(spark_session(pipeline, at.spark), database, at.settings, pipeline)
         for number in waiting:
             for each in asked:
-                with failures.kept():
+                with failures.collect():
                     done += follow(job, each, number)
         for each in follow_ups.of_pipeline(pipeline):
-            with failures.kept():
+            with failures.collect():
                 done += follow(job, each, batch)
-    published = [asdict(one) for one in done if isinstance(one, Published)]
+    published = [asdict(result) for result in done if isinstance(result, Published)]
     if not published:
         failures.raise_first()
     if published or as_json:
         show(published, as_json, tables.rows)
     else:
-        carried = {one.name for one in done if isinstance(one, StepResult)}
+        carried = {result.name for result in done if isinstance(result, StepResult)}
         for sentence in nothing_to_publish(database, pipeline, batch, carried):
             out.print(sentence, soft_wrap=True)
     failures.raise_first()
@@ -257,17 +257,17 @@ def publish(
 def nothing_to_publish(
     database: Database, pipeline: Pipeline, batch: int | None, carried: Iterable[str]
 ) -> list[str]:
-    """What ``publish`` says where it has published nothing. ``carried``: states that it has carried
-    forward.
+    """The sentences of ``publish`` where it has published nothing. ``carried``: states that it has
+    carried forward.
     """
     if carried:
         return [f"carried forward: {', '.join(sorted(carried))}"]
     if batch is None:
         nothing = f"nothing is left to publish of pipeline {pipeline.name!r}"
         return [nothing, *database.transact(lambda c: waiting_states(c, pipeline.name))]
-    found = advise(summarize(database, summarize(database, batch).original_id))
+    advice = advise(summarize(database, summarize(database, batch).original_id))
     nothing = f"nothing is left to publish of batch {batch} and what belongs to it"
-    return [nothing] if found is None else [nothing, *found.lines]
+    return [nothing] if advice is None else [nothing, *advice.lines]
 
 
 def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_json: bool) -> None:
@@ -282,14 +282,14 @@ def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_js
 
 
 def _spark_at(master: str, remote: str | None) -> str:
-    """Where the steps run. Raises ConfigurationError for two answers, or none that can be."""
+    """Where the steps run. Raises ConfigurationError for two addresses, or an invalid one."""
     if remote is None and is_remote(master):
         raise ConfigurationError(f"--master {master} is a Spark Connect server: use --remote")
     if remote is None:
         return master
     if master != LOCAL or not is_remote(remote):
-        given = f"--remote {remote}" + (f" and --master {master}" if master != LOCAL else "")
-        raise ConfigurationError(f"{given}: expected --remote sc://HOST:PORT, or --master alone")
+        options = f"--remote {remote}" + (f" and --master {master}" if master != LOCAL else "")
+        raise ConfigurationError(f"{options}: expected --remote sc://HOST:PORT, or --master alone")
     return remote
 
 
@@ -336,15 +336,15 @@ def summary_of(
 ) -> dict[str, Any]:
     """What is printed of a batch. ``target``: see ``advise``."""
     outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
-    made = {**in_user_words(asdict(summary)), **outcome}
-    del made["cases"], made["stands"]  # the advice is made of them
+    data = {**in_user_words(asdict(summary)), **outcome}
+    del data["cases"], data["stands"]  # inputs of the advice
     if seconds is not None:
-        made["seconds"] = round(seconds, 2)
+        data["seconds"] = round(seconds, 2)
     advice = advise(summary, target)
     if advice is not None:
-        made["advice"] = advice.because
-        made["commands"] = [[action.what, action.command] for action in advice.actions]
-    return made
+        data["advice"] = advice.because
+        data["commands"] = [[action.what, action.command] for action in advice.actions]
+    return data
 
 
 def finish(
@@ -364,9 +364,9 @@ def finish(
     else:
         for summary in summaries:
             print_summary(database, summary)
-    found = {summary["exit_code"] for summary in summaries} | ({INCOMPLETE} if refused else set())
+    codes = {summary["exit_code"] for summary in summaries} | ({INCOMPLETE} if refused else set())
     for code in (ERROR, INCOMPLETE, QUARANTINED):
-        if code in found:
+        if code in codes:
             raise typer.Exit(code)
 
 

@@ -66,7 +66,7 @@ def init(
 
 
 def _check_name(name: str) -> None:
-    """Raise InputError for what is no module of one's own."""
+    """Raise InputError for a name that the user's module cannot have."""
     taken = name in ("ledger", "dags", "tests", "data")
     if not name.isidentifier() or iskeyword(name) or taken:
         raise InputError(

@@ -1,4 +1,4 @@
-"""How the command line shows things: rich tables of plain rows."""
+"""The output of the command line: rich tables of plain rows."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,9 +114,9 @@ def _without(data: Rows, names: Collection[str]) -> Rows:
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
-    """One mapping, a line each; what has no value is left out."""
-    told = (f"{key}: {value}" for key, value in data.items() if value is not None)
-    return Group(*map(line, told))
+    """One mapping, a line each; keys without a value are omitted."""
+    texts = (f"{key}: {value}" for key, value in data.items() if value is not None)
+    return Group(*map(line, texts))
 
 
 def batches(data: Rows) -> RenderableType:
@@ -137,7 +137,7 @@ def batches(data: Rows) -> RenderableType:
     short = [
         {**head, "not acked": _not_acked(count)} for head, count in zip(heads, counts, strict=True)
     ]
-    # Of most ledgers these are 0: what is left fits a narrow terminal.
+    # In most ledgers these are 0: the rest fits a narrow terminal.
     idle = ("pending", "quarantined", "accepted")
     counted = _without_empty(wide, idle)
     return _Fitting((counted, _without_empty(counted, ("failed",)), short), _LABELS)
@@ -196,7 +196,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     ]
     if data.get("preview"):
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
-    waits = [one["sentences"] for one in data["pending"] if not one["incomplete"]]
+    waits = [row["sentences"] for row in data["pending"] if not row["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if failed:
         parts.append(failures(failed))
@@ -219,20 +219,20 @@ def _tenths(seconds: float | None) -> Decimal | None:
 def sweep(data: Mapping[str, Any]) -> RenderableType:
     """What a sweep did."""
     settled = [
-        {key: one[key] for key in ("batch_id", "status", "records", "failed", "reason")}
-        | {"status": BatchStatus(one["status"]).words}
-        for one in data["settlements"]
+        {key: batch[key] for key in ("batch_id", "status", "records", "failed", "reason")}
+        | {"status": BatchStatus(batch["status"]).words}
+        for batch in data["settlements"]
     ]
-    asking = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
+    asking = ", ".join(str(batch["batch_id"]) for batch in data["replays"]) or "none"
     tail = [
         line(f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {asking}")
     ]
     if data["overdue"]:
-        overdue = ", ".join(str(one["batch_id"]) for one in data["overdue"])
-        told = f"settled batches with something left to do: {overdue}."
+        overdue = ", ".join(str(batch["batch_id"]) for batch in data["overdue"])
+        text = f"settled batches with something left to do: {overdue}."
         first = data["overdue"][0]
         ways = publish(first["target"] or ANY_TARGET, first["batch_id"], "Or do it now", None)
-        tail.append(line(f"{told} Airflow's sweeper does it. {sentences(ways)}", "yellow"))
+        tail.append(line(f"{text} Airflow's sweeper does it. {sentences(ways)}", "yellow"))
     for batch_id, error in data["errors"].items():
         tail.append(line(f"batch {batch_id} could not be settled: {error}", "red"))
     return Group(rows(settled) if settled else Text("no open batch"), *tail)

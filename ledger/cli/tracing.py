@@ -50,8 +50,8 @@ def _traced(data: Mapping[str, Any]) -> RenderableType:
 
 def _grow(tree: Tree, row: Mapping[str, Any]) -> None:
     """Add the branches of a row, of many rows of one step the first ones."""
-    for step, found in groupby(row["branches"], key=lambda one: one["step"]):
-        branches = list(found)
+    for step, rows in groupby(row["branches"], key=lambda branch: branch["step"]):
+        branches = list(rows)
         for branch in branches[:_ROWS]:
             _grow(tree.add(_label(branch)), branch)
         if len(branches) > _ROWS:
@@ -62,12 +62,12 @@ def _label(branch: Mapping[str, Any]) -> Text:
     fate = str(branch["fate"])
     text = Text(branch["step"], style="bold")
     text.append(f"  {fate}", style=f"not bold {_STYLES.get(fate, 'yellow')}")
-    for told in _told(branch):
-        text.append(told, style="not bold")
+    for part in _parts(branch):
+        text.append(part, style="not bold")
     return text
 
 
-def _told(branch: Mapping[str, Any]) -> Iterator[str]:
+def _parts(branch: Mapping[str, Any]) -> Iterator[str]:
     if branch["reason"] is not None:
         yield f": {branch['reason']}"
     if branch["content"] is not None:

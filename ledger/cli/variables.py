@@ -26,7 +26,7 @@ def of_option(words: Iterable[str], option: Any) -> str:
 
 
 def unknown(names: Iterable[str], group: Any) -> list[str]:
-    """What to say of each name that looks like a variable of ours and is none."""
+    """A warning for each name that looks like a variable of ackledger and is none."""
     valid = {f"{PREFIX}{name}".upper() for name in Settings.model_fields} | {VERBOSE} | _OF_COMPOSE
     for words, command in commands(group):
         options = (param for param in command.params if param.param_type_name == "option")

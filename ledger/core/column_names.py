@@ -53,7 +53,7 @@ def check_names(
         if name in own:
             seen[folded] = name
             continue
-        meant = next((one for one in own if one == folded), None)
+        meant = next((column for column in own if column == folded), None)
         if is_own(name):
             hint = f"write {meant!r}, or rename it" if meant else "rename it"
             raise error(f"{what} column {name!r}, a name of the ledger: {hint}")

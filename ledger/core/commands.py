@@ -43,6 +43,6 @@ def trigger(dag_id: str, conf: Mapping[str, Any]) -> str:
 
 
 def reprocess_in_airflow(dag_id: str, interval: Interval) -> str:
-    """The command that triggers a run of a DAG which reads an interval again."""
+    """The command that triggers a run of a DAG which rereads an interval."""
     bounds = {"interval_start": moment(interval.start), "interval_end": moment(interval.end)}
     return trigger(dag_id, {**bounds, **interval.params, "reprocess": True})

@@ -39,55 +39,55 @@ def parse(condition: str | None) -> list[Comparison]:
     """The comparisons of a condition, joined by AND. Raises InputError on anything else."""
     if condition is None:
         return []
-    tokens, made = _tokens(condition), []
+    tokens, comparisons = _tokens(condition), []
     while True:
-        one, used = _comparison(condition, tokens)
-        made.append(one)
+        comparison, used = _comparison(condition, tokens)
+        comparisons.append(comparison)
         tokens = tokens[used:]
         if not tokens:
-            return made
+            return comparisons
         if tokens[0][1].upper() != "AND":
             raise _misread(condition, tokens[0][1])
         tokens = tokens[1:]
 
 
 def with_pseudonyms(
-    given: Iterable[Comparison], pipelines: Sequence[Redaction]
+    comparisons: Iterable[Comparison], pipelines: Sequence[Redaction]
 ) -> list[Comparison]:
     """The comparisons, which find redacted keys, too. Raises InputError if one asks more of a
     column that all these pipelines redact than whether it has a value."""
-    redacting = next((one for one in pipelines if one.columns), None)
+    redacting = next((pipeline for pipeline in pipelines if pipeline.columns), None)
     if redacting is None:
-        return list(given)
-    return [_with_pseudonym(one, redacting, pipelines) for one in given]
+        return list(comparisons)
+    return [_with_pseudonym(comparison, redacting, pipelines) for comparison in comparisons]
 
 
 def _with_pseudonym(
-    one: Comparison, redact: Redaction, pipelines: Sequence[Redaction]
+    comparison: Comparison, redact: Redaction, pipelines: Sequence[Redaction]
 ) -> Comparison:
-    if one.value is None:
-        return one
-    if one.operator not in ("=", "<>"):
-        if not all(each.among([one.name]) for each in pipelines):
-            return one
+    if comparison.value is None:
+        return comparison
+    if comparison.operator not in ("=", "<>"):
+        if not all(each.among([comparison.name]) for each in pipelines):
+            return comparison
         raise InputError(
-            f"--where names {one.name!r}, which is redacted: expected = or <> and a whole value,"
-            f" found {one.operator}. Of a redacted key the ledger keeps a pseudonym, of any other"
-            " redacted column nothing"
+            f"--where names {comparison.name!r}, which is redacted: expected = or <> and a whole"
+            f" value, found {comparison.operator}. Of a redacted key the ledger keeps a pseudonym,"
+            " of any other redacted column nothing"
         )
-    return replace(one, pseudonym=redact.pseudonym(one.name, one.value))
+    return replace(comparison, pseudonym=redact.pseudonym(comparison.name, comparison.value))
 
 
 def _tokens(condition: str) -> list[tuple[str, str]]:
-    found, place = [], 0
+    tokens, place = [], 0
     while condition[place:].strip():
         match = _TOKEN.match(condition, place)
         if match is None:
             raise _misread(condition, condition[place:].strip())
         kind = str(match.lastgroup)
-        found.append((kind, match[kind]))
+        tokens.append((kind, match[kind]))
         place = match.end()
-    return found
+    return tokens
 
 
 def _comparison(condition: str, tokens: list[tuple[str, str]]) -> tuple[Comparison, int]:
@@ -95,9 +95,9 @@ def _comparison(condition: str, tokens: list[tuple[str, str]]) -> tuple[Comparis
         raise _misread(condition, tokens[0][1] if tokens else "its end")
     name = _unquoted(tokens[0][1], '"') if tokens[0][0] == "quoted" else tokens[0][1]
     words = [token[1].upper() for token in tokens[1:4]]
-    for given, operator in _NULLS.items():
-        if tuple(words[: len(given)]) == given:
-            return Comparison(name, operator), 1 + len(given)
+    for phrase, operator in _NULLS.items():
+        if tuple(words[: len(phrase)]) == phrase:
+            return Comparison(name, operator), 1 + len(phrase)
     if len(tokens) < 3:
         raise _misread(condition, tokens[-1][1])
     operator = "LIKE" if words[0] == "LIKE" else _OPERATORS.get(words[0], "")
@@ -113,8 +113,8 @@ def _unquoted(text: str, quote: str) -> str:
     return text[1:-1].replace(quote * 2, quote)
 
 
-def _misread(condition: str, found: str) -> InputError:
+def _misread(condition: str, text: str) -> InputError:
     return InputError(
         f"--where {condition!r}: expected comparisons of a field with a text or a number, joined "
-        f'by AND, for example "{_EXAMPLE}"; found {found!r}'
+        f'by AND, for example "{_EXAMPLE}"; found {text!r}'
     )

@@ -21,10 +21,10 @@ def is_remote(spark: str) -> bool:
 
 
 def checked_address(remote: str) -> tuple[str, int]:
-    """Host and port of the Spark Connect server at ``remote``; asks nobody. Raises
+    """Host and port of the Spark Connect server at ``remote``; opens no connection. Raises
     ConfigurationError for what is no address, and for one with a token.
     """
-    shown = remote.partition(";")[0]  # what follows may be nobody else's business
+    shown = remote.partition(";")[0]  # what follows may be confidential
     if "token=" in remote.lower():
         raise ConfigurationError(
             f"{shown} is given with a token, which would be seen in logs and arguments: set "
@@ -67,7 +67,7 @@ def briefly(act: Callable[[], object]) -> None:
     def acting() -> None:
         try:
             act()
-        except Exception as exc:  # whoever leaves has something else to say
+        except Exception as exc:  # the caller reports its own error
             _log.warning("Spark was not told: %s", exc)
 
     thread = threading.Thread(target=acting, daemon=True)

@@ -23,16 +23,16 @@ def seconds(duration: str | float | timedelta) -> float:
 
 
 def keep_seconds(whose: str, keep: str | float | timedelta) -> float:
-    """Seconds for which files are kept. Raises DeclarationError, which says ``whose`` they are,
+    """Seconds for which files are kept. Raises DeclarationError, which names ``whose`` they are,
     unless that is a day at least.
     """
     try:
-        found = seconds(keep)
+        duration = seconds(keep)
     except DeclarationError as exc:
         raise DeclarationError(f"{whose}, keep: {exc}") from exc
-    if not SHORTEST_KEEP_SECONDS <= found < float("inf"):
+    if not SHORTEST_KEEP_SECONDS <= duration < float("inf"):
         raise DeclarationError(
             f"{whose}: keep={keep!r}: expected a day at least, for example 30d: so long after a run"
             " has ended its driver may still write. None keeps files for good"
         )
-    return found
+    return duration

@@ -40,7 +40,7 @@ class FoldedText:
         """The text with ``mask`` for each of these folded values; those of fewer than ``long``
         characters are found as whole words alone."""
         parts, place = [], 0
-        for start, end in sorted(span for one in values for span in self._spans(one, long)):
+        for start, end in sorted(span for value in values for span in self._spans(value, long)):
             if start >= place:
                 parts += [self._text[place:start], mask]
             place = max(place, end)
@@ -48,7 +48,7 @@ class FoldedText:
 
     def without_beginning(self, values: Collection[str], mask: str) -> str:
         """The text with ``mask`` for the beginning of a folded value at its end."""
-        most = max(_begun(self.folded, one) for one in values)
+        most = max(_begun(self.folded, value) for value in values)
         if not most:
             return self._text
         return f"{self._text[: self._span(len(self.folded) - most, len(self.folded))[0]]}{mask}"

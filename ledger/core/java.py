@@ -45,10 +45,10 @@ def spark_program() -> str:
 
 def _version(program: str) -> int | None:
     try:
-        said = subprocess.run(
+        process = subprocess.run(
             [program, "-version"], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)', said.stderr + said.stdout)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(\d+)', process.stderr + process.stdout)
+    return int(match[1]) if match else None

@@ -48,8 +48,8 @@ def about(**keys: Any) -> Iterator[None]:
 
 def current() -> dict[str, Any]:
     """The keys that a line has which is logged now."""
-    found = ((key, variable.get(None)) for key, variable in _VARIABLES.items())
-    return {key: value for key, value in found if value is not None}
+    pairs = ((key, variable.get(None)) for key, variable in _VARIABLES.items())
+    return {key: value for key, value in pairs if value is not None}
 
 
 @contextmanager
@@ -96,11 +96,11 @@ class JsonLines(logging.Formatter):
 
 
 def last_error(log: str, logger: str) -> str | None:
-    """What the last line says with which a driver logged an error, in either format; None: none."""
+    """The message of the last error that a driver logged, in either format; None: none."""
     for line in reversed(log.splitlines()):
-        said = _error_of(line.strip(), logger)
-        if said is not None:
-            return said
+        message = _error_of(line.strip(), logger)
+        if message is not None:
+            return message
     return None
 
 
@@ -109,12 +109,12 @@ def _error_of(line: str, logger: str) -> str | None:
     if text is not None and not line.startswith("{"):
         return text[1]
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(found, dict) or found.get("logger") != logger:
+    if not isinstance(entry, dict) or entry.get("logger") != logger:
         return None
-    return str(found["event"]) if found.get("level") == "error" else None
+    return str(entry["event"]) if entry.get("level") == "error" else None
 
 
 def configure(log_format: LogFormat) -> None:

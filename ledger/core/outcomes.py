@@ -1,4 +1,4 @@
-"""What a stage says of records beside its output: dropped on purpose, acked, failed.
+"""What a stage returns about records beside its output: dropped on purpose, acked, failed.
 
 A stage of frames returns marks beside its output; a record stage yields ``dropped(reason)`` or
 raises ``FailedRecord``.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 # The reason of a record that an emits="one" stage repeated. A reason that the stage gave by itself
-# says more.
+# is more precise.
 REPEATED = "more than one row for an input"
 
 
@@ -55,8 +55,8 @@ def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
     if isinstance(what, str):
         if reason is not None:
             raise TypeError(f"dropped({what!r}, {reason!r}): expected a frame and a reason")
-        return Drop(_given("dropped", what))  # cut once no value of the record is in it
-    return Mark("dropped", what, as_reason(_given("dropped", reason)))
+        return Drop(_require_reason("dropped", what))  # cut once no value of the record is in it
+    return Mark("dropped", what, as_reason(_require_reason("dropped", reason)))
 
 
 def acked(frame: "DataFrame") -> Mark:
@@ -68,10 +68,10 @@ def acked(frame: "DataFrame") -> Mark:
 
 def failed(frame: "DataFrame", reason: str) -> Mark:
     """Returned beside a stage's output: these inputs fail with ``reason``."""
-    return Mark("failed", frame, as_reason(_given("failed", reason)))
+    return Mark("failed", frame, as_reason(_require_reason("failed", reason)))
 
 
-def _given(what: str, reason: str | None) -> str:
+def _require_reason(what: str, reason: str | None) -> str:
     if not isinstance(reason, str) or not reason:
         raise TypeError(f"{what}(...): expected a reason, found {reason!r}")
     return reason

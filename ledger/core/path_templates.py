@@ -20,28 +20,28 @@ _BESIDE_LETTERS = " _-=+,@:."  # what a parameter may have in a path, with lette
 def _environment() -> Environment:
     environment = Environment(undefined=StrictUndefined, autoescape=False, finalize=_one_value)
     environment.filters.update(
-        ds=lambda found: _moment(found).strftime("%Y-%m-%d"),
-        ds_nodash=lambda found: _moment(found).strftime("%Y%m%d"),
-        ts=lambda found: _moment(found).isoformat(),
-        ts_nodash=lambda found: _moment(found).strftime("%Y%m%dT%H%M%S"),
-        ts_nodash_with_tz=lambda found: (
-            _moment(found).isoformat().replace("-", "").replace(":", "")
+        ds=lambda value: _moment(value).strftime("%Y-%m-%d"),
+        ds_nodash=lambda value: _moment(value).strftime("%Y%m%d"),
+        ts=lambda value: _moment(value).isoformat(),
+        ts_nodash=lambda value: _moment(value).strftime("%Y%m%dT%H%M%S"),
+        ts_nodash_with_tz=lambda value: (
+            _moment(value).isoformat().replace("-", "").replace(":", "")
         ),
     )
     return environment
 
 
-def _moment(found: Any) -> date:
-    if not isinstance(found, date):
-        raise TypeError(f"expected a moment such as interval_start, found {found!r}")
-    return found
+def _moment(value: Any) -> date:
+    if not isinstance(value, date):
+        raise TypeError(f"expected a moment such as interval_start, found {value!r}")
+    return value
 
 
-def _one_value(found: Any) -> Any:
+def _one_value(value: Any) -> Any:
     """What an expression gives to the path: as text, a list's brackets would be a pattern."""
-    if isinstance(found, Sequence | Mapping | Set) and not isinstance(found, str):
-        raise TypeError(f"expected one value, found {found!r}")
-    return found
+    if isinstance(value, Sequence | Mapping | Set) and not isinstance(value, str):
+        raise TypeError(f"expected one value, found {value!r}")
+    return value
 
 
 def check(template: str) -> None:
@@ -75,10 +75,12 @@ def render(
     Raises InputError when the run lacks a parameter that the path names, or one of those has a
     value that could lead elsewhere: to another folder, to several files, to another machine.
     """
-    given = Parameters(template, "params", params)
+    parameters = Parameters(template, "params", params)
     try:
-        made = _environment().from_string(template)
-        return made.render(interval_start=interval_start, interval_end=interval_end, params=given)
+        path_template = _environment().from_string(template)
+        return path_template.render(
+            interval_start=interval_start, interval_end=interval_end, params=parameters
+        )
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError) as exc:
         raise InputError(
             f"path {template!r} cannot be rendered: {exc}; the run's parameters are "
@@ -133,8 +135,8 @@ class Parameters(_Several, Mapping[str, Any]):
 class Listed(_Several, Sequence[Any]):
     """Those of a list, by number."""
 
-    def __getitem__(self, chosen: Any) -> Any:
-        return self._checked(f"{self._name}[{chosen}]", self._values[chosen])
+    def __getitem__(self, index: Any) -> Any:
+        return self._checked(f"{self._name}[{index}]", self._values[index])
 
 
 def _is_name(text: str) -> bool:

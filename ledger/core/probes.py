@@ -1,6 +1,6 @@
 """Probes: named places in a batch's life, where a test watches, loses a file or kills the process.
 
-In production nobody listens, and ``reached`` does nothing.
+In production there is no listener, and ``reached`` does nothing.
 """
 
 from collections.abc import Callable, Iterator

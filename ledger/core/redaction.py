@@ -19,7 +19,7 @@ _MASKED = re.compile(rf"{re.escape(MASK)}(?:[0-9a-f]{{{_DIGITS}}})?")
 @dataclass(frozen=True)
 class Redaction:
     """The columns of a pipeline that are masked. ``columns``: in lower case, for Spark ignores it.
-    ``secret``: of the ledger, without which nobody can tell whether a guess has a pseudonym.
+    ``secret``: of the ledger, without which a guess cannot be checked against a pseudonym.
     """
 
     columns: frozenset[str] = frozenset()
@@ -81,8 +81,8 @@ def texts(value: object) -> Iterator[str]:
     """The texts of a value, and of its parts."""
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(value, dict | list | tuple):
-        for one in parts:  # type: ignore[attr-defined]
-            yield from texts(one)
+        for part in parts:  # type: ignore[attr-defined]
+            yield from texts(part)
     elif isinstance(value, bytes):
         yield from (str(value), value.decode(errors="replace"))
     elif value is not None:
@@ -108,7 +108,7 @@ def without(text: str, values: Iterable[str]) -> str:
 
 def _spellings(value: str) -> Iterator[str]:
     """A value as it stands in a text, and within a text that quotes its whole record: escaped, a
-    letter no longer tells its case and form."""
+    letter no longer shows its case and form."""
     yield value
     cases = {value, value.upper(), value.lower(), value.title()}
     forms = {normalize(form, case) for case in cases for form in ("NFC", "NFD")}
@@ -127,9 +127,9 @@ def json_without(content: str, values: Collection[str]) -> str:
 
 def _value_without(value: object, values: Collection[str]) -> object:
     if isinstance(value, dict):
-        return {name: _value_without(one, values) for name, one in value.items()}
+        return {name: _value_without(part, values) for name, part in value.items()}
     if isinstance(value, list):
-        return [_value_without(one, values) for one in value]
+        return [_value_without(part, values) for part in value]
     if value is None:
         return None
     text = as_text(value)

@@ -13,7 +13,7 @@ REPROCESS = "#reprocess"
 
 @dataclass(frozen=True)
 class RunKey:
-    """What Airflow, or the command line, calls this run; the batch is found again by it."""
+    """What Airflow, or the command line, calls this run; it identifies the batch."""
 
     dag_id: str
     run_id: str
@@ -54,10 +54,10 @@ class Selection:
     ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
     ``record``: its number, or that of an attempt of it. ``source``: where they came from.
     ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of what
-    failed, those in quarantine that nobody has accepted; ``accepted``: those that a person gave up,
-    by accepting them or by quarantining them by hand. Both begin with a new budget of replays, and
+    failed, those in quarantine that are not accepted; ``accepted``: those that a person gave up, by
+    accepting them or by quarantining them by hand. Both begin with a new budget of replays, and
     keep their history. ``kept_back``: those whose unit failed too often, instead. ``from_source``:
-    their content is read again from the source, by key. ``causes``: step and reason of their last
+    their content is reread from the source, by key. ``causes``: step and reason of their last
     failure, any of these.
     """
 
@@ -88,8 +88,8 @@ class Selection:
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""
-        given = {key: value for key, value in vars(self).items() if value not in (None, False)}
+        fields = {key: value for key, value in vars(self).items() if value not in (None, False)}
         return {
             key: value.isoformat() if isinstance(value, datetime) else value
-            for key, value in given.items()
+            for key, value in fields.items()
         }

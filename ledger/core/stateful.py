@@ -40,7 +40,7 @@ class Stateful(ABC):
 
     def ack_commit(self, batch_id: int) -> None:  # noqa: B027
         """The batch is committed as a whole, its sinks published: what older states kept may go.
-        It may come twice, and late; what it raises is logged and it is called again.
+        It may come twice, and late; what it raises is logged and the call is retried.
         """
 
 
@@ -66,7 +66,7 @@ class StatefulSource(Stateful):
 
     ``schema``: a StructType or a DDL string, the columns of what ``read`` gives. The state is of
     what was emitted: the snapshot is committed in the transaction that commits the batch's
-    records, whatever becomes of them later. Replays, and a batch whose source runs again, take
+    records, whatever becomes of them later. Replays, and a batch whose source is rerun, take
     what was emitted from the ledger's own snapshot of the records: no hook is called for them,
     and what the source held before a committed state is not needed any more.
     """

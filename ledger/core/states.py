@@ -22,7 +22,7 @@ class BatchStatus(StrEnum):
 
     @property
     def decided(self) -> bool:
-        """Whether every root of it is decided for good."""
+        """Whether every root of it is decided permanently."""
         return self in (BatchStatus.SETTLED, BatchStatus.SUPERSEDED)
 
     @property
@@ -86,7 +86,7 @@ class Obstacle(StrEnum):
 
 
 class Need(StrEnum):
-    """Why retention keeps the files of a batch and its replays: what may read them again."""
+    """Why retention keeps the files of a batch and its replays: what may reread them."""
 
     UNDECIDED = "undecided"
     RECORDS_FAILED = "records_failed"

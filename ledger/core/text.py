@@ -1,4 +1,4 @@
-"""Texts of records and of people, as a terminal, a log and PostgreSQL can bear them."""
+"""Texts of records and of people, as a terminal, a log and PostgreSQL tolerate them."""
 
 from unicodedata import category
 
@@ -21,7 +21,7 @@ def storable(text: str) -> str:
 
 
 def as_reason(text: str) -> str:
-    """What a stage says as every store can hold it: lone surrogates and NUL characters are spelled
+    """A stage's reason as every store can hold it: lone surrogates and NUL characters are spelled
     out, and what is longer than any reason is cut."""
     return cut(text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00"))
 

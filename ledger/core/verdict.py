@@ -58,7 +58,7 @@ def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict
 
     A batch that merely waits for its next task never expires: only a run that failed, or whose
     lease lapsed without a newer run, starts the clock. While a driver lives, nothing is decided: a
-    step that runs again is about to replace what its committed run did. Past the batch's greatest
+    step that is rerun is about to replace what its committed run did. Past the batch's greatest
     age none of this holds.
     """
     missing = tuple(step.name for step in steps if not step.committed)
@@ -95,7 +95,7 @@ def _lives(step: StepFacts, now: datetime) -> bool:
 
 
 def _death(step: StepFacts) -> datetime | None:
-    """When the step's newest run ended in vain; a superseded one merely waits to run again."""
+    """When the step's newest run ended in vain; a superseded one merely waits for its rerun."""
     if step.state is None or step.state is RunState.SUPERSEDED:
         return None
     return step.lease_until if step.state is RunState.RUNNING else step.closed_at
@@ -127,10 +127,10 @@ def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
     ]
     fanout = Counter(producer for _, producer, _ in pairs)
     component = {index: index for index in range(len(pairs))}
-    for one, (_, producer, consumer) in enumerate(pairs):
-        for other in range(one):
+    for number, (_, producer, consumer) in enumerate(pairs):
+        for other in range(number):
             if producer == pairs[other][1] or consumer == pairs[other][2]:
-                old, new = component[one], component[other]
+                old, new = component[number], component[other]
                 component = {index: new if of == old else of for index, of in component.items()}
     return [
         Hop(ordinal, producer, consumer, fanout[producer], component[index])

@@ -1,4 +1,4 @@
-"""Connections to databases: what drivers are told, and engines for one connection at a time."""
+"""Connections to databases: arguments of drivers, and engines for one connection at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ _WAITS = {"connect_timeout": CONNECT_SECONDS, **KEEPALIVES}
 
 
 def arguments(url: URL, **options: str) -> dict[str, Any]:
-    """What libpq is told when it connects: ``options``, and how long it waits unless the address
-    says. Nothing for other drivers.
+    """What libpq gets when it connects: ``options``, and how long it waits unless the address
+    has that. Nothing for other drivers.
     """
     if url.drivername not in _LIBPQ:
         return {}

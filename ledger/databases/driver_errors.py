@@ -1,4 +1,4 @@
-"""Driver errors as the ledger's own, and transactions that are asked for again."""
+"""Driver errors as the ledger's own, and transactions that are retried."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ class Trouble(Enum):
     ``RIGHTS``: not allowed; ``READ_ONLY``: a standby, or a database that takes no writes now;
     ``SCHEMA``: a table, function or type that is not there; ``VALUE``: a value or a constraint;
     ``LOCKED``: a lock that was waited for in vain; ``STOPPED``: it took longer than it may, or
-    somebody cancelled it; ``LOST``: no answer; ``STATEMENT``: anything else.
+    a user cancelled it; ``LOST``: no answer; ``STATEMENT``: anything else.
     """
 
     REFUSED = auto()
@@ -79,29 +79,29 @@ _BY_CODE = {
 
 @dataclass(frozen=True)
 class Report:
-    """An error of a driver. ``said``: its first line, without hints; ``code``: PostgreSQL's;
-    ``about``: what psycopg2 tells beside it, None if it does not, or may quote the password.
+    """An error of a driver. ``message``: its first line, without hints; ``code``: PostgreSQL's;
+    ``about``: what psycopg2 reports beside it, None if it does not, or may quote the password.
     """
 
     trouble: Trouble
-    said: str
+    message: str
     code: str
     about: Any
 
     @property
     def advice(self) -> str:
         """What to look at where it is about TLS; else nothing."""
-        return _TLS_ADVICE if any(phrase in self.said for phrase in _TLS) else ""
+        return _TLS_ADVICE if any(phrase in self.message for phrase in _TLS) else ""
 
     @property
     def context(self) -> str:
-        """Where in a statement it was, as the server tells it."""
+        """Where in a statement it was, as the server reports it."""
         return getattr(self.about, "context", None) or ""
 
 
-class Told(Protocol):
-    """A database that errors are told of. ``password``: what no message may quote; ``error``:
-    the error that its user gets, with what to do.
+class Endpoint(Protocol):
+    """A database whose driver errors are translated. ``password``: what no message may quote;
+    ``error``: the error that its user gets, with what to do.
     """
 
     @property
@@ -125,26 +125,26 @@ RETRYING = Retrying(
 
 def persist(attempt: Callable[[], Result]) -> Result:
     """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is
-    unavailable. What was waited for already, a lock or another database within it, is not waited
-    for again.
+    unavailable. What was waited for already, a lock or another database within it, is not
+    retried.
     """
     return RETRYING(attempt)
 
 
 @contextmanager
-def translated(database: Told) -> Iterator[None]:
+def translated(database: Endpoint) -> Iterator[None]:
     """Turn driver errors into the ledger's own; its own pass through."""
     try:
         yield
     except DBAPIError as exc:
-        said, about = first_line(exc), getattr(exc.orig, "diag", None)
+        message, about = first_line(exc), getattr(exc.orig, "diag", None)
         # A driver that quotes the password must not be quoted, nor be the cause. A server does not
-        # know it: what it says with a code only has the same word.
+        # know it: its message with a code only has the same word.
         secret, code = str(database.password or ""), code_of(exc)
         quotes = bool(secret) and not code and secret in str(exc.orig)
         if quotes:
-            said, about = said.replace(secret, "***"), None
-        report = Report(trouble_of(exc), said, code, about)
+            message, about = message.replace(secret, "***"), None
+        report = Report(trouble_of(exc), message, code, about)
         raise database.error(report) from (None if quotes else exc)
     except UnicodeEncodeError as exc:
         text = exc.object.encode("utf-8", "backslashreplace").decode()
@@ -171,20 +171,20 @@ def raw_cursor(connection: Connection) -> Iterator[Any]:
 
 
 def trouble_of(exc: DBAPIError) -> Trouble:
-    """What it is about: by the server's code, else by what the driver says."""
+    """What it is about: by the server's code, else by the driver's message."""
     code = code_of(exc)
-    known = _BY_CODE.get(code, _BY_CODE.get(code[:2]))
-    if known is not None:
-        return known
+    trouble = _BY_CODE.get(code, _BY_CODE.get(code[:2]))
+    if trouble is not None:
+        return trouble
     if exc.connection_invalidated or isinstance(exc, OperationalError):
         refused = not code and not exc.connection_invalidated and is_refusal(str(exc.orig))
         return Trouble.REFUSED if refused else Trouble.LOST
     return Trouble.STATEMENT
 
 
-def is_refusal(said: str) -> bool:
-    """Whether a server that did not let somebody in said so, rather than not answering."""
-    return any(phrase in said for phrase in (*_REFUSALS, *_TLS))
+def is_refusal(message: str) -> bool:
+    """Whether a server refused the login, rather than not answering."""
+    return any(phrase in message for phrase in (*_REFUSALS, *_TLS))
 
 
 def code_of(exc: DBAPIError) -> str:
@@ -193,6 +193,6 @@ def code_of(exc: DBAPIError) -> str:
 
 
 def first_line(exc: DBAPIError) -> str:
-    """What the driver said, without its hints."""
+    """The driver's message, without its hints."""
     lines = str(exc.orig).strip().splitlines()
     return lines[0] if lines else type(exc.orig).__name__

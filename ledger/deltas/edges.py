@@ -29,7 +29,7 @@ class Edges:
 
     def emitted(self, roots: Longs, lengths: Counts, position: Longs) -> Hashes:
         """XOR of each row's edges to all consumers; 0 where there are none. Of each of ``roots``
-        as many rows follow each other as ``lengths`` says.
+        as many rows follow each other as ``lengths`` has.
         """
         ids = [_ids(seed, roots, lengths, position) for seed in self._out]
         return reduce(np.bitwise_xor, ids) if ids else np.zeros(len(position), np.uint64)

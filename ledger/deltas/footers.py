@@ -1,5 +1,5 @@
-"""What footers say of a run's files: which of them share an input, and what the ledger's columns,
-and the deltas that are folded from them, take in memory.
+"""What footers report of a run's files: which of them share an input, and what the ledger's
+columns, and the deltas that are folded from them, take in memory.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def _read(file: DataFile) -> Footer:
 
 
 def footer_of(file: DataFile, metadata: Any) -> Footer:
-    """What Parquet's metadata say of a file."""
+    """What Parquet's metadata report of a file."""
     groups = [_Group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
     roots = [ends for group in groups for ends in group.roots or ()]
     footer = Footer(

@@ -216,7 +216,7 @@ def _messages(parts: Sequence[Deltas], places: Places) -> Longs | None:
 
 
 def _keys(rows: Rows) -> list[npt.NDArray[Any]]:
-    """What tells a row's input, the root first."""
+    """What identifies a row's input, the root first."""
     return [rows.root, *([] if rows.input is None else [rows.input]), rows.parent]
 
 

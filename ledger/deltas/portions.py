@@ -52,7 +52,7 @@ from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group, stored_file
 
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
-ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns that say whose a row is, and if it goes on
+ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns for a row's owner, and whether it goes on
 FEW = 1_000  # records whose text is cut at a time
 _NOTHING = Seen()
 Places = npt.NDArray[np.intp]
@@ -91,16 +91,16 @@ class Acks(Protocol):
 
 @dataclass(frozen=True)
 class OnEmit:
-    """An input is acked if some row comes from it, an output or a mark. ``one``: a root fails if
-    more than one row goes on of one of its inputs.
+    """An input is acked if some row comes from it, an output or a mark. ``emits_one``: a root
+    fails if more than one row goes on of one of its inputs.
     """
 
-    one: bool = False
+    emits_one: bool = False
     by_reading = False
 
     def fold(self, rows: Rows, edges: Edges) -> Deltas:
         """Deltas of rows that the stage wrote."""
-        return fold_emitted(rows, edges, emits_one=self.one)
+        return fold_emitted(rows, edges, emits_one=self.emits_one)
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,9 @@ class Records:
         deltas = fold_source(root, position, self.edges, errors)
         if errors is not None:
             details = self._details(file, errors.codes != NONE)
-            deltas = replace(deltas, fails=[replace(one, details=details) for one in deltas.fails])
+            deltas = replace(
+                deltas, fails=[replace(fails, details=details) for fails in deltas.fails]
+            )
         if MESSAGE in table.column_names:
             deltas = replace(deltas, message=table[MESSAGE].to_numpy())
         return Folded(deltas, seen)

@@ -96,7 +96,7 @@ def _copied(cursor: Any, batch_id: int, run_id: int, parts: Iterable[Deltas]) ->
     posted, fails, messages = Posted(), list[Fails](), list[bytes]()
     raised: list[Exception] = []
 
-    def made() -> Iterator[Deltas]:
+    def guarded_parts() -> Iterator[Deltas]:
         try:
             yield from parts
         except Exception as exc:  # of a file, not of the COPY, as which psycopg2 would raise it
@@ -106,7 +106,7 @@ def _copied(cursor: Any, batch_id: int, run_id: int, parts: Iterable[Deltas]) ->
     def chunks() -> Iterator[bytes]:
         nonlocal posted
         yield HEADER
-        for part in made():
+        for part in guarded_parts():
             posted += Posted.of(part)
             fails.extend(part.fails)
             if part.message is not None:

@@ -36,7 +36,7 @@ _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
 
 @dataclass(frozen=True)
 class Seen:
-    """Rows, and XOR and sum of the hashes of what tells where each comes from: ``LOW_BITS`` of
+    """Rows, and XOR and sum of the hashes of what identifies where each comes from: ``LOW_BITS`` of
     each are summed. Equal rows cancel in the XOR, and not in the sum.
     """
 
@@ -246,7 +246,7 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
 
 
 def _seen(table: pa.Table) -> Seen:
-    """The rows of a table, by what tells where each comes from: the hashes are those that
+    """The rows of a table, by what identifies where each comes from: the hashes are those that
     Spark's ``xxhash64`` has of these columns.
     """
     if ANCHORS in table.column_names:

@@ -62,8 +62,8 @@ class Windowed(ABC):
             yield self.fold(joined(waiting))
 
     def as_they_lie(self, file: DataFile) -> Iterator[Any]:
-        """What a file adds, window by window, where each row is folded by itself: a root may come
-        again.
+        """What a file adds, window by window, where each row is folded by itself: a root may
+        recur.
         """
         return map(self.fold, self.parts(file))
 

@@ -26,13 +26,13 @@ def combine(
     """
     failures, published = failures_of(job.pipeline), []
     for step in job.pipeline.combined():
-        with failures.kept():
+        with failures.collect():
             run = combine_runs.open_due(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 with living(job, run, on_fenced):
                     execute(job, run, step)
     sinks = [step.name for step in job.pipeline.combined()]
-    with failures.kept():
+    with failures.collect():
         published = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()
     return published

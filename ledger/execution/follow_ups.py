@@ -55,7 +55,7 @@ def _follow(
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = failures_of(job.pipeline)
     for each in follow_ups.of_driver(job.pipeline):
-        with failures.kept():
+        with failures.collect():
             follow(job, each, batch_id, on_fenced, attempt)
     failures.raise_first()
 

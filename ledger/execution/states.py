@@ -31,13 +31,13 @@ def advance_states(
 ) -> list[StepResult]:
     """Carry the states forward as far as their batches are settled, in order, and publish each.
 
-    Whoever comes does what earlier ones could not; what is wrong with one state, or its sinks,
-    keeps no other waiting, and is raised at the end. ``batch_id``: say what this one waits for.
+    Each driver does what earlier ones could not; what is wrong with one state, or its sinks,
+    keeps no other waiting, and is raised at the end. ``batch_id``: log what this one waits for.
     """
     results: list[StepResult] = []
     failures = failures_of(job.pipeline)
     for step in job.pipeline.states():
-        with failures.kept():
+        with failures.collect():
             _advance(job, step, results, on_fenced)
     if batch_id is not None:
         for sentence in job.database.transact(lambda c: recovery.waits_for(c, batch_id)):
@@ -76,13 +76,13 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
     late = job.database.transact(lambda c: checkpoints.unpublished(c, job.pipeline.name, sinks))
     for batch_id in late:
-        with failures.kept():
+        with failures.collect():
             try:
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)
             except NotReadyError as exc:  # another process is publishing it
                 _log.info("%s", exc)
-    for one in job.pipeline.states():
-        state_runs.acknowledge(job.database, job.pipeline, one)
+    for state in job.pipeline.states():
+        state_runs.acknowledge(job.database, job.pipeline, state)
     return failures
 
 
@@ -90,10 +90,10 @@ def _next_state(job: "Job", step: StateStep) -> StateRun | None:
     """A run for the batch whose turn it is; None if none is due, or another driver stays at it."""
     deadline = time.monotonic() + STATE_WAIT_SECONDS
     while True:
-        found = state_runs.open_next(job.database, job.pipeline, step, Attempt())
-        if not isinstance(found, HeldByAnotherDriver):
-            return found
+        run = state_runs.open_next(job.database, job.pipeline, step, Attempt())
+        if not isinstance(run, HeldByAnotherDriver):
+            return run
         if time.monotonic() > deadline:
-            _log.warning("%s is left to the driver that is at it: %s", step.name, found)
+            _log.warning("%s is left to the driver that is at it: %s", step.name, run)
             return None
         time.sleep(STATE_POLL_SECONDS)

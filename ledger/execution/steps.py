@@ -29,7 +29,7 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
 from ledger.pipeline.steps import Step
-from ledger.spark.failures import recorded, redacted, told, translated
+from ledger.spark.failures import error_text, recorded, redacted, translated
 from ledger.spark.tasks import Tasks, watching
 from ledger.storage.folders import private_output
 
@@ -81,7 +81,7 @@ def _publish(job: "Job", batch_id: int, sink: str) -> None:
         publish(job.database, job.settings, job.pipeline, batch_id, [sink])
     except Exception as exc:
         failure = redacted(exc) if job.pipeline.redact else exc
-        _log.warning("sink %r is not published yet: %s", sink, told(failure))
+        _log.warning("sink %r is not published yet: %s", sink, error_text(failure))
 
 
 def run_steps(
@@ -101,7 +101,7 @@ def run_steps(
         if step.name in done and done.issuperset(step.inputs):
             _log.info("batch %s: %s is committed and does not run again", batch_id, step.name)
             continue
-        done.discard(step.name)  # whatever reads it runs again, too
+        done.discard(step.name)  # what reads it reruns, too
         on_step(step.name, None)
         results.append(run_step(job, batch_id, step.name, trying, on_fenced))
         on_step(step.name, results[-1])
@@ -119,15 +119,16 @@ def living(
     those ``beside`` it, which write in the same block.
     """
     runs = [run, *beside]
-    hides = any(_hides(job, one.step) for one in runs)  # known now: Spark may be gone later
+    # Decided now: Spark may be gone later.
+    hides = any(_hides(job, step_run.step) for step_run in runs)
     with ExitStack() as stack:
         stack.enter_context(about(**keys_of(run)))
         stack.enter_context(heartbeat(job.database, run.run_id, on_fenced or cancelling(job)))
-        for one in runs:
-            stack.enter_context(private_output(job.folder(one)))
+        for step_run in runs:
+            stack.enter_context(private_output(job.folder(step_run)))
         try:
-            for one in runs:
-                note_folder(job.database, one, job.written_to(one))
+            for step_run in runs:
+                note_folder(job.database, step_run, job.written_to(step_run))
             reached("run opened", run.step)
             stack.enter_context(watching(job.spark, partial(_tell, run)))
             yield
@@ -135,8 +136,8 @@ def living(
             failure = redacted(exc) if hides and isinstance(exc, Exception) else exc
             if not isinstance(exc, FencedError):
                 failure.add_note(note_on(run))
-            for one in runs:
-                end(job, one, failure)
+            for step_run in runs:
+                end(job, step_run, failure)
             if failure is exc:
                 raise
             raise failure from None
@@ -172,7 +173,7 @@ def keys_of(run: OpenedRun) -> dict[str, Any]:
 
 def note_on(run: OpenedRun) -> str:
     """How to go on once a run has failed."""
-    settled = run.status is BatchStatus.SETTLED  # whoever asked for that has not named the step
+    settled = run.status is BatchStatus.SETTLED  # its caller has not named the step
     what = f"That was step {run.step!r} of batch {run.batch.batch_id}. " if settled else ""
     return what + sentences(resume(run.batch, run.step))
 
@@ -199,7 +200,7 @@ def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
             interrupt(job.database, run, recorded(exc))
         else:
             fail(job.database, run, recorded(exc))
-    except Exception as second:  # it hides the first from nobody
+    except Exception as second:  # the first is raised all the same
         _log.warning(
-            "run %s could not be ended, its lease will lapse: %s", run.run_id, told(second)
+            "run %s could not be ended, its lease will lapse: %s", run.run_id, error_text(second)
         )

@@ -1,1 +1,1 @@
-"""What a user declares: a pipeline, its steps, and what its functions can say."""
+"""What a user declares: a pipeline, its steps, and what its functions can return."""

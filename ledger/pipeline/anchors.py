@@ -21,8 +21,8 @@ def merge_anchors(*anchors: "Column | str") -> "Column":
 
     if not anchors:
         raise TypeError("merge_anchors(): expected the anchors to merge, found none")
-    given = [F.col(anchor) if isinstance(anchor, str) else anchor for anchor in anchors]
-    return F.concat(*(F.coalesce(one, F.array()) for one in given)).alias(_NAME)
+    columns = [F.col(anchor) if isinstance(anchor, str) else anchor for anchor in anchors]
+    return F.concat(*(F.coalesce(column, F.array()) for column in columns)).alias(_NAME)
 
 
 def collect_anchors(anchor: "Column | str" = _NAME) -> "Column":

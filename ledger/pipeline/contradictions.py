@@ -82,8 +82,8 @@ def _missing_unit_column(graph: Any, step: SourceStep) -> tuple[str, str] | None
 
 
 def _mixed_sources(graph: Any, step: Step) -> tuple[str, str] | None:
-    """What is replayed by unit cannot be told from what is replayed record by record, once they are
-    one frame.
+    """What is replayed by unit cannot be distinguished from what is replayed record by record,
+    once they are one frame.
     """
     sources = sorted(graph.sources(step.name))
     alone = [source for source in sources if not graph.in_units(source)]
@@ -93,7 +93,7 @@ def _mixed_sources(graph: Any, step: Step) -> tuple[str, str] | None:
 
 
 def _claiming(graph: Any, step: SinkStep) -> str | None:
-    """A table cannot tell families that read by claim apart."""
+    """A table cannot distinguish families that read by claim."""
     if not step.sink.replaces_intervals:
         return None
     sources = map(graph.step, sorted(graph.sources(step.name)))

@@ -51,8 +51,8 @@ class Graph:
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless the steps can give the guarantee: exactly once, every sink
-        tells the rows of acked records from others; at least once, no combine or state counts rows
-        that replays of units deliver again.
+        distinguishes rows of acked records; at least once, no combine or state counts rows that
+        replays of units deliver again.
         """
         self._check_names()
         once = guarantee is Guarantee.EXACTLY_ONCE
@@ -132,17 +132,17 @@ class Graph:
 
     def _derived(self, derive: Callable[[Step, list[Any]], Any]) -> dict[str, Any]:
         """What follows for every step from what follows for its inputs."""
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
 
         def visit(name: str) -> Any:
-            if name not in found:
+            if name not in results:
                 step = self.step(name)
-                found[name] = derive(step, [visit(before) for before in step.inputs])
-            return found[name]
+                results[name] = derive(step, [visit(before) for before in step.inputs])
+            return results[name]
 
         for name in self.steps:
             visit(name)
-        return found
+        return results
 
     def _check_names(self) -> None:
         if not self.steps:
@@ -163,16 +163,16 @@ class Graph:
                 f"{step.kind} {step.name!r} reads {name!r}, a reference: references are not "
                 "tracked; declare it as a source, or take it as a keyword-only parameter"
             )
-        found = self.steps.get(name)
-        if found is None:
+        upstream = self.steps.get(name)
+        if upstream is None:
             raise DeclarationError(
                 f"{step.kind} {step.name!r} reads {name!r}, which is not declared"
                 f"{suggestion(name, self.steps)}"
             )
-        if found.is_published:
+        if upstream.is_published:
             raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
-        if found.ends_tracking and not step.is_published:
+        if upstream.ends_tracking and not step.is_published:
             raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {name!r}, {found.in_words}, which runs once the"
-                f" batch is settled: only sinks may read it. Do the rest in {name!r} itself"
+                f"{step.kind} {step.name!r} reads {name!r}, {upstream.in_words}, which runs once"
+                f" the batch is settled: only sinks may read it. Do the rest in {name!r} itself"
             )

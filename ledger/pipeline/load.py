@@ -47,14 +47,14 @@ def _make_importable(folder: str) -> None:
     name."""
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if folder not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
+    folders = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder not in folders:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *folders])
 
 
 def target_of(pipeline: Pipeline) -> str | None:
     """MODULE:NAME under which a pipeline was loaded, or can be; None if it is no global of its
-    module, or nobody else can import that.
+    module, or no other process can import that.
     """
     if pipeline in _LOADED:
         return _LOADED[pipeline]

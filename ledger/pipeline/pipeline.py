@@ -62,7 +62,7 @@ class Pipeline:
       room for its own waits (None: no limit).
     - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
     - ``redact``: columns of the sources that are masked wherever failed records are kept or shown.
-    - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: for good).
+    - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: permanently).
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -131,7 +131,7 @@ class Pipeline:
         ``ackledger replay --from-source`` finds a record by them in a corrected file.
 
         ``track``: a SQL predicate over its columns, for example ``"cents > 0"``. Records for
-        which it is false are not tracked: nobody notices if they are lost. Null counts as true.
+        which it is false are not tracked: no check notices if they are lost. Null counts as true.
 
         ``on_ack``, ``on_fail``: called once the batch is settled, with its number and a frame of
         the records that were acked, or failed: ``message_id`` and ``record``, a struct of the
@@ -143,13 +143,13 @@ class Pipeline:
     def reference(self, name: str, source: AnySource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
         self._free(checked_name("reference", name))
-        found = source_of(f"reference {name!r} of {self.name!r}", source)
-        if found.incremental:
+        side_input = source_of(f"reference {name!r} of {self.name!r}", source)
+        if side_input.incremental:
             raise DeclarationError(
                 f"reference {name!r} of {self.name!r}: expected a FileSource that is not"
                 f" incremental, or another source that every batch reads whole, found {source!r}"
             )
-        self._references[name] = found
+        self._references[name] = side_input
         self._graph = None
 
     def stage(
@@ -346,11 +346,11 @@ class Pipeline:
         """A copy that has these steps instead of its own, and these references (None: its own).
         For tests and measurements, which replace some of ``graph.steps``, or leave some out.
         """
-        made = copy(self)
-        made._steps = {step.name: step for step in steps}
-        made._references = dict(self._references if references is None else references)
-        made._graph = None
-        return made
+        clone = copy(self)
+        clone._steps = {step.name: step for step in steps}
+        clone._references = dict(self._references if references is None else references)
+        clone._graph = None
+        return clone
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""

@@ -25,18 +25,18 @@ def named_columns(pipeline: str, redact: str | Sequence[str]) -> tuple[str, ...]
 def check_redacted(pipeline: str, redact: Iterable[str], sources: Iterable[SourceStep]) -> None:
     """As ``check_known``, unless a schema is a text that only Spark can read: then the sources'
     runs look."""
-    found = [columns(step.source.schema) for step in sources]
-    if None not in found:
-        check_known(pipeline, redact, {name for one in found for name in one or ()})
+    schemas = [columns(step.source.schema) for step in sources]
+    if None not in schemas:
+        check_known(pipeline, redact, {name for schema in schemas for name in schema or ()})
 
 
-def check_known(pipeline: str, redact: Iterable[str], known: Collection[str]) -> None:
+def check_known(pipeline: str, redact: Iterable[str], names: Collection[str]) -> None:
     """Raise DeclarationError unless each redacted column is among those of the sources: a name
     that is misspelt would leave a column as it is.
     """
     for name in redact:
-        if name.lower() not in {one.lower() for one in known}:
+        if name.lower() not in {column.lower() for column in names}:
             raise DeclarationError(
                 f"pipeline {pipeline!r} redacts {name!r}, a column of none of its sources"
-                f"{suggestion(name, known)}"
+                f"{suggestion(name, names)}"
             )

@@ -24,7 +24,7 @@ class Delivery:
     step run that staged the rows; a later run of the same batch has a greater one.
     ``interval_start``, ``original_id``: which of two families is the newer; with ``interval_end``:
     which replace each other. ``folder``: where the files were staged; ``files``: those that count.
-    ``replaces``: batches whose rows are removed in the moment these are published.
+    ``replaces``: batches whose rows are removed when these are published.
     """
 
     sink: str
@@ -73,7 +73,7 @@ class Rule:
 
 
 class Publisher(Protocol):
-    """What writes to one sink: staged files become visible to readers in one moment, once."""
+    """What writes to one sink: staged files become visible to readers atomically, once."""
 
     @property
     def keeps_tracking(self) -> bool:
@@ -89,7 +89,7 @@ class Publisher(Protocol):
     def check(self, schema: "pa.Schema", *, by_row: bool = False) -> None:
         """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the
         sink. Asked before anything is staged; it changes nothing that readers see. ``by_row``:
-        ``rules`` and ``refused`` are asked later, so what only some rows may break is left to
+        ``rules`` and ``refused`` are asked later, so what only some rows may break is for
         them."""
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
@@ -102,11 +102,11 @@ class Publisher(Protocol):
         changes nothing."""
 
     def staging(self, batch_id: int, version: int) -> str:
-        """The folder, absolute or a URL, in which a run stages its files: nobody else ever does.
+        """The folder, absolute or a URL, in which a run stages its files: no other run does.
         Its name ends in the version."""
 
     def publish(self, delivery: Delivery) -> None:
-        """Publish the delivery in one moment, and remove what it replaces in the same one.
+        """Publish the delivery and remove what it replaces, atomically.
 
         A no-op if the sink's own record has this version of the batch. An older version is
         replaced. Raises FencedError where a newer one is published, unless the place keeps no

@@ -82,7 +82,7 @@ class Offer(Protocol):
         """What a batch claims, at most ``room`` records, or the least that can be taken.
 
         Called in the transaction that opens the batch, which locks the pipeline: what other batches
-        have claimed is final here, and nobody else claims at the same time.
+        have claimed is final here, and no other batch claims at the same time.
         """
 
 
@@ -106,8 +106,8 @@ class SourceReader(Protocol):
         """
 
     def by_file(self, stored: "DataFrame") -> bool:
-        """Whether ``stored``, which ``records`` just gave, is to be read again another way: how
-        it was cut into records turned out to be wrong."""
+        """Whether ``stored``, which ``records`` just gave, must be reread another way: its cut into
+        records was wrong."""
         return False
 
     def repeated_headers(self) -> "DataFrame | None":
@@ -117,7 +117,7 @@ class SourceReader(Protocol):
     def check_read(self, source: str, rows: int, stored: "Callable[[], DataFrame]") -> None:
         """Raise InputError unless the ``rows`` records of ``records``, as they are ``stored``, are
         all that it is known to have. ``source``: its name. Called after each snapshot."""
-        return  # nothing says how many there are
+        return  # their number is not known
 
     def failure(self, exc: BaseException) -> LedgerError | None:
         """The source's own failure, if that is why Spark failed; None: it is not the source's."""
@@ -136,7 +136,7 @@ class Source(Protocol):
     words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
     reads its interval, which no other batch reads. ``layout``: what the ledger keeps to find the
     raw text of a record in its file. ``hooks``: the user's object that keeps the position.
-    ``not_reread``: why single records cannot be read again by key; None: they can.
+    ``not_reread``: why single records cannot be reread by key; None: they can.
     """
 
     schema: "StructType | str"
@@ -168,7 +168,7 @@ class Source(Protocol):
         """The most records that the interval may hold, counted no further than beyond
         ``scope.most``; asked only with ``max_pending``, and not of incremental sources.
 
-        None: nobody knows before they are read.
+        None: not known before they are read.
         """
         return None
 
@@ -188,8 +188,9 @@ class Source(Protocol):
 
 def raised_by_task(exc: BaseException) -> LedgerError | None:
     """The InputError or UnavailableError that a task raised; None for any other failure."""
-    for name, said in _RAISED.findall(str(exc)):
+    for name, message in _RAISED.findall(str(exc)):
         if name in ("InputError", "UnavailableError"):
             kind: type[LedgerError] = getattr(errors, name)
-            return kind(said.strip(), quotes=[said.strip()])  # Java does not tell what it quotes
+            # Java does not mark what it quotes.
+            return kind(message.strip(), quotes=[message.strip()])
     return None

@@ -15,8 +15,8 @@ from ledger.store.queries import claims as queries
 
 @dataclass(frozen=True)
 class NewFiles:
-    """Files that nobody had claimed, the oldest first, each with the most records that it may hold
-    (None: not counted)."""
+    """Files that no batch had claimed, the oldest first, each with the most records that it may
+    hold (None: not counted)."""
 
     pipeline: str
     source: str
@@ -85,9 +85,9 @@ def new_files(scope: Scope, path: str, count: Callable[[FoundFile], int]) -> New
 
     ``count``: the most records that a file may hold; asked where a batch has a limit.
     """
-    found = listing.list_files(path)
+    files = listing.list_files(path)
     unknown = scope.database.transact(
-        partial(_unclaimed, pipeline=scope.pipeline, source=scope.source, files=found)
+        partial(_unclaimed, pipeline=scope.pipeline, source=scope.source, files=files)
     )
     new = listing.with_digests(unknown)
     return NewFiles(scope.pipeline, scope.source, _counted(new, count, scope.most))
@@ -106,10 +106,10 @@ def _unclaimed(
     connection: Connection, pipeline: str, source: str, files: Sequence[FoundFile]
 ) -> list[FoundFile]:
     """The files that no batch has claimed as they are now, the oldest first."""
-    known = queries.claimed_files(connection, pipeline, source, [file.path for file in files])
-    seen = {(row.path, row.bytes, row.modified_at) for row in known}
+    claimed = queries.claimed_files(connection, pipeline, source, [file.path for file in files])
+    seen = {(row.path, row.bytes, row.modified_at) for row in claimed}
     newest = {
-        row.path: row.digest for row in known
+        row.path: row.digest for row in claimed
     }  # content that comes back is new, touched or not
     new = [
         file

@@ -11,8 +11,8 @@ from typing import Any
 
 from ledger.errors import InputError
 
-SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
-# What reading a file raises that is damaged, gone, or not what its name says.
+SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
+# What reading raises for a file that is damaged, gone, or not what its name claims.
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 _CHUNK = 1 << 20
 # What Spark would take for text, or not decompress: by name, as it chooses how to read.
@@ -38,9 +38,9 @@ def list_files(pattern: str) -> list[FoundFile]:
     import fsspec
 
     fs, path = fsspec.core.url_to_fs(pattern)
-    found = fs.glob(path, detail=True)
+    infos = fs.glob(path, detail=True)
     shown = []
-    for name, info in sorted(found.items()):
+    for name, info in sorted(infos.items()):
         if info["type"] == "file" and not name.rsplit("/", 1)[-1].startswith((".", "_")):
             full = fs.unstrip_protocol(name) if "://" in pattern else name
             _require_readable(full)
@@ -89,10 +89,10 @@ def require_unchanged(source: str, files: Iterable[FoundFile]) -> None:
 def _require_unchanged(source: str, file: FoundFile) -> None:
     now = look_at(file.path)
     if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
-        found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
+        state = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
         raise InputError(
             f"source {source!r}: {file.path} had {file.bytes} bytes of {file.modified_at} when it"
-            f" was listed, {found}. Files must appear whole: write them under another name and"
+            f" was listed, {state}. Files must appear whole: write them under another name and"
             " rename them. An incremental source gives its claims back once the batch is"
             " abandoned: clear its run then; of any other run the step again"
         )
@@ -136,8 +136,8 @@ def _modified(fs: Any, name: str, info: dict[str, Any]) -> datetime:
             moment = 0.0
     if isinstance(moment, int | float):
         moment = datetime.fromtimestamp(moment, UTC)
-    made: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return made
+    modified_at: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return modified_at
 
 
 def _with_digest(file: FoundFile) -> FoundFile:

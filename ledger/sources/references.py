@@ -18,7 +18,7 @@ def read_reference(
     spark: SparkSession, settings: Settings, batch: "Batch", name: str, source: Source
 ) -> DataFrame:
     """A side input; a record of it that does not parse fails the stage that reads it, without its
-    text: whoever reads the ledger sees the failure."""
+    text: every reader of the ledger sees the failure."""
     interval = Interval(batch.interval_start, batch.interval_end, batch.params)
     reader = source.reader(spark)
     records = reader.records(Claimed(name, source.path(settings, interval)))

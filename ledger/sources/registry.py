@@ -33,27 +33,28 @@ def register(declared: Declared, kind: Callable[[Any], Source] | None = None) ->
     return declared
 
 
-def source_of(what: str, given: object) -> Source:
+def source_of(what: str, declaration: object) -> Source:
     """The source that was declared. ``what``: what declares it, for messages.
 
     Raises DeclarationError unless its class is registered and it has a schema, of types that are
     known.
     """
-    kind = next((_KINDS[one] for one in type(given).__mro__ if one in _KINDS), None)
+    kind = next((_KINDS[cls] for cls in type(declaration).__mro__ if cls in _KINDS), None)
     if kind is None:
-        known = ", ".join(sorted(one.__name__ for one in _KINDS if one is not StatefulSource))
+        names = ", ".join(sorted(cls.__name__ for cls in _KINDS if cls is not StatefulSource))
         raise DeclarationError(
-            f"{what}: expected {known} or an object of a subclass of StatefulSource, found "
-            f"{given!r}. A class of your own is registered with ledger.sources.registry.register"
+            f"{what}: expected {names} or an object of a subclass of StatefulSource, found "
+            f"{declaration!r}. A class of your own is registered with "
+            "ledger.sources.registry.register"
         )
-    schema = getattr(given, "schema", None)
+    schema = getattr(declaration, "schema", None)
     if not schema:
         raise DeclarationError(
-            f"{what}: expected an attribute schema of {type(given).__qualname__}, a StructType or "
-            "a DDL string: the columns of its records"
+            f"{what}: expected an attribute schema of {type(declaration).__qualname__}, a"
+            " StructType or a DDL string: the columns of its records"
         )
     check_types(what, schema)
-    return kind(given)
+    return kind(declaration)
 
 
 def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> Mapping[int, int]:
@@ -61,11 +62,11 @@ def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> 
     the ``layout`` of its source; see ``Source.lines_of``.
     """
     kinds = [
-        one for pair in _KINDS.items() for one in pair if Source in getattr(one, "__mro__", ())
+        kind for pair in _KINDS.items() for kind in pair if Source in getattr(kind, "__mro__", ())
     ]
     asked = (cast(type[Source], kind).lines_of(path, sought, layout) for kind in kinds)
     return next(filter(None, asked), {})
 
 
-def _itself(given: Source) -> Source:
-    return given
+def _itself(source: Source) -> Source:
+    return source

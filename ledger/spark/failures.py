@@ -1,9 +1,9 @@
 """Errors of Spark, of files and of users' own code as the ledger's: one line with what, where and
 what to do.
 
-A failure of an executor arrives as the text of a Java exception, in which lies the one that says
-what happened: the worker's own traceback, the file that could not be read, or Spark's error
-condition. Nothing here imports Spark: what is looked at is text.
+A failure of an executor arrives as the text of a Java exception, which contains the cause: the
+worker's own traceback, the file that could not be read, or Spark's error condition. Nothing here
+imports Spark: what is looked at is text.
 """
 
 import re
@@ -31,7 +31,7 @@ from ledger.storage.folders import FULL, no_space, not_made
 
 _LONGEST = 500  # characters of what others said that are repeated
 _PACKAGE = f"{Path(__file__).parents[1]}/"
-# Code that is nobody's own: its frames do not say where a user has to look.
+# Code of libraries: its frames do not show where a user has to look.
 _FOREIGN = re.compile(
     r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|pandas|numpy|sqlalchemy|psycopg2|deltalake|fsspec|"
     r"airflow|pydantic\w*|typer|click|rich|alembic)[/.]|/pyspark\.zip/|/py4j[^/]*\.zip/|"
@@ -50,7 +50,7 @@ _UNREADABLE = (
     "CANNOT_READ_FILE",
     "not a gzip file",
 )
-# What the system says, and not words that anybody's error may have.
+# Messages of the system, and not words that any error may have.
 _FULL = re.compile(
     r"(?i:no space left on device)|Disk quota exceeded|\[Errno 27\]|\(os error 27\)|"
     r"\b(?:IO|FileSystem)Exception: (?:/.+: )?File too large$",
@@ -58,10 +58,10 @@ _FULL = re.compile(
 )
 _UNMADE = re.compile(r"Mkdirs failed to create (\S+)")
 _WRITTEN = re.compile(r"while writing rows to ([^\s]+?)\.?(?:\s|$)")
-# Conditions that only say that a task failed, and not why.
+# Conditions that only report that a task failed, and not why.
 _WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
 _MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|^(?:\w+\.)*\w*MemoryError\b", re.MULTILINE)
-# How Spark says that it is stopping, and a Connect server that it has lost the session.
+# How Spark reports that it is stopping, and a Connect server that it has lost the session.
 _STOPPING = (
     "SparkContext was shut down",
     "stopped SparkContext",
@@ -91,26 +91,28 @@ def translated(exc: BaseException) -> LedgerError:
     if isinstance(exc, LedgerError):
         return exc
     for find in (_spark_gone, _setting, _of_a_task, _full_disk, read_failure, _out_of_memory):
-        found = find(exc)
-        if found is not None:
-            return found
+        error = find(exc)
+        if error is not None:
+            return error
     text = str(exc)
-    where, said = _worker_failure(text) or (_place(exc), None)
-    if said is None:
+    where, message = _worker_failure(text) or (_place(exc), None)
+    if message is None:
         words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
-        said = _condition(text) or f"{type(exc).__name__}: {words}"
+        message = _condition(text) or f"{type(exc).__name__}: {words}"
     if where is None and not _is_sparks(exc):
         return LedgerError(
-            f"unexpected {said}. With --verbose the traceback is printed: please report it",
-            quotes=[said],
+            f"unexpected {message}. With --verbose the traceback is printed: please report it",
+            quotes=[message],
         )
-    return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST], quotes=[said])
+    return StageError(
+        f"{message}{f' ({where})' if where else ''}"[: 2 * _LONGEST], quotes=[message]
+    )
 
 
 def _of_a_task(exc: BaseException) -> LedgerError | None:
     """An error of ours that a task raised: it knows best."""
-    where, said = _worker_failure(str(exc)) or (None, "")
-    own = _OWN.fullmatch(said)
+    where, message = _worker_failure(str(exc)) or (None, "")
+    own = _OWN.fullmatch(message)
     if own is None or where is not None:
         return None
     kind: type[LedgerError] = getattr(errors, own[1])
@@ -126,18 +128,18 @@ def is_spark_gone(exc: BaseException) -> bool:
 
 
 def _spark_gone(exc: BaseException) -> UnavailableError | None:
-    said = next(filter(None, map(_last_words, _chain(exc))), None)
-    if said is None:
+    message = next(filter(None, map(_last_words, _chain(exc))), None)
+    if message is None:
         return None
     return UnavailableError(
-        f"Spark does not answer any more ({said}): its JVM, or its Spark Connect server, was"
+        f"Spark does not answer any more ({message}): its JVM, or its Spark Connect server, was"
         " stopped or died. If nobody stopped it, see whether it ran out of memory, then run this"
         " again"
     )
 
 
 def _last_words(exc: BaseException) -> str | None:
-    """What an exception says that is raised because Spark has ended; None for any other."""
+    """The text of an exception raised because Spark has ended; None for any other."""
     name = type(exc).__name__
     if not _is_sparks(exc):
         return f"{name}: {exc}" if isinstance(exc, ConnectionError) and _is_py4js(exc) else None
@@ -157,22 +159,22 @@ def _last_words(exc: BaseException) -> str | None:
 
 def _is_py4js(exc: BaseException) -> bool:
     """Whether it was raised in the code of py4j, which lets errors of its sockets pass."""
-    found = traceback.extract_tb(exc.__traceback__)
-    return any("/py4j/" in frame.filename for frame in found)
+    frames = traceback.extract_tb(exc.__traceback__)
+    return any("/py4j/" in frame.filename for frame in frames)
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
     """An exception, and those that it was raised from."""
     seen: set[int] = set()
-    one: BaseException | None = exc
-    while one is not None and id(one) not in seen:
-        yield one
-        seen.add(id(one))
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    error: BaseException | None = exc
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def one_line(exc: BaseException) -> str:
-    """What the ledger says of it, whatever others have put into it, in one line."""
+    """The ledger's text of it, in one line, whatever others have put into it."""
     return _in_one_line(str(translated(exc)))
 
 
@@ -187,9 +189,9 @@ def recorded(exc: BaseException) -> str:
     """
     if not isinstance(exc, Exception):  # it was interrupted
         return type(exc).__name__
-    known = translated(exc)
-    told = one_line(known) if known is exc or not _may_quote(exc) else _named(exc)
-    return f"{type(known).__name__}: {told}"
+    error = translated(exc)
+    text = one_line(error) if error is exc or not _may_quote(exc) else _named(exc)
+    return f"{type(error).__name__}: {text}"
 
 
 def _may_quote(exc: Exception) -> bool:
@@ -219,8 +221,8 @@ def redacted(exc: Exception) -> LedgerError:
 
 
 def failures_of(pipeline: Pipeline) -> Failures:
-    """Keeps failures of works for a pipeline, told as it lets them be."""
-    return Failures(told, redacted) if pipeline.redact else Failures(told)
+    """Keeps failures of works for a pipeline, reported as its redaction allows."""
+    return Failures(error_text, redacted) if pipeline.redact else Failures(error_text)
 
 
 def _named(exc: Exception) -> str:
@@ -234,21 +236,21 @@ def _name(exc: Exception) -> str:
     text = str(exc)
     leading, worker = _LEADING.match(text), _worker_failure(text)
     raised = [(type(exc).__name__, leading[1] if leading else ""), *_RAISED.findall(text)]
-    name, condition = next((one for one in raised[::-1] if one[1] not in _WRAPPERS), raised[0])
+    name, condition = next((pair for pair in raised[::-1] if pair[1] not in _WRAPPERS), raised[0])
     if worker is not None:
         name, condition = re.split(r"[^\w.]", worker[1])[0], ""
-    told = f"{name} [{condition}]" if condition else name
+    summary = f"{name} [{condition}]" if condition else name
     path = _PATH.search(text) if read_failure(exc) else None
     if path:
-        told += " of " + path[1].rstrip(".,")
+        summary += " of " + path[1].rstrip(".,")
     where = _place(exc) or (None if _is_sparks(exc) else _innermost(exc))
     if where:
-        told += f" ({where})"
-    return told
+        summary += f" ({where})"
+    return summary
 
 
 def _innermost(exc: Exception) -> str | None:
-    """Where it was raised, in whoever's code."""
+    """Where it was raised, in anyone's code."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else None
 
@@ -261,7 +263,7 @@ def noted(exc: BaseException) -> str:
     return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
 
 
-def told(exc: BaseException) -> str:
+def error_text(exc: BaseException) -> str:
     """As ``noted``; before it the traceback, if ``--verbose`` asks for that."""
     trace = "".join(traceback.format_exception(exc)) if verbose() else ""
     return f"{trace}{noted(exc)}"
@@ -277,7 +279,7 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     path = _PATH.search(text)
     lines = [line.strip() for line in text.splitlines() if any(w in line for w in _UNREADABLE)]
     what = path[1].rstrip(".,") if path else lines[0][:_LONGEST]
-    causes = [f"{name}: {said}" for name, said in _CAUSED.findall(text)]
+    causes = [f"{name}: {message}" for name, message in _CAUSED.findall(text)]
     java = causes[-1][:_LONGEST].rstrip(". ") if causes else ""
     cause, quotes = f" ({java})" if java else "", [java if path else what, java]
     if _OF_A_RUN.search(what):
@@ -294,7 +296,7 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
 
 
 def _setting(exc: BaseException) -> ConfigurationError | None:
-    """Of a variable that says what it cannot."""
+    """Of a variable with a value that it cannot have."""
     if not isinstance(exc, ValidationError) or exc.title != "Settings":
         return None
     first = exc.errors()[0]
@@ -323,11 +325,11 @@ def _out_of_memory(exc: BaseException) -> StageError | None:
 
 def _worker_failure(text: str) -> tuple[str | None, str] | None:
     """Where in the user's code, and with what words, the last Python traceback of a text ended."""
-    found = list(_tracebacks(text.splitlines()))
-    if not found:
+    tracebacks = list(_tracebacks(text.splitlines()))
+    if not tracebacks:
         return None
-    frames, said = found[-1]
-    return _own_frame(frames), said[:_LONGEST]
+    frames, message = tracebacks[-1]
+    return _own_frame(frames), message[:_LONGEST]
 
 
 def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[list[tuple[str, int, str]], str]]:
@@ -346,42 +348,46 @@ def _place(exc: BaseException) -> str | None:
     """Where in the user's code an exception of the driver was raised."""
     if isinstance(exc, SyntaxError):
         return f"{exc.filename}:{exc.lineno}"
-    found = traceback.extract_tb(exc.__traceback__)
-    return _own_frame([(one.filename, one.lineno or 0, one.name) for one in found])
+    stack = traceback.extract_tb(exc.__traceback__)
+    return _own_frame([(frame.filename, frame.lineno or 0, frame.name) for frame in stack])
 
 
 def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
     """The innermost frame of code that is neither ours nor a library's; where all of it is
     installed, of the package that was called first.
     """
-    own = [one for one in frames if not one[0].startswith(_PACKAGE) and not _FOREIGN.search(one[0])]
+    own = [
+        frame
+        for frame in frames
+        if not frame[0].startswith(_PACKAGE) and not _FOREIGN.search(frame[0])
+    ]
     if not own:
         return None
     packages = [_INSTALLED.match(path) for path, _, _ in own]
-    first = next((found[1] for found in packages if found), None)
-    chosen = [one for one, found in zip(own, packages, strict=True) if not found] or [
-        one for one, found in zip(own, packages, strict=True) if found and found[1] == first
+    first = next((match[1] for match in packages if match), None)
+    candidates = [frame for frame, match in zip(own, packages, strict=True) if not match] or [
+        frame for frame, match in zip(own, packages, strict=True) if match and match[1] == first
     ]
-    path, line, name = chosen[-1]
+    path, line, name = candidates[-1]
     return f"{path}:{line}, in {name}"
 
 
 def _condition(text: str) -> str | None:
-    """What Spark's innermost error condition says, without its code for SQL."""
-    found = [one for one in _CONDITION.findall(text) if one[0] not in _WRAPPERS]
-    if not found:
+    """The text of Spark's innermost error condition, without its code for SQL."""
+    conditions = [pair for pair in _CONDITION.findall(text) if pair[0] not in _WRAPPERS]
+    if not conditions:
         causes = _CAUSED.findall(text)
         return ": ".join(causes[-1])[:_LONGEST] if causes else None
-    name, said = found[-1]
-    said = re.sub(r"\s*SQLSTATE: \w+.*$", "", said).strip()[:_LONGEST]
-    return said if name == _AUTHORS else f"[{name}] {said}"
+    name, message = conditions[-1]
+    message = re.sub(r"\s*SQLSTATE: \w+.*$", "", message).strip()[:_LONGEST]
+    return message if name == _AUTHORS else f"[{name}] {message}"
 
 
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     """The error of a step, of the same class: what failed, with what words, and how to go on."""
-    known = translated(exc)
-    quotes = [_in_one_line(part).rstrip(". ") for part in errors.quoted(known)]
-    return type(known)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
+    error = translated(exc)
+    quotes = [_in_one_line(part).rstrip(". ") for part in errors.quoted(error)]
+    return type(error)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
 
 
 def _is_sparks(exc: BaseException) -> bool:

@@ -47,7 +47,7 @@ FEW_ROWS = 100_000  # deltas that are posted with the commit: no connection but 
 # a stage, eight to a root, have 320 MiB, and lie in 10 MB of files.
 DRIVER_BYTES = 1 << 29
 
-# What a task runs in an executor: it folds and posts deltas, and tells what it has posted.
+# What a task runs in an executor: it folds and posts deltas, and returns what it has posted.
 PostingTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -81,7 +81,7 @@ class Job:
     on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
     def folder(self, run: OpenedRun) -> str:
-        """Where a run writes: nobody else ever does."""
+        """Where a run writes: no other run ever does."""
         return (
             f"{self.settings.storage_root()}/{self.pipeline.name}/{run.step}"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
@@ -94,7 +94,7 @@ class Job:
         if not self.pipeline.step(run.step).is_published:
             return self.folder(run)
         step = self.pipeline.sink_named(run.step)
-        declared = next(one for one in run.batch.topology if one["name"] == run.step)
+        declared = next(entry for entry in run.batch.topology if entry["name"] == run.step)
         if step.sink.in_place and not declared.get("in_place"):
             return None
         return self.publisher(step).staging(run.batch.batch_id, run.run_id)
@@ -105,9 +105,9 @@ class Job:
 
     def manifest(self, run_id: int) -> Manifest:
         """The files of a committed run. Raises LostFileError unless all are there."""
-        found = Manifest(self.database.transact(lambda c: runs.files(c, run_id)))
-        check_files(found)
-        return found
+        manifest = Manifest(self.database.transact(lambda c: runs.files(c, run_id)))
+        check_files(manifest)
+        return manifest
 
 
 def write_files(
@@ -227,10 +227,10 @@ def _non_null(frame: DataFrame, column: str) -> Column:
     return F.count(F.col(column) if column in frame.columns else F.lit(None))
 
 
-def require_equal(what: str, wrote: object, found: object) -> None:
-    """Raise IntegrityError unless what was written is what is found."""
-    if wrote != found:
+def require_equal(what: str, wrote: object, actual: object) -> None:
+    """Raise IntegrityError unless what was written is what is there."""
+    if wrote != actual:
         raise IntegrityError(
-            f"{what}: wrote {wrote}, found {found}. A file was lost or changed under the run: run"
+            f"{what}: wrote {wrote}, found {actual}. A file was lost or changed under the run: run"
             " the step again"
         )

@@ -1,4 +1,4 @@
-"""Keeps the JVM's own warnings from the terminal of whoever runs a command."""
+"""Keeps the JVM's own warnings from the terminal of a command's user."""
 
 import os
 import threading

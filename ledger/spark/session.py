@@ -33,7 +33,7 @@ REQUIRED = {
 }
 
 
-# Status codes with which a server refuses who asks, or what is asked, for good.
+# Status codes with which a server refuses a client, or its request, permanently.
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT")
 # Whether each column expression notes where in Python it was made.
 _TRACE_COLUMNS = "spark.python.sql.dataFrameDebugging.enabled"
@@ -42,7 +42,7 @@ _TRACE_COLUMNS = "spark.python.sql.dataFrameDebugging.enabled"
 def build_session(
     app_name: str, master: str | None = None, *, silent: bool = False
 ) -> SparkSession:
-    """The running session, or a new one on ``master`` (default: as spark-submit says), which may be
+    """The running session, or a new one on ``master`` (default: as of spark-submit), which may be
     a Spark Connect server: ``sc://host:port``. ``silent``: a new one, unless it is a server's, logs
     nothing: of a task that fails it would log the words, and these may quote a record.
 
@@ -76,13 +76,13 @@ def _connected(app_name: str, remote: str) -> SparkSession:
 
 
 def _no_session(remote: str, exc: PySparkException) -> LedgerError:
-    """Permanent is what the server, or its client, says of who asks and how; the rest may pass."""
+    """A refusal of the client, or of its request, is permanent; other errors may pass."""
     status = getattr(exc, "getGrpcStatusCode", lambda: None)()  # of errors that come from a server
-    said = one_line(exc).rstrip(". ")
+    message = one_line(exc).rstrip(". ")
     if isinstance(exc, ValueError) or getattr(status, "name", None) in _REFUSALS:
-        return ConfigurationError(f"Spark Connect server {remote} refused a session: {said}")
+        return ConfigurationError(f"Spark Connect server {remote} refused a session: {message}")
     return UnavailableError(
-        f"Spark Connect server {remote} gave no session: {said}. Check that it is well, then run"
+        f"Spark Connect server {remote} gave no session: {message}. Check that it is well, then run"
         " this again"
     )
 
@@ -128,8 +128,8 @@ def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[Non
 
 
 def _keep_quiet() -> None:
-    """Spark's Python writes each error to the terminal as JSON with its Java stack; whoever raises
-    it says what it is."""
+    """Spark's Python writes each error to the terminal as JSON with its Java stack; its caller
+    reports it."""
     if not verbose():
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)

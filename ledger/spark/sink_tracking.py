@@ -74,9 +74,9 @@ class UntrackedSink:
 
 class AcksRows:
     """Of a tracked sink. Where it took each row of the input once, to write or to drop it, which is
-    proved by number and XOR of their edges, the input's own files say what is acked. Otherwise the
+    proved by number and XOR of their edges, the input's own files show what is acked. Otherwise the
     rows are read once more as the sink reads them. These have to be the rows that it took: a
-    reading by itself does not say what the writer got.
+    reading by itself does not show what the writer got.
     """
 
     def __init__(self, job: Job, run: OpenedRun) -> None:

@@ -110,7 +110,7 @@ def counting(session: Any) -> Iterator[TaskCount]:
 def watching(
     session: Any, tell: Callable[[Tasks, float], None], every: float = MINUTE
 ) -> Iterator[Callable[[], None]]:
-    """Tell of the tasks done, and of the seconds, again and again while the block runs. What the
+    """Report the tasks done, and the seconds, repeatedly while the block runs. What the
     block is given restarts both.
     """
     stopped, started = threading.Event(), time.monotonic()

@@ -124,7 +124,7 @@ def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> 
     if run.batch.ackers == 0:
         return UntrackedStage()
     if job.pipeline.graph.tracks(step.name):
-        acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
+        acks = OnRead() if step.acks == "on_read" else OnEmit(emits_one=step.emits == "one")
         return Tracked(job, run, step, acks, rows)
     return (
         LastTracked(job, run)

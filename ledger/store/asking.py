@@ -1,6 +1,6 @@
 """A query that a user writes: one statement, asked by a login that can only read.
 
-docs/decisions/017-one-statement-as-the-reader.md says what stands between a query and the ledger.
+docs/decisions/017-one-statement-as-the-reader.md: what stands between a query and the ledger.
 """
 
 from collections.abc import Iterator
@@ -127,12 +127,12 @@ def _refused(exc: DBAPIError) -> LedgerError:
     if code.startswith(("08", "57")):
         return UnavailableError(f"the session of the query ended: {first_line(exc)}")
     if code == "42P11":
-        said = first_line(exc)
-        if "multi-query" in said:
+        message = first_line(exc)
+        if "multi-query" in message:
             return InputError("expected one query, found several or none: ask them one at a time")
         return InputError(
             "expected a query that returns rows, for example SELECT * FROM batch_status. "
-            f"PostgreSQL: {said}"
+            f"PostgreSQL: {message}"
         )
     return InputError(
         f"PostgreSQL refused the query: {first_line(exc)}. "

@@ -1,4 +1,4 @@
-"""Connections by role, transactions that are asked for again, and what errors of the ledger's
+"""Connections by role, transactions that are retried, and what errors of the ledger's
 database mean.
 """
 
@@ -98,8 +98,8 @@ class Database:
 
     @property
     def _own(self) -> Engine:
-        found = {WRITER: "writer", READER: "reader", PAYLOAD_READER: "payload_reader"}
-        engine: Engine = getattr(self, found[self.role])
+        names = {WRITER: "writer", READER: "reader", PAYLOAD_READER: "payload_reader"}
+        engine: Engine = getattr(self, names[self.role])
         return engine
 
     def _engine(
@@ -107,7 +107,7 @@ class Database:
     ) -> Engine:
         address = url or self.url
         as_role = f"-c role={role} " if role else ""
-        given = (
+        settings = (
             f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES}"
             f" {options}"
         )
@@ -116,7 +116,7 @@ class Database:
             # Who has waited for a lock sees what was committed meanwhile, whatever the server's
             # default is.
             isolation_level="READ COMMITTED",
-            connect_args=arguments(address, options=given),
+            connect_args=arguments(address, options=settings),
             **(pool or {"pool_size": 2, "pool_pre_ping": True}),
         )
 
@@ -125,7 +125,7 @@ class Database:
     ) -> Result:
         """Run ``work`` in one transaction and commit.
 
-        A lost connection runs the whole of it again, up to 6 times in 15 seconds: ``work`` must
+        After a lost connection all of it is retried, up to 6 times in 15 seconds: ``work`` must
         first ask whether it has happened already. Raises UnavailableError when the database
         stays away.
         """
@@ -181,17 +181,18 @@ class Database:
         match report.trouble:
             case Trouble.REFUSED:
                 return ConfigurationError(
-                    f"the ledger database {self.shown} refused the connection: {report.said}. Check"
-                    f" ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles{report.advice}"
+                    f"the ledger database {self.shown} refused the connection: {report.message}."
+                    f" Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's"
+                    f" roles{report.advice}"
                 )
             case Trouble.RIGHTS:
                 advice = f". Grant it the role {WRITER}" if self._lacks_writer() else ""
                 return ConfigurationError(
-                    f"the database user may not do this: {report.said}{advice}"
+                    f"the database user may not do this: {report.message}{advice}"
                 )
             case Trouble.SCHEMA:
                 return ConfigurationError(
-                    f"the ledger's schema in {self.shown} lacks something: {report.said}."
+                    f"the ledger's schema in {self.shown} lacks something: {report.message}."
                     f" {self._way_to_whole_schema()}"
                 )
             case Trouble.LOCKED:
@@ -204,20 +205,20 @@ class Database:
                 )
             case Trouble.STOPPED:
                 return WaitedError(
-                    f"the ledger database {self.shown} stopped a statement: {report.said}. Ask for"
-                    " less at once, or run this again when the server has less to do"
+                    f"the ledger database {self.shown} stopped a statement: {report.message}. Ask"
+                    " for less at once, or run this again when the server has less to do"
                 )
             case Trouble.LOST:
                 return UnavailableError(
-                    f"the ledger database {self.shown} did not answer: {report.said}. Check that"
+                    f"the ledger database {self.shown} did not answer: {report.message}. Check that"
                     " the server runs, then run this again"
                 )
             case Trouble.READ_ONLY:
                 return UnavailableError(
-                    f"the ledger database {self.shown} takes no writes: {report.said}. It may be a"
-                    " standby while its primary changes; then run this again"
+                    f"the ledger database {self.shown} takes no writes: {report.message}. It may be"
+                    " a standby while its primary changes; then run this again"
                 )
-        return LedgerError(f"the ledger database refused a statement: {report.said}")
+        return LedgerError(f"the ledger database refused a statement: {report.message}")
 
     def _lacks_writer(self) -> bool:
         """Whether the URL's own user has not the role that jobs and services work as."""
@@ -245,8 +246,8 @@ class Database:
                 self.__dict__[name].dispose()
 
 
-def _url(setting: str, given: str) -> URL:
-    return addresses.postgresql(addresses.parsed(given, setting), setting)
+def _url(setting: str, address: str) -> URL:
+    return addresses.postgresql(addresses.parsed(address, setting), setting)
 
 
 def require_server(connection: Connection) -> None:

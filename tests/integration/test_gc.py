@@ -262,7 +262,7 @@ def test_the_current_state_is_never_removed(database, storage):
     made.sink("shown", ParquetSink("totals"), reads="total")
     first, _ = settled(database, made, storage)
     second, _ = settled(database, made, storage, run_id="second", day=1)
-    assert [one.need for one in collect(database).kept] == [Need.STATE_DUE] * 2
+    assert [one.need for one in collect(database).needed] == [Need.STATE_DUE] * 2
     for batch in (first, second):
         with database.plain.begin() as connection:
             run = connection.execute(

@@ -25,7 +25,7 @@ def test_the_command_says_what_goes_and_what_stays(database, storage):
     assert len(storage.there()) == 6
     done = json.loads(command("gc", "--json").stdout)
     assert done["total"] == {"files": 3, "bytes": 30}
-    assert [one["need"] for one in done["kept"]] == ["records_failed"]
+    assert [one["need"] for one in done["needed"]] == ["records_failed"]
     assert len(storage.there()) == 3
     assert "0 files, 0 bytes, removed; batches that expired: 0" in command("gc").stdout
 
@@ -83,7 +83,7 @@ def test_a_sweep_looks_at_so_many_old_batches_at_most(database, storage):
         settled(database, kept(), storage, run_id=f"day{day}", day=day, lose_sink=[0])
     seen = set()
     for _ in range(60):
-        (found,) = collect(database, looks=1).kept
+        (found,) = collect(database, looks=1).needed
         seen.add(found.batch_id)
     assert seen == {1, 2, 3}
-    assert len(collect(database, looks=3).kept) == 3
+    assert len(collect(database, looks=3).needed) == 3

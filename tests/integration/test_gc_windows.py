@@ -50,7 +50,7 @@ def test_a_dedup_window_keeps_its_batches_and_one_more(database, storage):
     ]
     collected = collect(database)
     assert collected.expired == tuple(numbers[:2])
-    assert {one.need for one in collected.kept} == {Need.DEDUP_WINDOW}
+    assert {one.need for one in collected.needed} == {Need.DEDUP_WINDOW}
 
 
 def test_a_reprocess_brings_no_expired_batch_into_the_window(database, storage):

@@ -11,9 +11,9 @@ def publish_settled(job: Job, batch_id: int) -> list[Published]:
     after the second.
     """
     failures, published = failures_of(job.pipeline), list[Published]()
-    with failures.kept():
+    with failures.collect():
         withhold(job, batch_id)
-    with failures.kept():
+    with failures.collect():
         published = publish(job.database, job.settings, job.pipeline, batch_id)
     failures.raise_first()
     return published

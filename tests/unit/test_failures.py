@@ -38,11 +38,11 @@ from ledger.sources.base import raised_by_task
 from ledger.sources.listing import list_files
 from ledger.spark.failures import (
     _own_frame,
+    error_text,
     explained,
     read_failure,
     recorded,
     redacted,
-    told,
     translated,
 )
 
@@ -547,11 +547,11 @@ def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown
     """A failure that keeps nothing else waiting is one line, with whose it is; the traceback needs
     --verbose. The first is raised at the end."""
     monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
-    failures, error = Failures(told), PySparkException(WORKER)
+    failures, error = Failures(error_text), PySparkException(WORKER)
     error.add_note("Sink 'x' has not published batch 7")
-    with failures.kept():
+    with failures.collect():
         raise error
-    with failures.kept():
+    with failures.collect():
         raise InputError("another")
     first, second = [record.getMessage() for record in caplog.records]
     line = f"{translated(PySparkException(WORKER))}. Sink 'x' has not published batch 7"

@@ -90,7 +90,7 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
         rows = drawn_rows(draw, names, lists=lists)
         files = files_of(draw, tmp_path, rows, names, lists=lists)
         edges = Edges(9, "step", ["x", "y"], {name: n for n, name in enumerate(names, 1)})
-        acks = draw.choice([OnEmit(), OnEmit(one=True), OnRead()])
+        acks = draw.choice([OnEmit(), OnEmit(emits_one=True), OnRead()])
         footers = read_footers(files)
         for portion in (
             Output(files, Written(names), acks, edges, len(rows)),

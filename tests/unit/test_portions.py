@@ -215,7 +215,7 @@ def test_files_of_an_output(acks, drawn, cut, window):
             inputs)  # fmt: skip
 
 
-@pytest.mark.parametrize("acks", [OnEmit(), OnEmit(one=True), OnRead()], ids=repr)
+@pytest.mark.parametrize("acks", [OnEmit(), OnEmit(emits_one=True), OnRead()], ids=repr)
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(1, 9), st.booleans())
 def test_a_file_window_by_window(acks, drawn, window, ordered):

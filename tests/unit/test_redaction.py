@@ -292,7 +292,7 @@ def test_failures_are_hidden_before_they_are_told(caplog):
     """What is kept of a failure, and logged of it, is what it was made into."""
     failures, wrong = Failures(str, redacted), StageError("bad ann", quotes=["ann"])
     wrong.add_note("note")
-    with failures.kept():
+    with failures.collect():
         raise wrong
     with pytest.raises(LedgerError, match=r"^bad \*\*\*") as caught:
         failures.raise_first()

@@ -1,7 +1,7 @@
 """Who may see and do what: Airflow's own login, and its permissions on the DAGs of pipelines.
 
 A pipeline's DAG has the pipeline's name. Where batches ran without Airflow, too, and no DAG has
-that name, what Airflow says of a DAG of that name counts.
+that name, Airflow's permissions on a DAG of that name count.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from fastapi import Depends, HTTPException, Request
 
 
 class Access:
-    """What the signed-in user may do; raises HTTPException 401 if nobody is signed in."""
+    """What the signed-in user may do; raises HTTPException 401 if no user is signed in."""
 
     def __init__(self, request: Request, user: GetUserDep):
         self._request, self._user = request, user
 
     def readable(self, pipelines: Sequence[str]) -> list[str]:
         """Those whose batches the user may see: read access to the DAG."""
-        found: set[str] = get_auth_manager().filter_authorized_dag_ids(
+        dag_ids: set[str] = get_auth_manager().filter_authorized_dag_ids(
             dag_ids=set(pipelines), user=self._user, method="GET"
         )
-        return [name for name in pipelines if name in found]
+        return [name for name in pipelines if name in dag_ids]
 
     def require(self, pipeline: str) -> None:
         """Raise HTTPException 403 unless the user may see the pipeline's batches."""

@@ -31,15 +31,15 @@ router = APIRouter()
 
 def application() -> FastAPI:
     """The application, without pages about itself, which no dependency would protect."""
-    made = FastAPI(
+    app = FastAPI(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         dependencies=[Depends(requires_authenticated())],
     )
-    made.include_router(router)
-    made.add_exception_handler(LedgerError, _explained)
-    return made
+    app.include_router(router)
+    app.add_exception_handler(LedgerError, _explained)
+    return app
 
 
 @cache
@@ -105,8 +105,8 @@ def get_failed(
 ) -> dict[str, Any]:
     """A page of the records that failed in a batch."""
     access.require_records(batches.place(ledger(READER), batch).pipeline)
-    chosen = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
-    return asdict(batches.failed(ledger(PAYLOAD_READER), batch, chosen))
+    filters = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
+    return asdict(batches.failed(ledger(PAYLOAD_READER), batch, filters))
 
 
 @router.get("/api/replay")
@@ -122,11 +122,11 @@ def get_replay(
 ) -> dict[str, Any]:
     """What a replay of these records of a batch would run, and how to ask Airflow for it."""
     access.require(batches.place(ledger(READER), batch).pipeline)
-    chosen = Selection(
+    selection = Selection(
         reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted
     )
     # What is forgotten is not replayed, which the table of contents knows.
-    return asdict(batches.replay(ledger(PAYLOAD_READER), batch, chosen))
+    return asdict(batches.replay(ledger(PAYLOAD_READER), batch, selection))
 
 
 @router.get("/api/record")

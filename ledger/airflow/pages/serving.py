@@ -35,11 +35,11 @@ def _application() -> Any:
 
 
 def _refusal(reason: str) -> Any:
-    """Answers nothing, for nobody's rights can be asked."""
+    """Answers nothing, for no user's rights can be asked."""
     from fastapi.responses import JSONResponse
 
-    said = f"ackledger {_version()} cannot ask this Airflow who may see the ledger: {reason}"
-    return JSONResponse({"detail": said}, status_code=503)
+    detail = f"ackledger {_version()} cannot ask this Airflow who may see the ledger: {reason}"
+    return JSONResponse({"detail": detail}, status_code=503)
 
 
 def _version() -> str:

@@ -184,7 +184,7 @@ def _about(command: str | None, target: str, batch_id: int) -> str | None:
 
 
 def still_failed(batch_id: int, records: int) -> Action:
-    """How many records of a batch nobody has given up, and where they are listed."""
+    """How many records of a batch are not given up, and where they are listed."""
     those = quantity(records, "record of it is", "records of it are")
     return Action(f"{those} still failed", ackledger("failed", batch=batch_id))
 

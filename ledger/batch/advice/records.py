@@ -52,7 +52,7 @@ class Cause(StrEnum):
     UNIT = "unit"
 
 
-# Of records of which nothing is left to do: why.
+# Of records for which nothing is pending: why.
 NOTHING_LEFT = {
     RecordState.ACKED: "it is acked by every step",
     RecordState.RECOVERED: "a replay has processed it to every sink",

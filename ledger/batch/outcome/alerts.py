@@ -1,4 +1,4 @@
-"""When somebody is to be told of a batch: too much of it has failed, it has made the quarantine
+"""When a person is to be notified of a batch: too much of it has failed, it has made the quarantine
 grow, or its deadline is near. Each question is answered from the ledger alone, so asking twice gets
 the same answer.
 """
@@ -57,33 +57,33 @@ def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
 
 
 def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | None:
-    """Told if more than a share of the interval's records are failed or quarantined, or if the
+    """The facts if more than a share of the interval's records are failed or quarantined, or if the
     batch is on hold: then nothing is decided.
     """
-    batch, found = _looked_at(database, batch_id)
+    batch, counts = _looked_at(database, batch_id)
     if batch.status is BatchStatus.HELD:
         because = f"batch {batch_id} of {batch.pipeline} is on hold: {batch.held_reason}"
         preview = database.transact(lambda c: holds.failures_of(c, batch_id))
-        return replace(_facts(batch, found, because), preview=_lines(preview))
-    if batch.status is not BatchStatus.SETTLED or _lost_ratio(found) <= above:
+        return replace(_facts(batch, counts, because), preview=_lines(preview))
+    if batch.status is not BatchStatus.SETTLED or _lost_ratio(counts) <= above:
         return None
-    lost = found.failed + found.quarantined
+    lost = counts.failed + counts.quarantined
     return _facts(
         batch,
-        found,
-        f"{lost:,} of {found.total:,} records of {batch.pipeline} are failed or quarantined"
-        f" ({_lost_ratio(found):.2%}): more than {above:.2%}",
+        counts,
+        f"{lost:,} of {counts.total:,} records of {batch.pipeline} are failed or quarantined"
+        f" ({_lost_ratio(counts):.2%}): more than {above:.2%}",
     )
 
 
 def quarantine_growth(
     database: Database, batch_id: int, by: int, within: timedelta
 ) -> Facts | None:
-    """Told if this batch has brought the records that its pipeline's batches quarantined in the
-    time ``within`` above ``by``: of those that are above it together, only the one that crossed
-    it.
+    """The facts if this batch has brought the records that its pipeline's batches quarantined in
+    the time ``within`` above ``by``: of those that are above it together, only the one that
+    crossed it.
     """
-    batch, found = _looked_at(database, batch_id)
+    batch, counts = _looked_at(database, batch_id)
     until = batch.settled_at
     if until is None:
         return None
@@ -96,21 +96,21 @@ def quarantine_growth(
         return None
     return _facts(
         batch,
-        found,
+        counts,
         f"{now:,} records of {batch.pipeline} were quarantined within {_spelled(within)}:"
         f" more than {by:,}",
     )
 
 
 def still_open(database: Database, batch_id: int) -> Facts | None:
-    """Told if the batch is open: it is asked when its deadline is near."""
-    batch, found = _looked_at(database, batch_id)
+    """The facts if the batch is open: it is asked when its deadline is near."""
+    batch, counts = _looked_at(database, batch_id)
     if batch.status is not BatchStatus.OPEN:
         return None
     stands = database.transact(lambda c: stands_at(c, batch))
     return _facts(
         batch,
-        found,
+        counts,
         f"batch {batch_id} of {batch.pipeline} is still open, and decided at"
         f" {_deadline(batch):%Y-%m-%d %H:%M %Z} whatever runs or waits. {stands}",
     )
@@ -132,11 +132,11 @@ def _looked_at(database: Database, batch_id: int) -> tuple[Batch, RootCounts]:
     return batch, summarize(database, batch.original_id).roots
 
 
-def _lost_ratio(found: RootCounts) -> float:
-    return (found.failed + found.quarantined) / found.total if found.total else 0.0
+def _lost_ratio(counts: RootCounts) -> float:
+    return (counts.failed + counts.quarantined) / counts.total if counts.total else 0.0
 
 
-def _facts(batch: Batch, found: RootCounts, because: str) -> Facts:
+def _facts(batch: Batch, counts: RootCounts, because: str) -> Facts:
     return Facts(
         because=printable(" ".join(because.split())),  # it may quote a reason of any text
         pipeline=batch.pipeline,
@@ -146,12 +146,12 @@ def _facts(batch: Batch, found: RootCounts, because: str) -> Facts:
         interval_end=batch.interval_end,
         dag_id=batch.dag_id,
         run_id=batch.run_id.removesuffix(REPROCESS),
-        records=found.total,
-        acked=found.acked,
-        failed=found.failed,
-        quarantined=found.quarantined,
-        pending=found.pending,
-        lost_ratio=_lost_ratio(found),
+        records=counts.total,
+        acked=counts.acked,
+        failed=counts.failed,
+        quarantined=counts.quarantined,
+        pending=counts.pending,
+        lost_ratio=_lost_ratio(counts),
         deadline=_deadline(batch),
     )
 

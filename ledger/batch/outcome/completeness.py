@@ -78,7 +78,7 @@ def waits_for(
 def reader_of(
     database: Database, pipeline: str, key: RunKey, interval: Interval
 ) -> IntervalReader | None:
-    """The batch that an interval is left to: the run's own if it is decided, or another run's.
+    """The batch that reads an interval: the run's own if it is decided, or another run's.
     None: the run has it to read.
 
     Raises InputError for a batch that has read a part of it only, or more.
@@ -110,7 +110,7 @@ def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | Non
     for number in database.transact(lambda c: reports.family(c, batch_id)):
         summary = summarize(database, number)
         lacks = number == batch_id and summary.outcome not in enough
-        if lacks or any(one.incomplete for one in summary.pending):
+        if lacks or any(work.incomplete for work in summary.pending):
             advice = advise(summary)
             assert advice is not None
             return advice.because

@@ -1,4 +1,4 @@
-"""What a run says of its batch at its end: one sentence, and the commands that follow from it."""
+"""What a run reports of its batch at its end: a sentence, and the commands that follow from it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
         return replace(stands, because=f"{name} is {summary.status.words}. {stands.because}")
     cases = [replace(case, target=target) for case in summary.cases]
     actions = tuple(chain(*by_cause(cases)))
-    unpublished = [one for one in summary.pending if one.incomplete]
+    unpublished = [work for work in summary.pending if work.incomplete]
     if unpublished:
         because = f"{name}: {'; '.join(unpublished[0].sentences)}"
         first = publish(target, summary.batch_id, "Publish it", CLEAR_WITHHOLD)
@@ -88,13 +88,18 @@ def report(
 
 def _table(failures: Sequence[FailureSummary]) -> list[str]:
     """Failed records by step and reason, in columns."""
-    failed = [one for one in failures if one.status != ON_HOLD]  # which the preview has
+    failed = [failure for failure in failures if failure.status != ON_HOLD]  # which the preview has
     if not failed:
         return []
     rows = [("step", "reason", "status", "records")]
     rows += [
-        (one.step, one.reason, status_in_words(one.status, one.accepted_by), f"{one.records:,}")
-        for one in failed
+        (
+            failure.step,
+            failure.reason,
+            status_in_words(failure.status, failure.accepted_by),
+            f"{failure.records:,}",
+        )
+        for failure in failed
     ]
     widths = [max(len(row[place]) for row in rows) for place in range(3)]
     return [

@@ -29,7 +29,7 @@ class RootCounts:
 
 @dataclass(frozen=True)
 class Policy:
-    """What its pipeline says of records that are not acked: see ``Pipeline``. ``lost``, failed and
+    """The pipeline's rule for records that are not acked: see ``Pipeline``. ``lost``, failed and
     quarantined, of ``records`` are those of the original and its replays."""
 
     tolerate: float
@@ -73,7 +73,7 @@ class Summary:
     def outcome(self) -> Outcome:
         """What a run reports; nothing else depends on it: follow-ups and replays have their own
         gates."""
-        if not self.status.decided or any(one.incomplete for one in self.pending):
+        if not self.status.decided or any(work.incomplete for work in self.pending):
             return Outcome.INCOMPLETE
         if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
             return Outcome.COMPLETE
@@ -84,11 +84,11 @@ class Summary:
     @property
     def waits(self) -> tuple[str, ...]:
         """What it waits for, although it may be complete: of each state that it is not in."""
-        return tuple(chain(*(one.sentences for one in self.pending if not one.incomplete)))
+        return tuple(chain(*(work.sentences for work in self.pending if not work.incomplete)))
 
     @property
     def unaccepted(self) -> int:
-        """Quarantined records that nobody has accepted."""
+        """Quarantined records that are not accepted."""
         return self.roots.quarantined - self.accepted
 
 
@@ -107,7 +107,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.kind,
         BatchStatus(row.status),
         RootCounts(row.total, row.acked, row.failed, row.quarantined, row.pending),
-        [_step(one) for one in steps],
+        [_step(step) for step in steps],
         row.held_reason,
         batch.original_id,
         row.accepted,

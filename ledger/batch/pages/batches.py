@@ -82,10 +82,10 @@ class ReplayPreview:
 
 def place(database: Database, number: int) -> BatchOwner:
     """Whose a batch is. Raises NotReadyError if there is no such batch."""
-    found = database.transact(lambda c: pages.place(c, number))
-    if found is None:
+    owner = database.transact(lambda c: pages.place(c, number))
+    if owner is None:
         raise NotReadyError(f"batch {number} is not in the ledger")
-    return found
+    return owner
 
 
 def pipeline_of_record(database: Database, number: int) -> str:
@@ -149,12 +149,12 @@ def _can(summary: Summary, kept_back: int) -> list[str]:
         return ["release"]
     if summary.status is not BatchStatus.SETTLED or summary.kind != BatchKind.ORIGINAL:
         return []
-    found = ["replay"] if summary.roots.failed > kept_back else []
-    found += ["replay kept back"] if kept_back else []
-    return found + (["retry", "accept"] if summary.unaccepted else [])
+    actions = ["replay"] if summary.roots.failed > kept_back else []
+    actions += ["replay kept back"] if kept_back else []
+    return actions + (["retry", "accept"] if summary.unaccepted else [])
 
 
-def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> RecordsPage:
+def failed(database: Database, number: int, filters: Mapping[str, Any]) -> RecordsPage:
     """A page of records that failed in a batch; of a batch on hold, of the sample of those that
     would.
     """
@@ -162,26 +162,26 @@ def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> Record
     def work(connection: Connection) -> list[ListedRecord]:
         pages.limit_time(connection)
         if holds.is_over_limit(connection, number):
-            sampled = {name: value for name, value in chosen.items() if name != "status"}
+            sampled = {name: value for name, value in filters.items() if name != "status"}
             return holds.page(connection, number, **sampled)
-        return pages.records(connection, number, **chosen)
+        return pages.records(connection, number, **filters)
 
     rows = database.transact(work)
     page = rows[: pages.PAGE]
     return RecordsPage(page, page[-1].root_id if len(rows) > pages.PAGE else None)
 
 
-def replay(database: Database, number: int, chosen: Selection) -> ReplayPreview:
+def replay(database: Database, number: int, request: Selection) -> ReplayPreview:
     """What a replay of these records of a batch, or of its original, would run."""
 
     def work(connection: Connection) -> ReplayPreview:
         asked = batches.get_batch(connection, number)
         original = batches.get_batch(connection, asked.original_id)
-        selection = {**chosen.as_json(), **_literal(chosen.reason)}
+        selection = {**request.as_json(), **_literal(request.reason)}
         now = batches.database_now(connection)
         keys = (original.batch_id, selection, now)
         groups = replays.causes_to_replay(connection, *keys)
-        left_out = replays.left_out(connection, None, *keys) if chosen.leaves_out_accepted else []
+        left_out = replays.left_out(connection, None, *keys) if request.leaves_out_accepted else []
         match, limit = sum(row.records for row in groups), original.replay_limit
         return ReplayPreview(
             records=match if limit is None else min(match, limit),

@@ -27,14 +27,14 @@ def flow(
     reads it: ``rows`` that were passed on, ``read``: whether a run that counts has read them,
     ``lost``: records that failed at its end and whose rows come along it; ``missing``: of these,
     still. Where several edges lead
-    from one source to a step, nobody can tell on which of them a record was lost: all have it.
+    from one source to a step, on which of them a record was lost is unknown: all have it.
     """
     runs = {run["name"]: run for run in progress}
     sources = _sources(topology)
     steps, edges = [], []
     for declared in topology:
         name = declared["name"]
-        here = [one for one in losses if one["step"] == name]
+        here = [loss for loss in losses if loss["step"] == name]
         run = runs.get(name, {})
         steps.append(
             {
@@ -48,9 +48,9 @@ def flow(
                 "missing": _sum(here, "missing"),
                 "ran_in": None if name in runs else (elsewhere or {}).get(name),
                 "dropped": [
-                    {"reason": one["reason"], "rows": one["records"]}
-                    for one in dropped
-                    if one["step"] == name
+                    {"reason": drop["reason"], "rows": drop["records"]}
+                    for drop in dropped
+                    if drop["step"] == name
                 ],
             }
         )
@@ -85,8 +85,8 @@ def _sum(losses: _Rows, name: str) -> int:
 
 def _sources(topology: _Rows) -> dict[str, set[str]]:
     """The sources that each step reads, be it through others; a source reads itself."""
-    found: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
     for step in topology:  # inputs come first
-        of_inputs = (found[name] for name in step["reads"])
-        found[step["name"]] = set().union(*of_inputs) or {step["name"]}
-    return found
+        of_inputs = (sources[name] for name in step["reads"])
+        sources[step["name"]] = set().union(*of_inputs) or {step["name"]}
+    return sources

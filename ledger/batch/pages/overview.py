@@ -124,8 +124,8 @@ def page_batches(connection: Connection, numbers: Iterable[int]) -> dict[int, Pa
 
 def _state(row: ListedBatch) -> str:
     """open, held, abandoned, superseded; of a settled batch failed, quarantined (and not
-    accepted), unpublished, tolerated or complete. What combines and states have left to do is said
-    by the batch's own page.
+    accepted), unpublished, tolerated or complete. What is pending of combines and states is
+    on the batch's own page.
     """
     if row.status != BatchStatus.SETTLED:
         return str(row.status)

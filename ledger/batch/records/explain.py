@@ -62,11 +62,11 @@ def explain(database: Database, number: int) -> Explanation:
     if sampled is not None:
         undecided = explained(database, number)
         return replace(undecided, source_line=_line(sampled, sampled.layout or {}))
-    found = _found(database, number)
-    if found is not None and (found.content is None or found.content_root < found.root_id):
-        try_to_keep(database, found.batch_id)
-        found = _found(database, number)
-    line = None if found is None else _line(found, _layout(found))
+    record = _failed_record(database, number)
+    if record is not None and (record.content is None or record.content_root < record.root_id):
+        try_to_keep(database, record.batch_id)
+        record = _failed_record(database, number)
+    line = None if record is None else _line(record, _layout(record))
     return replace(explained(database, number), source_line=line)
 
 
@@ -74,38 +74,38 @@ def explained(database: Database, number: int) -> Explanation:
     """As ``explain``, by what the ledger holds alone: copies nothing, and does not look in the
     source for the line.
     """
-    found = _found(database, number)
+    record = _failed_record(database, number)
     sampled = database.transact(lambda c: holds.record(c, number))
     if sampled is not None:
-        return _on_hold(database, sampled, None if found is None else found.message_id)
-    if found is None:
+        return _on_hold(database, sampled, None if record is None else record.message_id)
+    if record is None:
         return database.transact(lambda c: _without_failure(c, number))
-    tried = database.transact(lambda c: records.attempts(c, found.message_id))
-    decided = database.transact(lambda c: records.decisions(c, found.message_id))
-    last_seen, missing = _last_seen(found)
+    tried = database.transact(lambda c: records.attempts(c, record.message_id))
+    decided = database.transact(lambda c: records.decisions(c, record.message_id))
+    last_seen, missing = _last_seen(record)
     return Explanation(
-        record=found.message_id,
-        root=found.root_id,
-        pipeline=found.pipeline,
-        source=found.source,
-        batch_id=found.batch_id,
-        verdict=found.status,
+        record=record.message_id,
+        root=record.root_id,
+        pipeline=record.pipeline,
+        source=record.source,
+        batch_id=record.batch_id,
+        verdict=record.status,
         accepted_by=next((row.accepted_by for row in decided if row.holds), None),
         last_seen=last_seen,
         missing=missing,
-        key=found.key,
-        content=found.content,
-        source_file=found.source_file,
-        source_row=found.source_row,
-        interval_start=found.interval_start,
-        interval_end=found.interval_end,
+        key=record.key,
+        content=record.content,
+        source_file=record.source_file,
+        source_row=record.source_row,
+        interval_start=record.interval_start,
+        interval_end=record.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
         decisions=tuple(dict(row._mapping) for row in decided),
-        next=tuple(lines(of_records(_case(found)))),
+        next=tuple(lines(of_records(_case(record)))),
     )
 
 
-def _found(database: Database, number: int) -> Row[Any] | None:
+def _failed_record(database: Database, number: int) -> Row[Any] | None:
     return database.transact(lambda c: records.failed_record(c, number))
 
 
@@ -139,79 +139,79 @@ def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -
 
 def _without_failure(connection: Connection, number: int) -> Explanation:
     """A record that never failed: acked, or not decided yet."""
-    found = records.emitted_root(connection, number)
-    batch = batches.get_batch(connection, found.batch_id)
+    root = records.emitted_root(connection, number)
+    batch = batches.get_batch(connection, root.batch_id)
     action = Action(f"nothing: {NOTHING_LEFT[RecordState.ACKED]}")
-    if found.status == "pending" and batch.status is BatchStatus.HELD:
+    if root.status == "pending" and batch.status is BatchStatus.HELD:
         action = Action(on_hold(connection, batch))
-    elif found.status == "pending":
-        status = ackledger("status", batch=found.batch_id)
-        action = Action(f"wait until batch {found.batch_id} settles", status)
+    elif root.status == "pending":
+        status = ackledger("status", batch=root.batch_id)
+        action = Action(f"wait until batch {root.batch_id} settles", status)
     return Explanation(
-        record=found.message_id,
-        root=found.root_id,
-        pipeline=found.pipeline,
-        source=found.source,
-        batch_id=found.batch_id,
-        verdict=found.status,
+        record=root.message_id,
+        root=root.root_id,
+        pipeline=root.pipeline,
+        source=root.source,
+        batch_id=root.batch_id,
+        verdict=root.status,
         next=(str(action),),
     )
 
 
-def _last_seen(found: Row[Any]) -> tuple[str, str]:
+def _last_seen(record: Row[Any]) -> tuple[str, str]:
     """The step that last passed on a row of a record; which row is missing after it, and why."""
-    edges = _EDGES.match(found.detail or "")
+    edges = _EDGES.match(record.detail or "")
     if edges is None:
         # It did not parse, or a replay looked for it in the source.
-        what = "could not be read" if found.step == found.source else "failed there"
-        return found.step, f"it {what}: {found.reason}"
+        what = "could not be read" if record.step == record.source else "failed there"
+        return record.step, f"it {what}: {record.reason}"
     emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
     if emitted > acked:
         rows = "one row" if emitted == 1 else f"{emitted} rows"
         none = "none" if acked <= 0 else f"no output for {emitted - acked} of them"
-        gap = f"{found.step} read {rows} of this record from {producers} and wrote {none}"
+        gap = f"{record.step} read {rows} of this record from {producers} and wrote {none}"
     elif emitted < acked:
-        gap = f"{found.step} acked {acked} rows of the {emitted} from {producers}"
+        gap = f"{record.step} acked {acked} rows of the {emitted} from {producers}"
     else:
-        gap = f"one row from {producers} is missing at {found.step}, and another came twice"
-    return producers, f"{gap}: {found.reason}"
+        gap = f"one row from {producers} is missing at {record.step}, and another came twice"
+    return producers, f"{gap}: {record.reason}"
 
 
-def _layout(found: Row[Any]) -> Mapping[str, Any]:
-    return next((step for step in found.topology if step["name"] == found.source), {})
+def _layout(record: Row[Any]) -> Mapping[str, Any]:
+    return next((step for step in record.topology if step["name"] == record.source), {})
 
 
-def _line(found: Row[Any], layout: Mapping[str, Any]) -> int | None:
-    if found.source_file is None or found.source_row is None:
+def _line(record: Row[Any], layout: Mapping[str, Any]) -> int | None:
+    if record.source_file is None or record.source_row is None:
         return None
-    sought = Sought(found.source_row, found.content, found.parsed)
-    return lines_of(found.source_file, [sought], layout).get(found.source_row)
+    sought = Sought(record.source_row, record.content, record.parsed)
+    return lines_of(record.source_file, [sought], layout).get(record.source_row)
 
 
-def _has_key(found: Row[Any]) -> bool:
+def _has_key(record: Row[Any]) -> bool:
     """Whether its key could be read; where its content is not kept yet, it may be."""
-    return found.content is None or None not in (found.key or {"": None}).values()
+    return record.content is None or None not in (record.key or {"": None}).values()
 
 
-def _case(found: Row[Any]) -> Case:
-    sources = [step for step in found.topology if step["name"] == found.source]
-    by_unit = any(step.get("merges") for step in found.topology)
+def _case(record: Row[Any]) -> Case:
+    sources = [step for step in record.topology if step["name"] == record.source]
+    by_unit = any(step.get("merges") for step in record.topology)
     return Case(
-        found.target,
-        found.batch_id,
-        found.interval_start,
-        found.interval_end,
-        found.params,
-        found.dag_id,
-        found.step,
-        Cause(found.cause),
-        state_of(found),
-        any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
-        not any(step.get("incremental") for step in found.topology),
-        found.reason,
-        record=found.message_id,
-        joins=any(step.get("joins") for step in found.topology if step["name"] == found.step),
-        due_at=found.due_at,
-        replay_batch_id=found.replay_batch_id,
-        expired_at=found.files_expired_at,
+        record.target,
+        record.batch_id,
+        record.interval_start,
+        record.interval_end,
+        record.params,
+        record.dag_id,
+        record.step,
+        Cause(record.cause),
+        state_of(record),
+        any(step.get("rereads") for step in sources) and not by_unit and _has_key(record),
+        not any(step.get("incremental") for step in record.topology),
+        record.reason,
+        record=record.message_id,
+        joins=any(step.get("joins") for step in record.topology if step["name"] == record.step),
+        due_at=record.due_at,
+        replay_batch_id=record.replay_batch_id,
+        expired_at=record.files_expired_at,
     )

@@ -22,31 +22,31 @@ Result = TypeVar("Result")
 
 
 def conditions_of(database: Database, pipeline: str | None, where: str | None) -> list[Comparison]:
-    """What --where says; a redacted key is found as well."""
+    """The conditions of --where; a redacted key is found as well."""
     redacting = database.transact(lambda c: redactions.of_pipelines(c, pipeline))
     return conditions.with_pseudonyms(conditions.parse(where), redacting)
 
 
 def failed_records(
-    database: Database, chosen: Mapping[str, Any], where: str | None, limit: int
+    database: Database, filters: Mapping[str, Any], where: str | None, limit: int
 ) -> tuple[list[FailedMessage], int]:
     """The first records that are chosen, and how many there are. Raises InputError if there are
     none, and the ledger knows no such step, field or the like.
     """
-    parsed = conditions_of(database, chosen["pipeline"], where)
-    keep_all(database, chosen["pipeline"])
+    parsed = conditions_of(database, filters["pipeline"], where)
+    keep_all(database, filters["pipeline"])
 
     def look(connection: Connection) -> tuple[list[FailedMessage], int]:
-        sampled = holds.sample(connection, chosen, parsed, None)
+        sampled = holds.sample(connection, filters, parsed, None)
         numbers = {row.message_id for row in sampled}
-        rows = payloads.records(connection, chosen, parsed, limit)
+        rows = payloads.records(connection, filters, parsed, limit)
         page = [row for row in rows if row.message_id not in numbers]  # it is on hold by now
         page += sampled[: limit - len(page)]
-        total = payloads.count(connection, chosen, parsed) + len(numbers)
-        total -= _counted(connection, chosen, parsed, numbers)
+        total = payloads.count(connection, filters, parsed) + len(numbers)
+        total -= _counted(connection, filters, parsed, numbers)
         if not total:
-            require_names(connection, chosen)
-            _require_fields(connection, chosen, parsed)
+            require_names(connection, filters)
+            _require_fields(connection, filters, parsed)
         return page, total
 
     return database.transact(look)
@@ -54,21 +54,21 @@ def failed_records(
 
 def read_failed(
     database: Database,
-    chosen: Mapping[str, Any],
+    filters: Mapping[str, Any],
     where: str | None,
     read: Callable[[Iterator[FailedMessage]], Result],
 ) -> Result:
     """What ``read`` returns for all records that are chosen, which are fetched as it takes them.
     Raises as ``failed_records``.
     """
-    parsed = conditions_of(database, chosen["pipeline"], where)
-    keep_all(database, chosen["pipeline"])
+    parsed = conditions_of(database, filters["pipeline"], where)
+    keep_all(database, filters["pipeline"])
 
     def work(connection: Connection) -> Result:
-        if not payloads.count(connection, chosen, parsed):
-            require_names(connection, chosen)
-            _require_fields(connection, chosen, parsed)
-        return read(payloads.records(connection, chosen, parsed, None))
+        if not payloads.count(connection, filters, parsed):
+            require_names(connection, filters)
+            _require_fields(connection, filters, parsed)
+        return read(payloads.records(connection, filters, parsed, None))
 
     return database.transact(work)
 
@@ -99,14 +99,14 @@ def matching_numbers(database: Database, where: str | None, limit: int) -> tuple
 
 def _counted(
     connection: Connection,
-    chosen: Mapping[str, Any],
+    filters: Mapping[str, Any],
     parsed: Sequence[Comparison],
     sampled: Collection[int],
 ) -> int:
     """How many records of a preview have failed before, in the batch that is replayed, and match
     there as well: a record is counted once.
     """
-    return payloads.count(connection, {**chosen, "messages": list(sampled)}, parsed)
+    return payloads.count(connection, {**filters, "messages": list(sampled)}, parsed)
 
 
 def require_fields(
@@ -115,14 +115,14 @@ def require_fields(
     """Raise InputError if a condition that fits nothing names a field that no record has that ever
     failed.
     """
-    chosen = {"pipeline": pipeline, "ever": True}
-    database.transact(lambda c: _require_fields(c, chosen, comparisons))
+    filters = {"pipeline": pipeline, "ever": True}
+    database.transact(lambda c: _require_fields(c, filters, comparisons))
 
 
 def _require_fields(
-    connection: Connection, chosen: Mapping[str, Any], comparisons: Iterable[Comparison]
+    connection: Connection, filters: Mapping[str, Any], comparisons: Iterable[Comparison]
 ) -> None:
-    sources = payloads.fields(connection, chosen)
+    sources = payloads.fields(connection, filters)
     names = {name for row in sources for name in row.names}
     for comparison in comparisons:
         if names and comparison.name not in names:

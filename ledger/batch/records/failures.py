@@ -19,25 +19,25 @@ SAMPLE = holds.SAMPLE
 _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
 
-def failures(database: Database, chosen: Mapping[str, Any]) -> list[FailureSummary]:
-    """``chosen``: as of ``reports.failures``; left out: any. Raises InputError if there are none,
+def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSummary]:
+    """``filters``: as of ``reports.failures``; left out: any. Raises InputError if there are none,
     and the ledger knows no such batch, step or the like.
     """
 
     def look(connection: Connection) -> list[FailureSummary]:
-        rows = reports.failures(connection, {**_ANY, **chosen})
-        rows += holds.failures(connection, chosen)
+        rows = reports.failures(connection, {**_ANY, **filters})
+        rows += holds.failures(connection, filters)
         if not rows:
-            require_names(connection, {**_ANY, **chosen})
+            require_names(connection, {**_ANY, **filters})
         return rows
 
     return database.transact(look, engine=database.reader)
 
 
-def cases(database: Database, chosen: Mapping[str, Any]) -> list[Case]:
-    """Failed records, and those in quarantine, by cause. ``chosen``: as of ``failures``."""
+def cases(database: Database, filters: Mapping[str, Any]) -> list[Case]:
+    """Failed records, and those in quarantine, by cause. ``filters``: as of ``failures``."""
     rows = database.transact(
-        lambda c: reports.failed_cases(c, chosen), engine=database.payload_reader
+        lambda c: reports.failed_cases(c, filters), engine=database.payload_reader
     )
     return [Case.of(row) for row in rows]
 

@@ -1,5 +1,5 @@
 """The names by which a person chooses records or batches: one that the ledger does not know is an
-error that says which was meant, instead of an empty answer.
+error that names which was meant, instead of an empty answer.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,26 +14,26 @@ from ledger.store.queries.batches import Batch
 _FEW = 5  # reasons that a message names
 
 
-def require_names(connection: Connection, chosen: Mapping[str, Any]) -> None:
+def require_names(connection: Connection, filters: Mapping[str, Any]) -> None:
     """Raise InputError if the ledger does not know one of these: pipeline, batch_id, step, source,
     reason (a SQL pattern), record. None, or left out: any. What else is chosen is not looked at.
 
     Asked where nothing matches: what matches is known.
     """
-    pipeline, batch_id = chosen.get("pipeline"), chosen.get("batch_id")
+    pipeline, batch_id = filters.get("pipeline"), filters.get("batch_id")
     if pipeline is not None:
         require_pipeline(connection, pipeline)
     if batch_id is not None:
         require_batch(connection, batch_id, pipeline)
     scope = {"pipeline": pipeline, "batch_id": batch_id}
-    if chosen.get("step") is not None:
-        _require("step", chosen["step"], scope, names.steps(connection, scope))
-    if chosen.get("source") is not None:
-        _require("source", chosen["source"], scope, names.steps(connection, scope, "source"))
-    if chosen.get("reason") is not None:
-        _require_reason(connection, scope, chosen["reason"])
-    if chosen.get("record") is not None:
-        _require_record(connection, scope, chosen["record"])
+    if filters.get("step") is not None:
+        _require("step", filters["step"], scope, names.steps(connection, scope))
+    if filters.get("source") is not None:
+        _require("source", filters["source"], scope, names.steps(connection, scope, "source"))
+    if filters.get("reason") is not None:
+        _require_reason(connection, scope, filters["reason"])
+    if filters.get("record") is not None:
+        _require_record(connection, scope, filters["record"])
 
 
 def require_pipeline(connection: Connection, name: str) -> None:
@@ -55,9 +55,9 @@ def require_batch(connection: Connection, batch_id: int, pipeline: str | None = 
     return batch
 
 
-def _require(what: str, name: str, scope: Mapping[str, Any], known: Collection[str]) -> None:
-    if known and name not in known:
-        raise InputError(f"{_where(scope)} has no {what} {name!r}{suggestion(name, known)}")
+def _require(what: str, name: str, scope: Mapping[str, Any], candidates: Collection[str]) -> None:
+    if candidates and name not in candidates:
+        raise InputError(f"{_where(scope)} has no {what} {name!r}{suggestion(name, candidates)}")
 
 
 def _require_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -> None:

@@ -1,4 +1,4 @@
-"""Forget what records contain, for whoever asks for the removal of their data.
+"""Forget what records contain, for a person who asks for the removal of their data.
 
 The ledger holds content of records that failed, and of no others: it is removed there, with every
 text of its family that may quote it, while verdicts, counts and XORs stay. A forgotten record is
@@ -40,7 +40,7 @@ class RecordToForget:
 @dataclass(frozen=True)
 class Holding:
     """A batch whose files may still hold the records. ``keep_seconds``: of its pipeline; None: they
-    are kept for good. ``published``: a sink has published rows of it, and these are the sink's.
+    are kept permanently. ``published``: a sink has published rows of it, and these are the sink's.
     """
 
     batch_id: int
@@ -63,18 +63,18 @@ class Forgotten:
 
 def named(database: Database, number: int) -> list[RecordToForget]:
     """The record of this number, or root. Raises InputError if it never failed."""
-    found = database.transact(lambda c: records.failed_record(c, number))
+    row = database.transact(lambda c: records.failed_record(c, number))
     sampled = database.transact(lambda c: holds.record(c, number))
-    if found is None and sampled is not None:
+    if row is None and sampled is not None:
         raise _undecided(sampled)
-    if found is None:
+    if row is None:
         emitted = database.transact(lambda c: records.emitted_root(c, number))
         raise InputError(
             f"record {number} has not failed, it is {emitted.status}: the ledger holds no content"
             f" of it. The files of batch {emitted.batch_id} and the sinks may: ackledger gc removes"
             " the first, in time"
         )
-    return [_record(found)]
+    return [_record(row)]
 
 
 def _record(row: Row[Any] | FailedMessage) -> RecordToForget:
@@ -85,9 +85,9 @@ def key_values(database: Database, number: int) -> list[tuple[str, str]]:
     """The columns of a record's key, each with its value, if the ledger has these as they are."""
     (record,) = named(database, number)
     contents = database.transact(lambda c: forgetting.contents(c, [record.record]))
-    keys = [json.loads(one.key) for one in contents if one.key]
-    found = [(name, part) for key in keys for name in key for part in texts(key[name])]
-    return [] if any(is_masked(part) for _, part in found) else found
+    keys = [json.loads(content.key) for content in contents if content.key]
+    pairs = [(name, part) for key in keys for name in key for part in texts(key[name])]
+    return [] if any(is_masked(part) for _, part in pairs) else pairs
 
 
 def matching(
@@ -95,15 +95,15 @@ def matching(
 ) -> list[RecordToForget]:
     """The records that ever failed and whose fields fit."""
     keep_all(database, pipeline)
-    chosen = {"pipeline": pipeline, "ever": True}
+    filters = {"pipeline": pipeline, "ever": True}
 
     def look(connection: Connection) -> list[RecordToForget]:
-        found = [_record(row) for row in payloads.records(connection, chosen, conditions, None)]
-        failed = {one.record for one in found}
+        matches = [_record(row) for row in payloads.records(connection, filters, conditions, None)]
+        failed = {record.record for record in matches}
         for sampled in holds.sample(connection, {"pipeline": pipeline}, conditions, None):
             if sampled.message_id not in failed:
                 raise _undecided(sampled)
-        return found
+        return matches
 
     return database.transact(look)
 
@@ -120,7 +120,7 @@ def _undecided(sampled: Row[Any] | FailedMessage) -> NotReadyError:
 
 def forget(
     database: Database,
-    chosen: Sequence[RecordToForget],
+    targets: Sequence[RecordToForget],
     *,
     files: bool = False,
     now: datetime | None = None,
@@ -130,10 +130,10 @@ def forget(
 
     Raises NotReadyError if one of them is failed or being replayed: nothing is forgotten then.
     """
-    numbers = [one.record for one in chosen]
+    numbers = [record.record for record in targets]
 
     def work(connection: Connection) -> None:
-        for pipeline in sorted({one.pipeline for one in chosen}):
+        for pipeline in sorted({record.pipeline for record in targets}):
             checkpoints.lock_pipeline(connection, pipeline)  # no replay claims one meanwhile
         _refuse_undecided(connection, numbers)
         forgetting.forget(connection, numbers)
@@ -141,10 +141,10 @@ def forget(
     database.transact(work)
     collected = None
     if files:
-        families = tuple(sorted({one.batch_id for one in chosen}))
+        families = tuple(sorted({record.batch_id for record in targets}))
         options = GcOptions(keep_seconds=SHORTEST_KEEP_SECONDS, families=families)
         collected = gc_once(database, options, now=now)
-    return Forgotten(tuple(chosen), tuple(holding(database, numbers)), collected)
+    return Forgotten(tuple(targets), tuple(holding(database, numbers)), collected)
 
 
 def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
@@ -159,5 +159,5 @@ def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
 
 def holding(database: Database, numbers: Sequence[int]) -> list[Holding]:
     """The batches whose files, or whose sinks, may hold these records."""
-    found = database.transact(lambda c: forgetting.holding(c, numbers))
-    return [Holding(**row._mapping) for row in found if row.files or row.published]
+    rows = database.transact(lambda c: forgetting.holding(c, numbers))
+    return [Holding(**row._mapping) for row in rows if row.files or row.published]

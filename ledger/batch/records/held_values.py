@@ -54,8 +54,8 @@ def _files(run: Row[Any]) -> Iterator[str]:
     for folder in (run.folder, *beside(run.folder, f"kept-{run.step_run_id}-")):
         fs, path = fsspec.core.url_to_fs(folder)
         if fs.exists(path):
-            names = sorted(one for one in fs.find(path) if one.endswith(".parquet"))
-            yield from (fs.unstrip_protocol(one) if "://" in folder else one for one in names)
+            names = sorted(name for name in fs.find(path) if name.endswith(".parquet"))
+            yield from (fs.unstrip_protocol(name) if "://" in folder else name for name in names)
 
 
 def _may_have(path: str, values: Sequence[str]) -> bool:

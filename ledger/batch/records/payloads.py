@@ -43,11 +43,11 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     sampled = database.transact(lambda c: holds.without_content(c, batch_id))
     _copy(database, batch, sampled, holds.keep_content, redact)
     missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
-    kept = _copy(database, original, missing, payloads.insert, redact)
+    count = _copy(database, original, missing, payloads.insert, redact)
     for again in database.transact(lambda c: payloads.read_again(c, original.batch_id)):
         replay = database.transact(partial(batches.get_batch, batch_id=again.batch_id))
         _copy(database, replay, [again], payloads.replace, redact)
-    return kept
+    return count
 
 
 def try_to_keep(database: Database, batch_id: int) -> None:
@@ -82,15 +82,15 @@ def claimed_keys(
         return [(row.message_id, row.key, row.parsed) for row in rows]
     original = database.transact(lambda c: batches.get_batch(c, replay.original_id))
     claimed = database.transact(lambda c: payloads.claimed(c, replay.batch_id, source))
-    found = (one for row in claimed for one in _read(database, original, row, NOTHING))
-    return [_keyed(one, names) for one in found]
+    contents = (payload for row in claimed for payload in _read(database, original, row, NOTHING))
+    return [_keyed(payload, names) for payload in contents]
 
 
-def _keyed(found: "Payload", names: Sequence[str]) -> tuple[int, list[str | None], bool]:
-    fields = json.loads(found.content) if found.parsed else {}
-    fields |= json.loads(found.key or "{}")
+def _keyed(payload: "Payload", names: Sequence[str]) -> tuple[int, list[str | None], bool]:
+    fields = json.loads(payload.content) if payload.parsed else {}
+    fields |= json.loads(payload.key or "{}")
     values = [fields.get(name) for name in names]
-    return found.message_id, [None if v is None else as_text(v) for v in values], found.parsed
+    return payload.message_id, [None if v is None else as_text(v) for v in values], payload.parsed
 
 
 def _copy(
@@ -121,10 +121,10 @@ def _read(
     return snapshots.payloads(batch.original_id, source, files, layout, redact)
 
 
-def _chunks(found: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:
+def _chunks(contents: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:
     rows: list[tuple[Any, ...]] = []
-    for one in found:
-        rows.append(tuple(vars(one).values()))
+    for payload in contents:
+        rows.append(tuple(vars(payload).values()))
         if len(rows) == _CHUNK:
             yield rows
             rows = []

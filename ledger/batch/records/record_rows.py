@@ -56,9 +56,9 @@ def rows_of(
     for group in range(stored.metadata.num_row_groups):
         table = parquet.read_row_group(stored, group, own).unify_dictionaries().combine_chunks()
         rows, places = Written(inputs).rows(table, np.arange(len(table)))
-        mine = np.flatnonzero(rows.root == root)
+        anchors = np.flatnonzero(rows.root == root)
         parents: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for anchor in mine:
+        for anchor in anchors:
             number = 0 if rows.input is None else int(rows.input[anchor])
             parents[int(places[anchor])].append((inputs[number], int(rows.parent[anchor])))
         if parents:
@@ -88,5 +88,5 @@ def _described(
         None if nothing else shortened(json_without(text, values))
         for nothing, text in zip(empty, fields, strict=True)
     ]
-    taken_over = [one is not None for one in carried]
+    taken_over = [value is not None for value in carried]
     yield from zip(failed, dropped, contents, taken_over, strict=True)

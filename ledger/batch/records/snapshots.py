@@ -66,21 +66,21 @@ def payloads(
                 continue
             rows = rows_at(stored, local)
         messages, roots = source.messages[first:last], source.roots[first:last]
-        found = zip(messages, roots, read_rows(rows, layout, redact), row_numbers, strict=True)
-        for message, root, row, number in found:
+        records = zip(messages, roots, read_rows(rows, layout, redact), row_numbers, strict=True)
+        for message, root, row, number in records:
             yield Payload(message, batch_id, root, *row, number)
 
 
 def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
     """The rows of a file at these positions, of those row groups alone that hold one."""
-    start, found = 0, []
+    start, tables = 0, []
     for group in range(stored.metadata.num_row_groups):
         rows = stored.metadata.row_group(group).num_rows
         wanted = local[(local >= start) & (local < start + rows)] - start
         if len(wanted):
-            found.append(parquet.read_row_group(stored, group).take(_longs(wanted)))
+            tables.append(parquet.read_row_group(stored, group).take(_longs(wanted)))
         start += rows
-    return pa.concat_tables(found)
+    return pa.concat_tables(tables)
 
 
 def read_rows(
@@ -88,7 +88,7 @@ def read_rows(
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
     """Of each row key, content, whether that is the whole JSON of its fields, and file. Raw text is
     masked as a whole, and so is each value of a key that was read from it, if it may have a column
-    that is redacted: nobody knows where in it that stands."""
+    that is redacted: where in it that stands is unknown."""
     columns = [name for name in rows.column_names if not is_own(name)]
     names = [name for name in layout.get("key") or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
@@ -100,8 +100,8 @@ def read_rows(
         if hides:
             text = MASK
         if error is not None and key is not None:
-            told = _raw_key(raw or b"", _ordered(order, columns), names, layout)
-            key = _as_json({**told, **_without_nulls(json.loads(key))})
+            raw_key = _raw_key(raw or b"", _ordered(order, columns), names, layout)
+            key = _as_json({**raw_key, **_without_nulls(json.loads(key))})
         shown = shortened(text)
         whole = error is None and shown is text and _NUL not in text
         if key is not None:
@@ -164,7 +164,7 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def _python(column: pa.Array) -> list[Any]:
-    """The values of a column; as texts where Python has no date or moment so early or late, and as
+    """The values of a column; as texts where Python has no date or time so early or late, and as
     bytes where a text is not UTF-8."""
     try:
         return list(column.to_pylist())
@@ -223,12 +223,12 @@ class _Numbers:
 
 def raw_text(raw: bytes | None) -> str:
     """Raw bytes as text; base64 where they are none that PostgreSQL takes."""
-    given = raw or b""
+    data = raw or b""
     try:
-        text = given.decode()
+        text = data.decode()
     except UnicodeDecodeError:
         text = "\0"
-    return text if "\0" not in text else f"base64:{base64.b64encode(given).decode()}"
+    return text if "\0" not in text else f"base64:{base64.b64encode(data).decode()}"
 
 
 def shortened(content: str) -> str:
@@ -245,7 +245,7 @@ def _raw_key(
     text = raw.decode(errors="replace")
     try:
         if layout.get("format") == "csv":
-            # Strict: where a quote does not close nobody knows which text is the key.
+            # Strict: where a quote does not close, which text is the key is unknown.
             read = csv.reader([text], delimiter=layout["sep"], strict=True)
             fields = dict(zip(columns, next(read), strict=False))
         else:  # JSON, or a row of Parquet, a table or a frame, of which raw is the JSON
@@ -278,12 +278,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _finite(part) for name, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _text(value: Any) -> str:
-    """A value that JSON has no form for, as Spark casts it to a string; moments are UTC."""
+    """A value that JSON has no form for, as Spark casts it to a string; times are UTC."""
     if isinstance(value, bytes):
         return raw_text(value)
     if isinstance(value, datetime):

@@ -97,27 +97,27 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
     Raises InputError if there is no such record or attempt, or retention has removed its files, and
     LostFileError if the files of its source are not as they were.
     """
-    chosen = database.transact(lambda c: _attempt(c, number, attempt))
-    batch, steps = database.transact(lambda c: _batch(c, chosen.batch_id))
+    subject = database.transact(lambda c: _attempt(c, number, attempt))
+    batch, steps = database.transact(lambda c: _batch(c, subject.batch_id))
     if batch.files_expired_at is not None:
         raise InputError(
             f"the files of batch {batch.batch_id} of pipeline {batch.pipeline!r}, which have the"
-            f" rows of record {chosen.record}, were removed by retention on"
+            f" rows of record {subject.record}, were removed by retention on"
             f" {batch.files_expired_at:%Y-%m-%d}. What the ledger knows of it:"
-            f" {ackledger('explain', chosen.record)}"
+            f" {ackledger('explain', subject.record)}"
         )
     redact = database.transact(lambda c: redactions.columns_of(c, batch.pipeline))
-    tree = _Tree(batch, steps, chosen, redact).record()
+    tree = _Tree(batch, steps, subject, redact).record()
     return Trace(
-        chosen.record,
-        chosen.root,
+        subject.record,
+        subject.root,
         batch.pipeline,
         batch.batch_id,
-        chosen.number,
-        chosen.attempts,
-        chosen.step,
-        chosen.reason,
-        chosen.verdict,
+        subject.number,
+        subject.attempts,
+        subject.step,
+        subject.reason,
+        subject.verdict,
         tree,
     )
 
@@ -127,18 +127,16 @@ def _attempt(connection: Connection, number: int, attempt: int | None) -> _Attem
     if failed is None:
         if attempt not in (None, 1):
             raise InputError(f"record {number} never failed: expected --attempt 1 or none")
-        found = records.emitted_root(connection, number)
-        return _Attempt(found.message_id, number, found.batch_id, found.status)
+        root = records.emitted_root(connection, number)
+        return _Attempt(root.message_id, number, root.batch_id, root.status)
     tried = {row.attempt: row for row in records.attempts(connection, failed.message_id)}
-    of_root = (one for one, row in tried.items() if number == row.root_id)
+    of_root = (ordinal for ordinal, row in tried.items() if number == row.root_id)
     last = max(tried)
     if attempt is None:
         attempt = last if number == failed.message_id else next(of_root, None)
     if attempt is None:  # it is a root of an open replay
-        found = records.emitted_root(connection, number)
-        return _Attempt(
-            failed.message_id, number, found.batch_id, failed.status, last + 1, last + 1
-        )
+        root = records.emitted_root(connection, number)
+        return _Attempt(failed.message_id, number, root.batch_id, failed.status, last + 1, last + 1)
     row = tried.get(attempt)
     if row is None:
         raise InputError(
@@ -228,7 +226,9 @@ class _Tree:
             )
         position = root - source.first_root
         check_files(Manifest(source.files), "Without it nobody can tell what came of the record")
-        file = next(one for one in source.files if 0 <= position - one.first_position < one.rows)
+        file = next(
+            file for file in source.files if 0 <= position - file.first_position < file.rows
+        )
         with parquet.stored_file(file.path) as stored:
             table = rows_at(stored, np.array([position - file.first_position]))
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
@@ -253,11 +253,11 @@ class _Tree:
 
     def _branches(self, name: str, position: int) -> tuple[Branch, ...]:
         """What became of a row at each step that reads it."""
-        found: list[Branch] = []
+        branches: list[Branch] = []
         for step in self._steps:
             if name in step.reads:
-                found += self._at(step, name, position)
-        return tuple(found)
+                branches += self._at(step, name, position)
+        return tuple(branches)
 
     def _at(self, step: _Step, name: str, position: int) -> Iterator[Branch]:
         if step.files is None:
@@ -281,13 +281,13 @@ class _Tree:
             yield rows
             return
         if self._is_carried and rows.carries:  # of which row each came is not known any more
-            found = rows.taken_over if step.name not in self._taken_over else ()
+            matches = rows.taken_over if step.name not in self._taken_over else ()
             self._taken_over.add(step.name)
         else:
-            found = rows.of.get((name, position), ())
-        for row in found:
+            matches = rows.of.get((name, position), ())
+        for row in matches:
             yield self._branch(step, row)
-        if found:
+        if matches:
             return
         if self._is_carried and rows.carries:
             yield Branch(step.name, Fate.ACKED, _TAKEN_OVER)
@@ -297,7 +297,9 @@ class _Tree:
 
     def _branch(self, step: _Step, row: Row) -> Branch:
         """A row, and what came of it."""
-        failed, dropped = (one and without(one, self._values) for one in (row.failed, row.dropped))
+        failed, dropped = (
+            reason and without(reason, self._values) for reason in (row.failed, row.dropped)
+        )
         row = replace(row, failed=failed, dropped=dropped)
         if row.failed is not None:
             return Branch(step.name, Fate.FAILED, row.failed, row.content)
@@ -361,16 +363,16 @@ def _stored(
     redact: Redaction,
     values: Collection[str],
 ) -> _Rows | Branch:
-    found: list[Row] = []
+    rows: list[Row] = []
     carries = False
     for file in files:
         with parquet.stored_file(file.path) as stored:
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names
-            found += rows_of(stored, file.first_position, step.reads, root, redact, values)
+            rows += rows_of(stored, file.first_position, step.reads, root, redact, values)
     by_parent = defaultdict(list)
-    for row in found:
+    for row in rows:
         for parent in row.parents:
             by_parent[parent].append(row)
-    return _Rows(by_parent, [row for row in found if row.taken_over], carries)
+    return _Rows(by_parent, [row for row in rows if row.taken_over], carries)

@@ -115,7 +115,7 @@ def before_run(
     java: bool = True,
 ) -> None:
     """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads."""
-    if not _is_open(_found(database, pipeline, key)):
+    if not _is_open(_batch_of_run(database, pipeline, key)):
         require(examine(settings, pipeline, interval, remote, java=java))
 
 
@@ -129,37 +129,39 @@ def before_replay(
     java: bool = True,
 ) -> None:
     """Raise what is wrong, unless the replays of all these runs are open, or decided, already."""
-    if not all(_is_open(_found(database, pipeline, key)) for key in keys):
+    if not all(_is_open(_batch_of_run(database, pipeline, key)) for key in keys):
         require(surroundings(settings, pipeline, None, remote, java=java))
 
 
-def _found(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:
+def _batch_of_run(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:
     return database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
 
 
 def _is_open(batch: Batch | None) -> bool:
-    """Whether a run has its batch, which claims nothing anew."""
+    """Whether a run has its batch, which claims nothing more."""
     return batch is not None and batch.status is not BatchStatus.ABANDONED
 
 
 def require(findings: Sequence[Finding]) -> None:
     """Raise what is wrong, all of it in one error of the kind of the first."""
-    wrong = [one for one in findings if one.error is not None]
+    wrong = [failure for failure in findings if failure.error is not None]
     if not wrong:
         return
     first = wrong[0].error
     assert first is not None
     if len(wrong) == 1:
         raise first
-    told = (f"({number}) {one.message.rstrip('. ')}" for number, one in enumerate(wrong, 1))
-    error = type(first)(f"{len(wrong)} things are wrong: {'; '.join(told)}")
+    sentences = (
+        f"({number}) {failure.message.rstrip('. ')}" for number, failure in enumerate(wrong, 1)
+    )
+    error = type(first)(f"{len(wrong)} things are wrong: {'; '.join(sentences)}")
     head = f"{len(wrong)} things are wrong:"
-    error.lines = (head, *(f"{one.subject}: {one.message}" for one in wrong))
+    error.lines = (head, *(f"{failure.subject}: {failure.message}" for failure in wrong))
     raise error
 
 
 def finding(subject: str, look: Callable[[], str]) -> Finding:
-    """What ``look`` says of its subject, or what it raises."""
+    """What ``look`` returns for its subject, or what it raises."""
     try:
         return Finding(subject, look())
     except LedgerError as exc:
@@ -180,10 +182,10 @@ def at_revision(settings: Settings) -> str:
 
 
 def _references(pipeline: Pipeline) -> dict[str, Source]:
-    found: dict[str, Source] = {}
+    references: dict[str, Source] = {}
     for step in (*pipeline.steps(), *pipeline.followers()):
-        found |= pipeline.references(step)
-    return found
+        references |= pipeline.references(step)
+    return references
 
 
 def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
@@ -192,6 +194,6 @@ def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
 
 
 def _written(pipeline: Pipeline, step: SinkStep) -> Any:
-    """The columns that a sink is given, where a declaration tells; None otherwise."""
+    """The columns that a sink is given, where a declaration has them; None otherwise."""
     columns = pipeline.step(step.reads).columns
     return None if columns is None else ddl.arrow_schema(columns)

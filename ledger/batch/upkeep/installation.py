@@ -38,7 +38,7 @@ def examine_installation(settings: Settings, remote: str | None = None) -> list[
 
 
 def _in_ledger(settings: Settings) -> list[Finding]:
-    """What the database itself tells."""
+    """What is read from the database itself."""
     database = connect(settings)
     try:
         return [
@@ -52,8 +52,8 @@ def _in_ledger(settings: Settings) -> list[Finding]:
 
 def _versions() -> str:
     """What is installed. Raises ConfigurationError where two distributions share files."""
-    found = {name: _installed(name) for name in _DISTRIBUTIONS}
-    spark_, client = found["pyspark"], found["pyspark-client"]
+    versions = {name: _installed(name) for name in _DISTRIBUTIONS}
+    spark_, client = versions["pyspark"], versions["pyspark-client"]
     if spark_ is None:
         raise ConfigurationError("PySpark is not installed: pip install ackledger")
     if client is not None and client != spark_:
@@ -61,7 +61,7 @@ def _versions() -> str:
             f"pyspark {spark_} and pyspark-client {client} are installed, and write the same files:"
             f" pip install --force-reinstall pyspark-client=={spark_} pyspark=={spark_}"
         )
-    airflow = found["apache-airflow"]
+    airflow = versions["apache-airflow"]
     return ", ".join(
         [
             f"ackledger {metadata.version('ackledger')}",
@@ -80,13 +80,13 @@ def _installed(name: str) -> str | None:
 
 
 def _spark_submit() -> str:
-    found = shutil.which(spark_program())
-    if found is None:
+    path = shutil.which(spark_program())
+    if path is None:
         raise ConfigurationError(
             "there is no spark-submit beside this Python or on PATH, by which Airflow's tasks start"
             " Spark: add the bin folder of the environment that has PySpark"
         )
-    return found
+    return path
 
 
 def _roles(database: Database) -> str:
@@ -117,14 +117,14 @@ def _clock(database: Database) -> str:
     theirs = database.transact(health.last_sweep, engine=database.reader).now
     after = datetime.now(UTC)
     skew = max(before - theirs, theirs - after, timedelta(0))
-    said = f"within {max(1, round(skew.total_seconds()))} s of the database's"
+    text = f"within {max(1, round(skew.total_seconds()))} s of the database's"
     if skew > MOST_SKEW:
         raise ConfigurationError(
             f"this machine's clock and the database's differ by {skew.total_seconds():.0f} s:"
             " leases go by the database's, file times and Airflow's by this one. Let both follow"
             " one time server"
         )
-    return said
+    return text
 
 
 def _sweeper(database: Database) -> str:

@@ -1,11 +1,11 @@
 """Retention: removes the files that nothing needs any more.
 
 A batch and its replays expire together, as a family. Two phases: the family is marked as expired in
-a transaction that holds the locks of whoever would open something that reads its files (the
-pipeline's, which every opening takes, and the original's); its files are removed outside, and that
-is noted. Whoever dies in between, the next one finishes it. Runs that will never count go a day
-after anything happened to their batch: so long their drivers may still write.
-docs/decisions/026-retention.md says who needs which files, and until when.
+a transaction that holds the locks of every driver that would open something that reads its files
+(the pipeline's, which every opening takes, and the original's); its files are removed outside, and
+that is noted. If a process dies in between, the next one finishes it. Runs that will never count go
+a day after anything happened to their batch: so long their drivers may still write.
+docs/decisions/026-retention.md lists who needs which files, and until when.
 """
 
 import logging
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class GcOptions:
     """``pipeline``: only this one. ``families``: only those of these originals. ``keep_seconds``:
-    instead of the pipelines' own ``keep``, of those too that keep their files for good.
+    instead of the pipelines' own ``keep``, of those too that keep their files permanently.
     ``dry_run``: only say what would be removed. ``most``: how many families expire at most; the
     next call goes on. ``looks``: how many are looked at at most, from a random one on, so that each
     has its turn.
@@ -60,13 +60,13 @@ class GcOptions:
     looks: int | None = None
 
     @property
-    def chosen(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
+    def scope(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
         """Pipeline, families and time, as queries take them."""
         return self.pipeline, self.families, self.keep_seconds
 
 
 @dataclass(frozen=True)
-class Kept:
+class NeededFamily:
     """A family whose files may be read again: its original, and why. ``target``: of its pipeline,
     MODULE:PIPELINE, if the ledger knows it."""
 
@@ -79,7 +79,7 @@ class Kept:
 @dataclass(frozen=True)
 class Collected:
     """``expired``: the originals of families that have expired now. ``removed``: files and bytes by
-    kind, of those and of what was left of earlier ones. ``kept``: old families that something still
+    kind, of those and of what remained of earlier ones. ``needed``: old families that something still
     needs. ``errors``: what kept a batch's files from being removed, by batch: the next one tries
     again. ``dry_run``: nothing was changed.
     """
@@ -87,7 +87,7 @@ class Collected:
     dry_run: bool
     expired: tuple[int, ...]
     removed: dict[str, Size]
-    kept: tuple[Kept, ...]
+    needed: tuple[NeededFamily, ...]
     errors: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -104,27 +104,27 @@ def gc_once(
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Collected:
     """Remove what nothing needs any more at ``now`` (default: the database's clock). Any number may
-    run at once. ``on_progress``: hears what is being done, how many are done, and of how many.
+    run at once. ``on_progress``: called with what is being done, how many are done, of how many.
     """
-    chosen = options or GcOptions()
+    rules = options or GcOptions()
     moment = now or database.transact(batches.database_now)
     say = on_progress or (lambda what, done, of: None)
-    free, kept = _looked_at(database, chosen, moment, say)
-    work = _Removal(database, chosen.dry_run)
-    if chosen.dry_run:
+    free, needs = _looked_at(database, rules, moment, say)
+    work = _Removal(database, rules.dry_run)
+    if rules.dry_run:
         of_free = database.transact(lambda c: retention.batches_of(c, free))
     else:
-        free = _expire_all(database, free, chosen, moment, say)
+        free = _expire_all(database, free, rules, moment, say)
         of_free = []
-    expired = database.transact(lambda c: retention.expired_batches(c, chosen.pipeline))
+    expired = database.transact(lambda c: retention.expired_batches(c, rules.pipeline))
     todo = sorted({*expired, *of_free})
     for number, batch_id in enumerate(todo):
         say("removing files", number, len(todo))
         work.remove_batch(batch_id)
     before = moment - timedelta(seconds=SHORTEST_KEEP_SECONDS)
-    dead = database.transact(lambda c: retention.dead_runs(c, *chosen.chosen, before))
+    dead = database.transact(lambda c: retention.dead_runs(c, *rules.scope, before))
     work.remove_dead([run for run in dead if run.batch_id not in todo])
-    return Collected(chosen.dry_run, tuple(free), work.removed, tuple(kept), work.errors)
+    return Collected(rules.dry_run, tuple(free), work.removed, tuple(needs), work.errors)
 
 
 def _looked_at(
@@ -132,29 +132,29 @@ def _looked_at(
     options: GcOptions,
     moment: datetime,
     say: Callable[[str, int, int], None],
-) -> tuple[list[int], list[Kept]]:
+) -> tuple[list[int], list[NeededFamily]]:
     """Of the families that are old enough those that nothing needs, up to ``most``, and the others
     that were looked at.
     """
     free: list[int] = []
-    kept: list[Kept] = []
+    needs: list[NeededFamily] = []
     keep = options.keep_seconds
-    found = database.transact(lambda c: retention.candidates(c, *options.chosen, moment))
-    if options.looks is not None and options.looks < len(found):
-        start = random.randrange(len(found))
-        found = sorted((found[start:] + found[:start])[: options.looks])
-    for first in range(0, len(found), _AT_ONCE):
+    candidates = database.transact(lambda c: retention.candidates(c, *options.scope, moment))
+    if options.looks is not None and options.looks < len(candidates):
+        start = random.randrange(len(candidates))
+        candidates = sorted((candidates[start:] + candidates[:start])[: options.looks])
+    for first in range(0, len(candidates), _AT_ONCE):
         if options.most is not None and len(free) >= options.most:
             break
-        say("looking at batches", first, len(found))
-        some = found[first : first + _AT_ONCE]
+        say("looking at batches", first, len(candidates))
+        some = candidates[first : first + _AT_ONCE]
         look = partial(retention.needs, families=some, keep=keep, now=moment)
         for row in database.transact(look):
             if row.need is None:
                 free.append(row.batch_id)
             else:
-                kept.append(Kept(row.batch_id, row.pipeline, Need(row.need), row.target))
-    return free[: options.most], kept
+                needs.append(NeededFamily(row.batch_id, row.pipeline, Need(row.need), row.target))
+    return free[: options.most], needs
 
 
 def _expire_all(
@@ -177,14 +177,14 @@ def _expire_all(
 
 def _expire(connection: Connection, family_id: int, keep: float | None, moment: datetime) -> bool:
     """Mark one family as expired, if nothing needs its files under the locks of those who might
-    want them; whether it is. One that somebody else holds is left for the next time.
+    want them; whether it is. One that another process holds waits for the next call.
     """
     pipeline = batches.get_batch(connection, family_id).pipeline
     checkpoints.lock_pipeline(connection, pipeline)
     if batches.lock_batch(connection, family_id, skip_locked=True) is None:
         return False
-    (found,) = retention.needs(connection, [family_id], keep, moment)
-    if found.need is not None:
+    (row,) = retention.needs(connection, [family_id], keep, moment)
+    if row.need is not None:
         return False
     retention.expire(connection, family_id)
     reached("expiring files")
@@ -203,21 +203,21 @@ class _Removal:
 
     def remove_batch(self, batch_id: int) -> None:
         """Remove all files of a batch that has expired, and its filters."""
-        found = self._database.transact(lambda c: retention.runs_with_files(c, batch_id))
-        done = [run.step_run_id for run in found if self._remove(run, expired=True)]
+        rows = self._database.transact(lambda c: retention.runs_with_files(c, batch_id))
+        done = [run.step_run_id for run in rows if self._remove(run, expired=True)]
         filters = self._database.transact(lambda c: retention.filter_bytes(c, batch_id))
         self.removed[_FILTERS] += Size(filters.filters, filters.bytes)
         if not self._dry_run:
-            self._database.transact(lambda c: _note(c, done, batch_id, len(done) == len(found)))
+            self._database.transact(lambda c: _note(c, done, batch_id, len(done) == len(rows)))
 
-    def remove_dead(self, found: Sequence[Row[Any]]) -> None:
+    def remove_dead(self, rows: Sequence[Row[Any]]) -> None:
         """Remove the files of runs that will never count."""
-        done = [run.step_run_id for run in found if self._remove(run, expired=False)]
+        done = [run.step_run_id for run in rows if self._remove(run, expired=False)]
         if done and not self._dry_run:
             self._database.transact(lambda c: runs.set_files_removed(c, done))
 
     def _remove(self, run: Row[Any], *, expired: bool) -> bool:
-        """Remove what a run wrote, unless readers of a table read it there; whether nothing is left
+        """Remove what a run wrote, unless readers of a table read it there; whether nothing remains
         to be removed. ``expired``: with what was staged beside it since.
         """
         if run.folder is None or run.left_to_table:

@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
+    """``drop_lock_timeout``: how long a clean-up may wait for writers before it is put off.
     ``overdue_after_seconds``: how long a run has to finish by itself what follows the settlement.
-    ``vacuum_after_seconds``: how long a table is left alone after it was vacuumed.
+    ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
     """
 
     drop_lock_timeout: str = "2s"
@@ -42,7 +42,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class OverdueFollowUp:
-    """A settled batch whose run left something of ``FOLLOW_UPS`` undone, with its DAG. ``target``:
+    """A settled batch whose run has something of ``FOLLOW_UPS`` pending, with its DAG. ``target``:
     MODULE:PIPELINE, if the ledger knows it."""
 
     batch_id: int
@@ -66,16 +66,16 @@ def sweep_once(
     database: Database, options: SweepOptions | None = None, *, now: datetime | None = None
 ) -> Swept:
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
-    chosen = options or SweepOptions()
+    rules = options or SweepOptions()
     settled, errors = _settle_all(database, now)
     moment = now or database.transact(batches.database_now)
     asking = database.transact(lambda c: replays.automatic_replays(c, moment))
     _note_followed(database)
-    due = moment - timedelta(seconds=chosen.overdue_after_seconds)
+    due = moment - timedelta(seconds=rules.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = database.transact(lambda c: _overdue(c, left))
-    dropped = _drop_partitions(database, chosen)
-    _vacuum(database, chosen)
+    dropped = _drop_partitions(database, rules)
+    _vacuum(database, rules)
     database.transact(health.note_sweep)
     return Swept(
         tuple(settled),
@@ -105,7 +105,7 @@ def _settle_all(
 
 
 def _overdue(connection: Connection, left: Sequence[Row[Any]]) -> list[OverdueFollowUp]:
-    """What runs left undone, each batch once."""
+    """What is pending after the runs, each batch once."""
     return [
         OverdueFollowUp(number, dag_id, batches.target_of_batch(connection, number))
         for number, dag_id in dict.fromkeys((row.batch_id, row.dag_id) for row in left)
@@ -113,7 +113,7 @@ def _overdue(connection: Connection, left: Sequence[Row[Any]]) -> list[OverdueFo
 
 
 def _note_followed(database: Database) -> None:
-    """Leave to history the batches of which nothing is left to follow: no sweep looks at them
+    """Leave to history the batches of which nothing is pending: no sweep looks at them
     again unless their records change.
     """
     done = database.transact(following.done)
@@ -138,13 +138,13 @@ def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
             return []  # another sweeper is at it
         try:
             partitions.wait_at_most(connection, options.drop_lock_timeout)
-            return [one for one in decided if _drop(database, connection, one)]
+            return [batch_id for batch_id in decided if _drop(database, connection, batch_id)]
         finally:
             partitions.release_clean_up_lock(connection)
 
 
 def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
-    """Drop one partition; False if somebody still writes there: the next sweep will."""
+    """Drop one partition; False if a driver still writes there: the next sweep will."""
     try:
         with translated(database):
             partitions.detach_partition(connection, batch_id)
@@ -156,7 +156,7 @@ def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
 
 def _vacuum(database: Database, options: SweepOptions) -> None:
     """Vacuum the tables that have dead rows, each in a session of its own, as the owner. One that
-    cannot be is left for the next sweep.
+    cannot be waits for the next sweep.
     """
     after = options.vacuum_after_seconds
     for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after)):

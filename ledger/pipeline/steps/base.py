@@ -1,4 +1,4 @@
-"""What each kind of step says of itself, and what their declarations have in common."""
+"""What each kind of step declares, and what their declarations have in common."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}")
 
 
 class Step:
-    """A step of a pipeline. Its kind is a frozen dataclass, and says how it differs from this."""
+    """A step of a pipeline. Its kind is a frozen dataclass that declares how it differs."""
 
     kind: ClassVar[str]
     """Its name in the ledger."""
@@ -75,9 +75,9 @@ def checked_name(kind: str, name: str) -> str:
     return name
 
 
-def check_option(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise DeclarationError(f"stage {stage!r}: {option}={value!r}{suggestion(value, known)}")
+def check_option(stage: str, option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise DeclarationError(f"stage {stage!r}: {option}={value!r}{suggestion(value, choices)}")
 
 
 def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:

@@ -34,7 +34,7 @@ class SourceStep(Step):
 
     @property
     def hears_of_messages(self) -> bool:
-        """Whether it is to be told what became of its messages."""
+        """Whether it is notified of what became of its messages."""
         return self.on_ack is not None or self.on_fail is not None
 
     @property
@@ -44,7 +44,7 @@ class SourceStep(Step):
 
     @property
     def wants_notice(self) -> bool:
-        """Whether it is to be told anything of a batch: what became of its messages, or that it
+        """Whether it is notified of a batch: what became of its messages, or that it
         is committed.
         """
         return self.hears_of_messages or self.hooks is not None
@@ -54,10 +54,10 @@ class SourceStep(Step):
         """What the ledger keeps of it beside its name: how it can be read again, its key, and
         how its raw text is cut into records and fields.
         """
-        made: dict[str, Any] = {"incremental": True} if self.incremental else {}
+        layout: dict[str, Any] = {"incremental": True} if self.incremental else {}
         if self.key:
-            made |= {"key": list(self.key), "rereads": self.rereads}
-        return made | dict(self.source.layout)
+            layout |= {"key": list(self.key), "rereads": self.rereads}
+        return layout | dict(self.source.layout)
 
     @property
     def rereads(self) -> bool:
@@ -75,7 +75,7 @@ class SourceStep(Step):
         return self.source.schema
 
     def described(self) -> dict[str, Any]:
-        """See ``Step``. ``notice``: it is told of its records."""
+        """See ``Step``. ``notice``: it is notified of its records."""
         return {**({"notice": True} if self.wants_notice else {}), **self.layout}
 
 

@@ -48,7 +48,7 @@ class TableFolder:
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
 
     def let_read(self, files: Iterable[TableFile]) -> None:
-        """Open the folders of staged files to whoever may read the table: until now they are
+        """Open the folders of staged files to all who may read the table: until now they are
         their user's alone.
         """
         if "://" in self.path:
@@ -71,7 +71,7 @@ class TableFolder:
         return sorted(name for name in names if not name.startswith(("_", ".")))
 
     def table_files(self, files: Iterable[DataFile]) -> list[TableFile]:
-        """Staged files as files of the table; those without rows are left out."""
+        """Staged files as files of the table; those without rows are omitted."""
         return [
             self._table_file(self._relative(file.path), file.bytes, file.rows)
             for file in files
@@ -103,7 +103,7 @@ class TableFolder:
         self._write(self._checked(batch_id, version), {"conditions": conditions})
 
     def read_checked(self, batch_id: int, version: int) -> list[str]:
-        """The conditions that a version's rows were compared with; none if nobody did."""
+        """The conditions that a version's rows were compared with; none if none were."""
         try:
             content = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
         except FileNotFoundError:
@@ -125,7 +125,7 @@ class TableFolder:
         return True
 
     def write_columns(self, schema: pa.Schema) -> None:
-        """Keep the columns of a table that is still to be made, by whoever publishes first."""
+        """Keep the columns of a table that is still to be made, by the first that publishes."""
         from deltalake import Schema
 
         self._write(self._columns, json.loads(Schema.from_arrow(schema).to_json()))

@@ -63,7 +63,7 @@ class DeltaPublisher:
     The table's own log has the record of what is published: an application transaction
     ``ackledger/<sink>/<batch>`` with the version, in the commit that adds the files. A commit is
     tried as the very next version of the table that was looked at, so what was decided still
-    holds when it lands; whoever comes between makes this look again.
+    holds when it lands; a commit in between makes this look once more.
     """
 
     keeps_tracking = True

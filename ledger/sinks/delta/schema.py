@@ -102,7 +102,7 @@ def required(table: "DeltaTable") -> dict[str, str]:
 
 
 def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
-    """Raise ConfigurationError if the table has a rule whose condition nobody compared the rows
+    """Raise ConfigurationError if the table has a rule whose condition the rows were not compared
     with."""
     for rule, what, drop in _rules(table):
         if rule.condition not in checked:

@@ -20,7 +20,7 @@ class ParquetPublisher:
 
     ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by
     file, and a reader may see a part. What a delivery replaces is moved aside first, folder by
-    folder, and the new one is published then: for a moment a reader sees less, never both.
+    folder, and the new one is published then: for an instant a reader sees less, never both.
     """
 
     path: str
@@ -56,10 +56,10 @@ class ParquetPublisher:
 
     def publish(self, delivery: Delivery) -> None:
         """See ``Publisher``; an earlier run's folder of the batch is replaced. When the new one
-        cannot be published, what was moved aside is published again.
+        cannot be published, what was moved aside is restored.
 
-        Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes
-        nothing back.
+        Two may be at it, if one hung and lost its lock: the one that finds the staged folder gone
+        restores nothing.
         """
         final = self._folder(delivery.batch_id)
         if not self._has_published(delivery):
@@ -95,7 +95,7 @@ class ParquetPublisher:
         for name, folder in self._staged(delivery).items():
             if _run_of(name) <= delivery.version:
                 self._remove(folder)
-        with suppress(OSError):  # somebody has begun to stage there
+        with suppress(OSError):  # another run has begun to stage there
             self._fs.rmdir(self._place(delivery.batch_id))
 
     def _staged(self, delivery: Delivery) -> dict[str, str]:
@@ -112,7 +112,7 @@ class ParquetPublisher:
 
     def _has_published(self, delivery: Delivery) -> bool:
         """Whether the batch's folder is this very version: it has all its files, whose names Spark
-        gave to nobody else; where it has none, what was staged is gone from its place."""
+        gave to no other; where it has none, what was staged is gone from its place."""
         final = self._folder(delivery.batch_id)
         if not self._exists(final):
             return False

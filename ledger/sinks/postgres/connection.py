@@ -35,7 +35,7 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask
     whether it has happened already. Every statement sees what was committed before it, whatever
     the database's default is. Raises WaitedError then: a transaction of the ledger may stand
-    around it, which is not to wait as often again.
+    around it, which is not to retry as often.
     """
     try:
         return persist(lambda: once(url, work))
@@ -44,7 +44,7 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 
 
 def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
-    """As ``transact``, but a database that does not answer is not asked again."""
+    """As ``transact``, but a database that does not answer is not retried."""
     with (
         translated(Target(url)),
         engine_of(url, APPLICATION, isolation_level="READ COMMITTED") as engine,
@@ -57,7 +57,7 @@ def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 
 @dataclass(frozen=True)
 class Target:
-    """The database at ``url``, as its errors are told."""
+    """The database at ``url``, as its errors name it."""
 
     url: sa.URL
 
@@ -67,38 +67,43 @@ class Target:
 
     def error(self, report: Report) -> LedgerError:
         """What an error of the driver means to who owns the sink."""
-        said = report.said + _where(report)
+        message = report.message + _where(report)
         match report.trouble:
             case Trouble.VALUE:
                 return StageError(
-                    f"{shown(self.url)} refused a row: {said}. Nothing of the batch was published."
-                    " What it was staged against has changed since, or it comes from a combine or a"
-                    " state, or a trigger, a missing partition, or a row of another batch is in the"
-                    " way: change the table so that it takes the row, then publish it again",
-                    quotes=[report.said],
+                    f"{shown(self.url)} refused a row: {message}. Nothing of the batch was"
+                    " published. What it was staged against has changed since, or it comes from a"
+                    " combine or a state, or a trigger, a missing partition, or a row of another"
+                    " batch is in the way: change the table so that it takes the row, then"
+                    " publish it again",
+                    quotes=[report.message],
                 )
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:
                 return ConfigurationError(
-                    f"{shown(self.url)} refused the sink: {said}. Check the url, the password and"
-                    f" the rights of its user{report.advice}"
+                    f"{shown(self.url)} refused the sink: {message}. Check the url, the password"
+                    f" and the rights of its user{report.advice}"
                 )
             case Trouble.LOCKED | Trouble.LOST:
                 kind = WaitedError if report.trouble is Trouble.LOCKED else UnavailableError
                 return kind(
-                    f"{shown(self.url)} did not answer: {said}. Check that the database runs and is"
-                    " not locked, then run this again"
+                    f"{shown(self.url)} did not answer: {message}. Check that the database runs and"
+                    " is not locked, then run this again"
                 )
-        return LedgerError(f"{shown(self.url)} refused a statement: {said}", quotes=[report.said])
+        return LedgerError(
+            f"{shown(self.url)} refused a statement: {message}", quotes=[report.message]
+        )
 
 
 def _where(report: Report) -> str:
     """Which constraint, column or line it was, by name. The server's detail shows the row, which
-    not everybody may see who may read the error; that of a wrong statement tells of definitions.
+    not every reader of the error may see; that of a wrong statement is about definitions.
     """
     names = {kind: getattr(report.about, f"{kind}_name", None) for kind in ("constraint", "column")}
-    told = [f"{kind} {name}" for kind, name in names.items() if name and name not in report.said]
+    parts = [
+        f"{kind} {name}" for kind, name in names.items() if name and name not in report.message
+    ]
     if report.code.startswith("42"):
-        told.append(getattr(report.about, "message_detail", None) or "")
+        parts.append(getattr(report.about, "message_detail", None) or "")
     line = _COPY.search(report.context)
-    told.append(line[0] if line else "")
-    return "".join(f" ({one.rstrip('.')})" for one in told if one)
+    parts.append(line[0] if line else "")
+    return "".join(f" ({part.rstrip('.')})" for part in parts if part)

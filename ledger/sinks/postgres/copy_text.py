@@ -29,12 +29,12 @@ def to_csv(batch: pa.RecordBatch, as_json: frozenset[str]) -> bytes:
             arrays.append(_json(array) if name in as_json else _copied(array))
         except _NoCounterpartError as exc:
             raise StageError(f"column {name!r}: {exc}") from exc
-    made = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    csv_batch = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
     stream = pa.BufferOutputStream()
-    pa.csv.write_csv(made, stream, _OPTIONS)
+    pa.csv.write_csv(csv_batch, stream, _OPTIONS)
     rows: bytes = stream.getvalue().to_pybytes()
     if b"\0" in rows:
-        _refuse_nul(made)
+        _refuse_nul(csv_batch)
     return rows
 
 

@@ -59,9 +59,9 @@ def _require_kind(table: TargetTable) -> None:
 
 
 def _require(place: TablePlace, problems: Iterator[str]) -> None:
-    found = "; ".join(problems)
-    if found:
-        raise StageError(f"the sink's table {place} does not take the rows: {found}")
+    message = "; ".join(problems)
+    if message:
+        raise StageError(f"the sink's table {place} does not take the rows: {message}")
 
 
 def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
@@ -143,5 +143,5 @@ def _misfit(
 
 
 def _indexes(table: TargetTable) -> str:
-    found = sorted(f"({', '.join(sorted(map(quoted, names)))})" for names in table.unique)
-    return ", ".join(found) or "none"
+    indexes = sorted(f"({', '.join(sorted(map(quoted, names)))})" for names in table.unique)
+    return ", ".join(indexes) or "none"

@@ -63,11 +63,11 @@ def check_at_end(
         violations = _violations(connection, place, columns, gone)
         advice = _MISSING if violations or not gone else _REFERRED_TO
         violations = violations or [_in_its_own_words(exc)]
+        texts = "; ".join(violation.text for violation in violations)
         raise StageError(
             f"sink {delivery.sink!r}: {place} does not take batch {delivery.batch_id}:"
-            f" {'; '.join(one.text for one in violations)}. Nothing of the batch is published"
-            f" there. {advice}",
-            quotes=[one.values for one in violations],
+            f" {texts}. Nothing of the batch is published there. {advice}",
+            quotes=[violation.values for violation in violations],
         ) from exc
 
 
@@ -78,13 +78,13 @@ def _violations(
     columns that were not staged, and keys into a table of which this user may not read all rows.
     """
     keys = connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all()
-    found = [(key, _orphans(connection, key, gone)) for key in keys]
-    return [_violation(key, orphans) for key, orphans in found if orphans]
+    results = [(key, _orphans(connection, key, gone)) for key in keys]
+    return [_violation(key, orphans) for key, orphans in results if orphans]
 
 
 def _violation(key: Row[Any], orphans: Sequence[tuple[Any, ...]]) -> _Violation:
     *_, distinct, rows = orphans[0]
-    values = ", ".join(f"({', '.join(map(str, one[:-2]))})" for one in orphans)
+    values = ", ".join(f"({', '.join(map(str, orphan[:-2]))})" for orphan in orphans)
     more = f" and {distinct - len(orphans):,} more" if distinct > len(orphans) else ""
     names = ", ".join(map(quoted, key.columns))
     return _Violation(
@@ -119,10 +119,10 @@ def _orphans(connection: Connection, key: Row[Any], gone: Sequence[int]) -> list
 
 
 def _in_its_own_words(exc: DBAPIError) -> _Violation:
-    """What the server says, with the row that it names."""
+    """The server's message, with the row that it names."""
     detail = getattr(getattr(exc.orig, "diag", None), "message_detail", None) or ""
-    said = f"{first_line(exc)}: {detail}".rstrip(": .")
-    return _Violation(said, said)
+    message = f"{first_line(exc)}: {detail}".rstrip(": .")
+    return _Violation(message, message)
 
 
 # Of a partitioned table that is referenced there is a constraint for each partition besides.

@@ -64,8 +64,8 @@ class PostgresPublisher:
 
     def look(self, schema: pa.Schema | None) -> None:
         """See ``Publisher``; a target that does not answer is not waited for."""
-        known = None if schema is None else user_schema(schema)
-        once(self._url, lambda connection: self._look(connection, known))
+        columns = None if schema is None else user_schema(schema)
+        once(self._url, lambda connection: self._look(connection, columns))
 
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Raise StageError unless the table takes rows of ``schema``, or could be made for them;
@@ -117,7 +117,7 @@ class PostgresPublisher:
         return trial.refusals(delivery.files, delivery.batch_id, gone)
 
     def _gone(self, connection: Connection, place: TablePlace, delivery: Delivery) -> list[int]:
-        """Batches whose rows leave the table in the moment these come."""
+        """Batches whose rows leave the table when these come."""
         record = target_record.find_record(connection, place)
         if record is None:
             return []
@@ -172,7 +172,7 @@ class PostgresPublisher:
         return sorted({*delivery.replaces, *older})
 
     def _found_table(self, connection: Connection, schema: pa.Schema | None) -> TargetTable | None:
-        """The table, made if it is missing; None if no file tells what it would be."""
+        """The table, made if it is missing; None if no file shows what it would be."""
         place = target.find_place(connection, self._table)
         if place.oid is None:
             if schema is None:
@@ -210,26 +210,26 @@ class PostgresPublisher:
         if odd is None:
             return
         values, rows = odd
-        told = ", ".join("null" if value is None else repr(value) for value in values)
-        found = (
+        key = ", ".join("null" if value is None else repr(value) for value in values)
+        problem = (
             f"sink {delivery.sink!r}: {rows} row(s) of batch {delivery.batch_id} have the key "
-            f"({', '.join(self._key)}) = ({told})"
+            f"({', '.join(self._key)}) = ({key})"
         )
         if None in values:
             raise StageError(
-                f"{found}: expected no null in it: fill or drop these rows in the stage before the"
-                " sink",
-                quotes=[f"({told})"],
+                f"{problem}: expected no null in it: fill or drop these rows in the stage before"
+                " the sink",
+                quotes=[f"({key})"],
             )
         raise StageError(
-            f"{found}: expected one, for no order says which is the newest: leave one in the stage"
-            " before the sink",
-            quotes=[f"({told})"],
+            f"{problem}: expected one, for no order says which is the newest: leave one in the"
+            " stage before the sink",
+            quotes=[f"({key})"],
         )
 
 
-def is_due(found: Commit | None, delivery: Delivery) -> bool:
-    """Whether the delivery is yet to come, going by what the record says of its batch.
+def is_due(commit: Commit | None, delivery: Delivery) -> bool:
+    """Whether the delivery is yet to come, going by what the record has of its batch.
 
     Raises FencedError when something newer came, IntegrityError when the record is of another
     batch.
@@ -237,29 +237,29 @@ def is_due(found: Commit | None, delivery: Delivery) -> bool:
     assert delivery.interval_start.tzinfo is not None
     assert delivery.batch_id not in delivery.replaces
     what = f"sink {delivery.sink!r}: version {delivery.version} of batch {delivery.batch_id}"
-    if found is None:
+    if commit is None:
         return True
-    if found.replaced_by is not None:
+    if commit.replaced_by is not None:
         raise FencedError(
-            f"{what}: batch {found.replaced_by} has replaced it: there is nothing to do"
+            f"{what}: batch {commit.replaced_by} has replaced it: there is nothing to do"
         )
-    same = (found.interval_start, found.original_id) == (
+    same = (commit.interval_start, commit.original_id) == (
         delivery.interval_start,
         delivery.original_id,
     )
-    if not same or (found.version == delivery.version and found.rows != delivery.rows):
+    if not same or (commit.version == delivery.version and commit.rows != delivery.rows):
         raise IntegrityError(
             f"{what}: expected {delivery.rows} rows of family {delivery.original_id} from"
-            f" {delivery.interval_start.isoformat()} on, found {found.rows} rows of version"
-            f" {found.version}, family {found.original_id}, {found.interval_start} in"
+            f" {delivery.interval_start.isoformat()} on, found {commit.rows} rows of version"
+            f" {commit.version}, family {commit.original_id}, {commit.interval_start} in"
             " ackledger_commit: another ledger wrote there, or this one began anew. Choose another"
             " table and schema, or delete that record with its rows"
         )
-    if found.version > delivery.version:
+    if commit.version > delivery.version:
         raise FencedError(
-            f"{what}: version {found.version} is published, which is newer: there is nothing to do"
+            f"{what}: version {commit.version} is published, which is newer: there is nothing to do"
         )
-    return found.version < delivery.version
+    return commit.version < delivery.version
 
 
 def _stage(

@@ -1,7 +1,7 @@
 """Statements on a target's own record of what it holds: which version of which batch of which sink.
 
 The record, ``ackledger_commit``, is in the schema of the table: who restores or drops the one
-has the other with it. What it says commits together with the rows it speaks of.
+has the other with it. Its entries commit together with their rows.
 """
 
 from collections.abc import Sequence
@@ -46,13 +46,13 @@ def find_record(connection: Connection, place: TablePlace) -> sa.Table | None:
 
 
 def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:
-    """What the record says of the delivery's batch."""
+    """The record's entry of the delivery's batch."""
     of = record.c
     statement = sa.select(
         of.version, of.interval_start, of.original_id, of.rows, of.replaced_by
     ).where(of.sink == delivery.sink, of.batch_id == delivery.batch_id)
-    found = connection.execute(statement).first()
-    return None if found is None else Commit(*found)
+    row = connection.execute(statement).first()
+    return None if row is None else Commit(*row)
 
 
 def other_sink(

@@ -32,7 +32,7 @@ class Trial:
         self._place = place
         self._schema = schema
         self._key = key
-        self._found: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
         self._failing: list[int] = []  # records of rows that were refused on their way in
         self._types_only = place.oid is not None and target_trial.rewrites(connection, place)
 
@@ -44,32 +44,34 @@ class Trial:
         target_trial.analyze(self._connection)
         target_trial.remove(self._connection, [], self._failing)
         self._look_up(gone)
-        return [Refusal(position, reason) for position, reason in sorted(self._found.items())]
+        return [Refusal(position, reason) for position, reason in sorted(self._reasons.items())]
 
     def _load(self, files: Sequence[DataFile], batch_id: int) -> None:
         connection, place = self._connection, self._place
         if place.oid is None:
             columns = new_columns(place, self._schema, self._key)
-            made = target_trial.make_new_trial(connection, columns, batch_id)
+            trial = target_trial.make_new_trial(connection, columns, batch_id)
         else:
-            made = target_trial.make_trial(connection, place, batch_id, types_only=self._types_only)
-        self._as_json = json_columns(self._schema, target.find_table(connection, made))
+            trial = target_trial.make_trial(
+                connection, place, batch_id, types_only=self._types_only
+            )
+        self._as_json = json_columns(self._schema, target.find_table(connection, trial))
         position = 0
-        for found in record_batches(files, self._schema, tracking=True):
-            numbers = pa.array(range(position, position + found.num_rows), pa.int64())
-            rows = found.select(self._schema.names).append_column(target_trial.ROW, numbers)
-            self._try(rows.append_column(target_trial.RECORDS, _records(found)))
-            position += found.num_rows
+        for batch in record_batches(files, self._schema, tracking=True):
+            numbers = pa.array(range(position, position + batch.num_rows), pa.int64())
+            rows = batch.select(self._schema.names).append_column(target_trial.ROW, numbers)
+            self._try(rows.append_column(target_trial.RECORDS, _records(batch)))
+            position += batch.num_rows
 
     def _try(self, rows: pa.RecordBatch) -> None:
         """Add the rows; those that are refused are found by halving."""
-        said = self._refusal(rows)
-        if said is None:
+        reason = self._refusal(rows)
+        if reason is None:
             return
         if rows.num_rows == 1:
-            self._note([rows.column(target_trial.ROW)[0].as_py()], said)
+            self._note([rows.column(target_trial.ROW)[0].as_py()], reason)
             records = rows.column(target_trial.RECORDS)[0].as_py() or []
-            self._failing += [one for one in records if one is not None]
+            self._failing += [record for record in records if record is not None]
             return
         middle = rows.num_rows // 2
         self._try(rows.slice(0, middle))
@@ -84,28 +86,28 @@ class Trial:
 
     def _look_up(self, gone: Sequence[int]) -> None:
         """The key of an upsert, then unique keys. What a trigger may change, and foreign keys, are
-        left to the publish."""
+        checked by the publish."""
         connection, place, most = self._connection, self._place, MOST_REFUSED + 1
-        for said, rows in target_trial.odd_keys(connection, self._key, most):
-            self._remove(rows, said)
+        for reason, rows in target_trial.odd_keys(connection, self._key, most):
+            self._remove(rows, reason)
         if place.oid is None or self._types_only:
             return
-        for said, rows in target_trial.duplicates(connection, place, self._key, gone, most):
-            self._remove(rows, said)
+        for reason, rows in target_trial.duplicates(connection, place, self._key, gone, most):
+            self._remove(rows, reason)
 
-    def _remove(self, positions: list[int], said: str) -> None:
+    def _remove(self, positions: list[int], reason: str) -> None:
         if positions:
-            self._note(positions, said)
+            self._note(positions, reason)
             target_trial.remove(self._connection, positions, [])
 
-    def _note(self, positions: list[int], said: str) -> None:
-        self._found.update(dict.fromkeys(positions, said))
-        if len(self._found) > MOST_REFUSED:
+    def _note(self, positions: list[int], reason: str) -> None:
+        self._reasons.update(dict.fromkeys(positions, reason))
+        if len(self._reasons) > MOST_REFUSED:
             raise StageError(
                 f"the sink's table {self._place} refuses more than {MOST_REFUSED:,} rows, the last "
-                f"with: {said}. The stage or the table is probably broken: fix it, then run the "
+                f"with: {reason}. The stage or the table is probably broken: fix it, then run the "
                 "sink again",
-                quotes=[said],
+                quotes=[reason],
             )
 
 
@@ -114,8 +116,8 @@ def _records(rows: pa.RecordBatch) -> pa.Array:
     names = rows.schema.names
     if "_ackledger_roots" in names and "_ackledger_unit" not in names:
         return rows.column("_ackledger_roots").cast(pa.list_(pa.int64()))
-    one = next((name for name in ("_ackledger_unit", "_ackledger_root") if name in names), None)
-    if one is None:
+    column = next((name for name in ("_ackledger_unit", "_ackledger_root") if name in names), None)
+    if column is None:
         return pa.nulls(rows.num_rows, pa.list_(pa.int64()))
     offsets = pa.array(range(rows.num_rows + 1), pa.int32())
-    return pa.ListArray.from_arrays(offsets, rows.column(one).cast(pa.int64()))
+    return pa.ListArray.from_arrays(offsets, rows.column(column).cast(pa.int64()))

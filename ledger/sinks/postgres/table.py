@@ -37,7 +37,7 @@ class TablePlace:
 class TargetColumn:
     """A column as its database has it. ``type``: for messages. ``base``: the type's own name, a
     domain's resolved; ``element``: an array's; ``category``: as in pg_type, an array's is its
-    element's. ``required``: neither null nor left out. ``writable``: it takes values that are
+    element's. ``required``: neither null nor omitted. ``writable``: it takes values that are
     given.
     """
 
@@ -71,32 +71,32 @@ def find_place(connection: Connection, table: str) -> TablePlace:
     """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError
     when its schema is missing.
     """
-    given, _, name = table.rpartition(".")
-    path = ".".join(literal_name(part) for part in (given, name) if part)
-    found = connection.execute(
+    schema_name, _, name = table.rpartition(".")
+    path = ".".join(literal_name(part) for part in (schema_name, name) if part)
+    row = connection.execute(
         text("""
         SELECT n.nspname AS schema, c.relname AS name, c.oid FROM pg_class c
         JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:path)
         """),
         {"path": path},
     ).first()
-    if found is not None:
-        return TablePlace(found.schema, found.name, found.oid)
+    if row is not None:
+        return TablePlace(row.schema, row.name, row.oid)
     statement = text(
         "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(cast(:given AS name),"
         " current_schema())"
     )
-    schema = connection.execute(statement, {"given": given or None}).scalar()
+    schema = connection.execute(statement, {"given": schema_name or None}).scalar()
     if schema is None:
         raise ConfigurationError(
             f"table {table!r}: its schema is missing, or this user may not see it: "
-            f"CREATE SCHEMA {quoted(given) if given else 'public'}"
+            f"CREATE SCHEMA {quoted(schema_name) if schema_name else 'public'}"
         )
     return TablePlace(schema, name, None)
 
 
 def take_turn(connection: Connection, sink: str, place: TablePlace) -> None:
-    """Wait until nobody else publishes as ``sink`` or into its table; until the transaction's end.
+    """Wait until no other publishes as ``sink`` or into its table; until the transaction's end.
 
     Raises NotReadyError after 10 minutes.
     """
@@ -139,11 +139,11 @@ def find_table(connection: Connection, place: TablePlace) -> TargetTable:
           AND i.indpred IS NULL AND i.indexprs IS NULL AND k.number <= i.indnkeyatts
         GROUP BY i.indexrelid
     """)
-    found = [TargetColumn(**row._mapping) for row in connection.execute(columns, keys)]
+    fields = [TargetColumn(**row._mapping) for row in connection.execute(columns, keys)]
     return TargetTable(
         place,
         kind.scalar_one(),
-        {column.name: column for column in found},
+        {column.name: column for column in fields},
         frozenset(frozenset(names) for names in connection.execute(unique, keys).scalars()),
     )
 
@@ -186,24 +186,24 @@ def create_table(
     """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a
     primary key; where it is.
     """
-    made = sa.Table(place.name, sa.MetaData(), schema=place.schema)
-    batch = add_columns(made, columns, key)
-    # A batch's rows lie together: an index of a few pages tells where.
+    table = sa.Table(place.name, sa.MetaData(), schema=place.schema)
+    batch = add_columns(table, columns, key)
+    # A batch's rows lie together: an index of a few pages finds them.
     options: dict[str, Any] = {"using": "brin", "with": {"autosummarize": "on"}}
     sa.Index(None, batch, **{f"postgresql_{name}": value for name, value in options.items()})
-    made.create(connection)
+    table.create(connection)
     return find_place(connection, f"{place.schema}.{place.name}")
 
 
 def add_columns(
-    made: sa.Table, columns: Mapping[str, sa.types.TypeEngine[Any]], key: Sequence[str]
+    table: sa.Table, columns: Mapping[str, sa.types.TypeEngine[Any]], key: Sequence[str]
 ) -> sa.Column[int]:
     """Give a table the columns of a sink's; the ledger's own is returned."""
     for name, kind in columns.items():
-        made.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
+        table.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
     about = f"Which batch of ackledger published the row: batch_id in {RECORD}."
     batch = sa.Column(BATCH, sa.BigInteger, nullable=False, comment=about)
-    made.append_column(batch)
+    table.append_column(batch)
     return batch
 
 
@@ -233,8 +233,8 @@ def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...]
     statement = (
         sa.select(count, *shown).select_from(_staged([])).group_by(*columns).having(odd).limit(1)
     )
-    found = connection.execute(statement).first()
-    return None if found is None else (tuple(found[1:]), found[0])
+    row = connection.execute(statement).first()
+    return None if row is None else (tuple(row[1:]), row[0])
 
 
 def remove_batches(connection: Connection, place: TablePlace, batches: Sequence[int]) -> None:
@@ -249,8 +249,8 @@ def insert_stage(
 ) -> int:
     """Add the staged rows to the table; how many it took."""
     staged, target = _staged(columns), _target(place, columns)
-    chosen = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
-    statement = sa.insert(target).from_select([*columns, BATCH], chosen, include_defaults=False)
+    rows = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
+    statement = sa.insert(target).from_select([*columns, BATCH], rows, include_defaults=False)
     return connection.execute(statement).rowcount
 
 
@@ -266,11 +266,11 @@ def merge_stage(
     that one of the ``newer`` batches published; how many it took.
     """
     staged, target = _staged(columns), _target(place, columns)
-    chosen = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
-    statement = insert(target).from_select([*columns, BATCH], chosen, include_defaults=False)
-    given = {name: statement.excluded[name] for name in [*columns, BATCH]}
+    rows = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
+    statement = insert(target).from_select([*columns, BATCH], rows, include_defaults=False)
+    values = {name: statement.excluded[name] for name in [*columns, BATCH]}
     older = sa.or_(target.c[BATCH].is_(None), target.c[BATCH].not_in(newer)) if newer else None
-    merged = statement.on_conflict_do_update(index_elements=list(key), set_=given, where=older)
+    merged = statement.on_conflict_do_update(index_elements=list(key), set_=values, where=older)
     return connection.execute(merged).rowcount
 
 

@@ -1,7 +1,7 @@
 """Statements that find the rows which a sink's table would refuse, without touching the table.
 
 The rows go into a table of the transaction's own that is made like the sink's: the server itself
-says which it does not take, and why. What such a table cannot have, unique keys, is looked up.
+reports which it does not take, and why. What such a table cannot have, unique keys, is looked up.
 """
 
 import re
@@ -53,11 +53,11 @@ def make_new_trial(
     connection: Connection, columns: Mapping[str, sa.types.TypeEngine[Any]], batch_id: int
 ) -> TablePlace:
     """As ``make_trial``, like a table that is yet to be made, without its key."""
-    made = sa.Table(
+    trial = sa.Table(
         TRIAL, sa.MetaData(), prefixes=["TEMPORARY"], postgresql_on_commit="DROP", comment=None
     )
-    add_columns(made, columns, ())
-    made.create(connection)
+    add_columns(trial, columns, ())
+    trial.create(connection)
     return _finished(connection, batch_id)
 
 
@@ -67,14 +67,16 @@ def _finished(connection: Connection, batch_id: int) -> TablePlace:
         f"ALTER TABLE {_TRIAL} ADD COLUMN {ROW} bigint, ADD COLUMN {RECORDS} bigint[], "
         f"ALTER COLUMN {BATCH} SET DEFAULT {int(batch_id)}",
     )
-    found = text("SELECT to_regclass(:name)::oid")
-    return TablePlace("pg_temp", TRIAL, connection.execute(found, {"name": _TRIAL}).scalar_one())
+    statement = text("SELECT to_regclass(:name)::oid")
+    return TablePlace(
+        "pg_temp", TRIAL, connection.execute(statement, {"name": _TRIAL}).scalar_one()
+    )
 
 
 def try_copy(
     connection: Connection, rows: bytes, columns: Iterable[str], place: TablePlace
 ) -> str | None:
-    """Add rows, as CSV with ``columns`` in order; if one of them is refused, what the server says,
+    """Add rows, as CSV with ``columns`` in order; if one of them is refused, the server's message,
     and none is added."""
     names = ", ".join(map(literal_name, columns))
     savepoint = connection.begin_nested()
@@ -86,21 +88,21 @@ def try_copy(
         savepoint.rollback()
         if code_of(exc)[:2] not in _OF_A_ROW:
             raise
-        return _said(exc, place)
+        return _server_message(exc, place)
     savepoint.commit()
     return None
 
 
-def _said(exc: DBAPIError, place: TablePlace) -> str:
+def _server_message(exc: DBAPIError, place: TablePlace) -> str:
     """The server's message, as the sink's own table would give it, and the column if it lacks
     that. All its lines: a value that it quotes may have some."""
     about = getattr(exc.orig, "diag", None)
     message = getattr(about, "message_primary", None) or first_line(exc)
     message = message.replace(f'"{TRIAL}"', f'"{place.name}"')
-    found = _COLUMN.search(getattr(about, "context", None) or "")
-    if found is None or quoted(found[1]) in message or f'"{found[1]}"' in message:
+    match = _COLUMN.search(getattr(about, "context", None) or "")
+    if match is None or quoted(match[1]) in message or f'"{match[1]}"' in message:
         return message
-    return f"{message}, column {found[1]}"
+    return f"{message}, column {match[1]}"
 
 
 def analyze(connection: Connection) -> None:
@@ -133,8 +135,8 @@ def odd_keys(
     of these, by the server's own notion of what is equal; and what is wrong with them."""
     for name in key:
         missing = f"SELECT {ROW} FROM {_TRIAL} WHERE {literal_name(name)} IS NULL"
-        found = _positions(connection, missing, most)
-        yield f"null value in column {quoted(name)} of the key of the sink", found
+        positions = _positions(connection, missing, most)
+        yield f"null value in column {quoted(name)} of the key of the sink", positions
     if not key:
         return
     columns = ", ".join(map(literal_name, key))
@@ -144,24 +146,24 @@ def odd_keys(
     for row in _run(connection, statement):
         shared.setdefault(row.n, []).append(row[0])
     for count, rows in sorted(shared.items()):
-        said = (
+        reason = (
             f"{count} rows of the batch have this key of the sink ({', '.join(key)}), and nothing "
             "says which is the newest"
         )
-        yield said, rows
+        yield reason, rows
 
 
 def duplicates(
     connection: Connection, place: TablePlace, key: Sequence[str], gone: Sequence[int], most: int
 ) -> Iterator[tuple[str, list[int]]]:
-    """Of each unique index of the table: what the server would say, and the rows, at most ``most``,
+    """Of each unique index of the table: the server's message, and the rows, at most ``most``,
     whose key another row has, an earlier one of these or one of the table. ``gone``: batches whose
     rows make room. ``key``: of an upsert, where an equal key is no obstacle."""
     for index in connection.execute(_UNIQUE, {"oid": place.oid}).all():
         if key and sorted(index.names or ()) == sorted(key) and index.predicate is None:
             continue
-        found = _positions(connection, _duplicates(index, place, key, gone), most)
-        yield f'duplicate key value violates unique constraint "{index.name}"', found
+        positions = _positions(connection, _duplicates(index, place, key, gone), most)
+        yield f'duplicate key value violates unique constraint "{index.name}"', positions
 
 
 _REQUIRED = text("""
@@ -195,8 +197,8 @@ def _duplicates(index: Row[Any], place: TablePlace, key: Sequence[str], gone: Se
     parts = [f"({part}) AS k{number}" for number, part in enumerate(index.parts)]
     names = [f"k{number}" for number in range(len(parts))]
     equal = "IS NOT DISTINCT FROM" if index.equal_nulls else "="
-    chosen = f"WHERE {index.predicate}" if index.predicate else ""
-    known = "" if index.equal_nulls else f"WHERE num_nulls({', '.join(names)}) = 0"
+    where = f"WHERE {index.predicate}" if index.predicate else ""
+    nulls = "" if index.equal_nulls else f"WHERE num_nulls({', '.join(names)}) = 0"
     own = [f"{literal_name(name)} AS o{number}" for number, name in enumerate(key)]
     of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
     conditions = [f"t.{name} {equal} s.{name}" for name in names]
@@ -205,7 +207,7 @@ def _duplicates(index: Row[Any], place: TablePlace, key: Sequence[str], gone: Se
         conditions.append(f"({same}) IS NOT TRUE")
     return f"""
         WITH s AS (
-          SELECT * FROM (SELECT {ROW}, {", ".join([*parts, *own])} FROM {_TRIAL} {chosen}) k {known}
+          SELECT * FROM (SELECT {ROW}, {", ".join([*parts, *own])} FROM {_TRIAL} {where}) k {nulls}
         )
         SELECT {ROW} FROM (
           SELECT {ROW}, row_number() OVER (PARTITION BY {", ".join(names)} ORDER BY {ROW}) AS n
@@ -213,7 +215,7 @@ def _duplicates(index: Row[Any], place: TablePlace, key: Sequence[str], gone: Se
         ) d WHERE n > 1
         UNION
         SELECT {ROW} FROM s WHERE EXISTS (
-          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {chosen}) t
+          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {where}) t
           WHERE {" AND ".join(conditions)}{_remaining("t", gone)})
     """
 
@@ -222,12 +224,13 @@ def _remaining(table: str, gone: Sequence[int]) -> str:
     """That a row of the table is not of a batch that makes room."""
     if not gone:
         return ""
-    return f" AND ({table}.{BATCH} IN ({', '.join(str(int(one)) for one in gone)})) IS NOT TRUE"
+    ids = ", ".join(str(int(batch_id)) for batch_id in gone)
+    return f" AND ({table}.{BATCH} IN ({ids})) IS NOT TRUE"
 
 
 def _positions(connection: Connection, statement: str, most: int) -> list[int]:
-    found = _run(connection, f"{statement} ORDER BY 1 LIMIT {int(most)}")
-    return [row[0] for row in found]
+    rows = _run(connection, f"{statement} ORDER BY 1 LIMIT {int(most)}")
+    return [row[0] for row in rows]
 
 
 def _run(connection: Connection, statement: str) -> sa.CursorResult[Any]:

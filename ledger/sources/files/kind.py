@@ -36,8 +36,8 @@ class Files(Source):
 
     def path(self, settings: Settings, interval: Interval) -> str:
         """The glob of the interval's files."""
-        found = path_templates.render(self.place, interval.start, interval.end, interval.params)
-        return settings.data_path(found)
+        pattern = path_templates.render(self.place, interval.start, interval.end, interval.params)
+        return settings.data_path(pattern)
 
     def check(self, settings: Settings, name: str, interval: Interval | None) -> str:
         """How many files match. Raises InputError if there is none and one is due."""
@@ -99,5 +99,5 @@ def _check_csv(declared: FileSource) -> None:
 
 def _layout(declared: FileSource) -> dict[str, Any]:
     """How the text of its files is cut into records and fields."""
-    made: dict[str, Any] = {"format": declared.format, "sep": declared.options.get("sep", ",")}
-    return made | ({"multiline": True} if declared.multiline else {})
+    layout: dict[str, Any] = {"format": declared.format, "sep": declared.options.get("sep", ",")}
+    return layout | ({"multiline": True} if declared.multiline else {})

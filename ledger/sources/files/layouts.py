@@ -59,15 +59,15 @@ def layouts(paths: list[str], schema: StructType, columns: str, form: Format) ->
     """
     with ThreadPoolExecutor(8) as pool:
         lines = dict(zip(paths, pool.map(_first_line, paths), strict=True))
-    found: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for path, line in lines.items():
         names = schema.names if line is None else _names(path, line, form)
         check = _check_names if columns == "by_name" else _check_order
         check(path, names, schema)
-        found.setdefault(tuple(names), []).append(path)
+        groups.setdefault(tuple(names), []).append(path)
     return [
         Layout(names, tuple(own), {path: text for path in own if (text := lines[path]) is not None})
-        for names, own in found.items()
+        for names, own in groups.items()
     ]
 
 
@@ -122,7 +122,9 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
                 f"{meant!r}? Fix the file, or the schema",
                 quotes=[f"found {name!r}"],
             )
-    missing = [one.name for one in schema.fields if not one.nullable and one.name not in names]
+    missing = [
+        field.name for field in schema.fields if not field.nullable and field.name not in names
+    ]
     if missing or not set(names) & set(schema.names):
         expected = f"NOT NULL column {missing[0]}" if missing else "a column of the schema"
         raise InputError(
@@ -148,7 +150,7 @@ def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
 
 
 def opened(path: str) -> IO[bytes]:
-    """A file to read from, decompressed if its name says so."""
+    """A file to read from, decompressed if its name has such an ending."""
     stream: IO[bytes] = fsspec.open(path, "rb", compression="infer").open()
     return stream
 
@@ -156,7 +158,7 @@ def opened(path: str) -> IO[bytes]:
 @contextmanager
 def opened_text(path: str) -> Iterator[Iterator[str]]:
     """The lines of a file, which end as they do in it: with ``\\n``, ``\\r`` or both. Bytes that
-    are not UTF-8 stand in them as ``encoded`` makes them again.
+    are not UTF-8 stand in them so that ``encoded`` restores them.
     """
     with (
         opened(path) as stream,
@@ -183,7 +185,7 @@ def _first_line(path: str) -> str | None:
     """
     try:
         with opened_text(path) as lines:
-            line = next((one for one in lines if one.strip()), None)
+            line = next((line for line in lines if line.strip()), None)
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read: {exc}") from exc
     if line is None:
@@ -199,7 +201,7 @@ def _first_line(path: str) -> str | None:
 def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
     """The columns of ``names`` as Spark reads them, and the number of records."""
     try:
-        # INT96 is a moment in UTC, as Hive and Impala write it: it shows by a unit that Parquet
+        # INT96 is a timestamp in UTC, as Hive and Impala write it: it shows by a unit that Parquet
         # has not.
         with (
             opened(path) as stream,
@@ -221,7 +223,7 @@ def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
 
 def _check_row_groups(path: str, metadata: pq.FileMetaData) -> None:
     """Spark reads row groups by their own numbers, and each at most once: with equal sums it
-    cannot read more of one file than its footer says and less of another."""
+    cannot read more of one file than its footer counts and less of another."""
     rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
         raise InputError(

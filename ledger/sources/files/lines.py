@@ -79,16 +79,16 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
     """``lines`` (``TEXT``: string of raw bytes, and others) with ``TEXT`` replaced by the schema's
     columns, ``RAW`` (bytes) and ``ERROR``, both null where the record parsed.
     """
-    given, names = lines.columns, form.schema.names
-    others = [name for name in given if name != TEXT]
+    columns, names = lines.columns, form.schema.names
+    others = [name for name in columns if name != TEXT]
     record = _record(form, values.parsed_type, F.col(TEXT)).alias(_RECORD)
     read = _barrier(lines.select("*", record))
     exact = _barrier(read.select("*", _exact(form).alias(_EXACT)))
     typed = _barrier(exact.select("*", *_columns(form)))
     text = F.when(F.col(_EXACT).isNotNull(), _marked(form)).otherwise(F.col(TEXT))
     texts = F.when(_misfits(form), _record(form, _as_text, text)).alias(_TEXTS)
-    told = _barrier(typed.select("*", texts))
-    judged = _barrier(told.select(*given, *_named(names), _error(form)))
+    with_texts = _barrier(typed.select("*", texts))
+    judged = _barrier(with_texts.select(*columns, *_named(names), _error(form)))
     good = F.col(ERROR).isNull()
     data = [
         F.when(good, column).alias(name) for name, column in zip(names, _named(names), strict=True)
@@ -103,13 +103,13 @@ def _named(names: Sequence[str]) -> list[Column]:
 
 def _columns(form: Format) -> list[Column]:
     """The schema's columns; null where a value does not fit, or the file has no such column."""
-    made = []
-    for one in form.schema.fields:
-        column = F.lit(None).cast(without_lengths(one.dataType))
-        if one.name in form.names:
-            column = values.converted(_read(form, one), one.dataType, form.format, form.options)
-        made.append(column.alias(one.name))
-    return made
+    columns = []
+    for field in form.schema.fields:
+        column = F.lit(None).cast(without_lengths(field.dataType))
+        if field.name in form.names:
+            column = values.converted(_read(form, field), field.dataType, form.format, form.options)
+        columns.append(column.alias(field.name))
+    return columns
 
 
 def _read(form: Format, field: T.StructField) -> Column:
@@ -130,7 +130,7 @@ def is_unclosed(form: Format) -> Column:
 
 def _barrier(rows: DataFrame) -> DataFrame:
     """The same rows. A condition on what is made of these columns is evaluated after them, and the
-    columns once: Spark would otherwise parse again in every filter, and in every use of a column.
+    columns once: Spark would otherwise repeat the parsing in every filter and use of a column.
     """
     return rows.where(F.monotonically_increasing_id() >= 0)
 
@@ -138,9 +138,9 @@ def _barrier(rows: DataFrame) -> DataFrame:
 def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     """A record as a struct of its columns, each of the type that ``kind`` makes of its own, and the
     whole text where one does not fit."""
-    types = {one.name: one.dataType for one in form.schema.fields}
+    types = {field.name: field.dataType for field in form.schema.fields}
     # Columns that are none of the schema's are called otherwise: they may differ from it, or from
-    # the ledger's own, by nothing that Spark tells apart.
+    # the ledger's own, by nothing that Spark distinguishes.
     longest = "_" * max(map(len, [CORRUPT, *types]))
     columns = [
         (
@@ -160,7 +160,9 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     }
     if form.null_value is not None:
         csv["nullValue"] = form.null_value
-    ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
+    ddl = ", ".join(
+        f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in target.fields
+    )
     return F.when(_few_fields(form), F.from_csv(text, ddl, {**csv, **_options(form)}))
 
 
@@ -221,9 +223,9 @@ def _error(form: Format) -> Column:
     malformed = f"malformed {form.format}: "
     shape = _csv_shape(form) if form.format == "csv" else _json_shape(form)
     missing = [
-        (F.col(_quoted(one.name)).isNull(), f"{one.name} is null")
-        for one in form.schema.fields
-        if not one.nullable
+        (F.col(_quoted(field.name)).isNull(), f"{field.name} is null")
+        for field in form.schema.fields
+        if not field.nullable
     ]
     problems = [
         F.when(~F.is_valid_utf8(value), NOT_UTF8),
@@ -245,37 +247,37 @@ def _misspelt(form: Format) -> Column:
 
 def _misfits(form: Format) -> Column:
     """Whether a text is no record of the schema, or that of a column no value of its type."""
-    found = [
-        values.misfits(F.col(_RECORD)[one.name], F.col(_quoted(one.name)), one.dataType)
-        for one in form.schema.fields
-        if one.name in form.names and not values.plain(one.dataType)
+    conditions = [
+        values.misfits(F.col(_RECORD)[field.name], F.col(_quoted(field.name)), field.dataType)
+        for field in form.schema.fields
+        if field.name in form.names and not values.plain(field.dataType)
     ]
     if form.format == "json":
-        found.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
-    return values.any_of([F.col(_RECORD)[CORRUPT].isNotNull(), *found])
+        conditions.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
+    return values.any_of([F.col(_RECORD)[CORRUPT].isNotNull(), *conditions])
 
 
 def _misfit(form: Format) -> Column:
     """What is wrong with a record that has ``_TEXTS``: the first column whose value does not fit,
     what is expected and what is found. Null if all is well."""
     texts = F.col(_TEXTS)
-    found = []
-    for one in form.schema.fields:
-        if one.name not in form.names:
+    reasons = []
+    for field in form.schema.fields:
+        if field.name not in form.names:
             continue
-        text, made = numerals.unmarked(texts[one.name]), F.col(_quoted(one.name))
-        wrong = made.isNull()
-        if not values.plain(one.dataType):
-            wrong |= values.misfits(F.col(_RECORD)[one.name], made, one.dataType)
-        if form.format == "json" and isinstance(one.dataType, NESTED):
-            wrong |= _has_misfit(form, text, one.dataType)
-        expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
+        text, value = numerals.unmarked(texts[field.name]), F.col(_quoted(field.name))
+        wrong = value.isNull()
+        if not values.plain(field.dataType):
+            wrong |= values.misfits(F.col(_RECORD)[field.name], value, field.dataType)
+        if form.format == "json" and isinstance(field.dataType, NESTED):
+            wrong |= _has_misfit(form, text, field.dataType)
+        expected = F.lit(f"{field.name}: expected {field.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))
-        found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
+        reasons.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
     declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
     no_record = F.when(texts[CORRUPT].isNotNull(), _not_a_record(form))
     is_corrupt = F.col(_RECORD)[CORRUPT].isNotNull()
-    reason = F.coalesce(no_record, *found, F.when(is_corrupt, f"expected {declared}"))
+    reason = F.coalesce(no_record, *reasons, F.when(is_corrupt, f"expected {declared}"))
     return F.when(texts.isNotNull() | is_corrupt, _aside(reason))
 
 
@@ -287,8 +289,8 @@ def _aside(rare: Column) -> Column:
 
 
 def _has_misfit(form: Format, text: Column, kind: T.DataType) -> Column:
-    """Whether a part of a field's JSON is not of its type; Spark leaves it out, and says so of the
-    whole record alone."""
+    """Whether a part of a field's JSON is not of its type; Spark leaves it out, and reports it for
+    the whole record alone."""
     field = T.StructField("value", values.parsed_type(kind, form.format))
     target = T.StructType([field, T.StructField(CORRUPT, T.StringType())])
     alone = F.concat(F.lit('{"value":'), text, F.lit("}"))
@@ -304,8 +306,8 @@ def _not_a_record(form: Format) -> Column:
     if quote:
         quoted = f"{re.escape(quote)}[^{re.escape(quote)}]*{re.escape(quote)}"
         value = F.regexp_replace(value, quoted, "")
-    found = F.regexp_count(value, F.lit(re.escape(form.separator))) + 1
-    return F.concat(F.lit(f"expected {len(form.names)} fields, found "), found.cast("string"))
+    count = F.regexp_count(value, F.lit(re.escape(form.separator))) + 1
+    return F.concat(F.lit(f"expected {len(form.names)} fields, found "), count.cast("string"))
 
 
 def _not_json(form: Format, otherwise: str) -> Column:
@@ -313,12 +315,12 @@ def _not_json(form: Format, otherwise: str) -> Column:
     options = _options(form)
     single = values.allows(options, "allowSingleQuotes")
     bare = F.regexp_replace(F.col(TEXT), _STRINGS if single else _DOUBLE, '""')
-    known = [
+    hints = [
         F.when(bare.rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
         for name, (look, advice) in _ALLOWED.items()
         if not values.allows(options, name)
     ]
-    return F.coalesce(*known, F.lit(otherwise))
+    return F.coalesce(*hints, F.lit(otherwise))
 
 
 def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
@@ -328,8 +330,8 @@ def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
     value = F.col(TEXT)
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
     parted = [] if form.multiline else [(breaks, F.lit(PARTED))]
-    found = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
-    many = [(~_few_fields(form), F.lit(found))]
+    reason = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
+    many = [(~_few_fields(form), F.lit(reason))]
     if not form.quote:
         return [*parted, *many]
     unclosed = (_unclosed(value, form), F.lit(UNCLOSED))
@@ -366,7 +368,7 @@ def _json_shape(form: Format) -> list[tuple[Column, Column]]:
     """Whether a line is one object, and nothing else, of whole characters."""
     value = F.col(TEXT)
     # from_json reads the first value of a line and forgets what follows it. Where the first brace
-    # that closes is the last character nothing follows; else the line is parsed again, with an
+    # that closes is the last character nothing follows; else the line is reparsed, with an
     # object after it that has to be the second of the two.
     before = F.substring_index(value, "}", 1)
     ends = F.octet_length(before) == F.octet_length(value) - 1

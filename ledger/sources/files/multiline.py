@@ -124,7 +124,7 @@ class _Lines:
                 yield line
 
     def put_back(self, lines: Iterable[str]) -> None:
-        """Give ``lines`` again before those that follow."""
+        """Return ``lines`` once more, before those that follow."""
         self._parts.append(iter(lines))
 
 
@@ -144,7 +144,7 @@ class Splitter:
         ended = f"{within}{quote}(?:{separator}{field})*+"
         still = f"{within}(?:{quote}{separator}{begun})?+"
         self._begun, self._ended, self._still = (
-            re.compile(one, re.DOTALL) for one in (begun, ended, still)
+            re.compile(pattern, re.DOTALL) for pattern in (begun, ended, still)
         )
 
     def records(self, lines: Iterator[str]) -> Iterator[tuple[str, bool]]:

@@ -1,4 +1,4 @@
-"""Find the line of a source file that a record came from, if the file still says so."""
+"""Find the line of a source file that a record came from, if the file still has it."""
 
 import csv
 import json
@@ -25,12 +25,12 @@ def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> 
     """
     if layout.get("multiline") or layout.get("format") not in ("csv", "json"):
         return {}  # a record is not a line
-    wanted = {one.row for one in sought} | {one.row + 1 for one in sought}
+    wanted = {record.row for record in sought} | {record.row + 1 for record in sought}
     try:
-        found = dict(_lines(path, wanted, _BLANKS if layout["format"] == "json" else b"\r\n"))
+        lines = dict(_lines(path, wanted, _BLANKS if layout["format"] == "json" else b"\r\n"))
     except (OSError, ValueError, EOFError):
         return {}
-    places = {one.row: _places(one, found, layout) for one in sought}
+    places = {record.row: _places(record, lines, layout) for record in sought}
     return {row: place[0] for row, place in places.items() if len(place) == 1}
 
 
@@ -51,18 +51,18 @@ def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tu
 
 
 def _places(
-    one: Sought, found: Mapping[int, tuple[int, str]], layout: Mapping[str, Any]
+    record: Sought, lines: Mapping[int, tuple[int, str]], layout: Mapping[str, Any]
 ) -> list[int]:
-    candidates = [found[number] for number in (one.row, one.row + 1) if number in found]
-    return [line for line, text in candidates if _holds(text, one, layout)]
+    candidates = [lines[number] for number in (record.row, record.row + 1) if number in lines]
+    return [line for line, text in candidates if _holds(text, record, layout)]
 
 
-def _holds(text: str, one: Sought, layout: Mapping[str, Any]) -> bool:
+def _holds(text: str, record: Sought, layout: Mapping[str, Any]) -> bool:
     """Whether a line is the text of a record, or its fields are the record's texts and whole
     numbers."""
-    if not one.parsed:
-        return text == one.content
-    plain = {name: value for name, value in json.loads(one.content).items() if _is_plain(value)}
+    if not record.parsed:
+        return text == record.content
+    plain = {name: value for name, value in json.loads(record.content).items() if _is_plain(value)}
     try:
         if layout["format"] == "json":
             fields = json.loads(text)

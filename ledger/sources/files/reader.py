@@ -41,20 +41,20 @@ class Reader(SourceReader):
         self._by_file = source.multiline
 
     def by_file(self, stored: DataFrame) -> bool:
-        """Whether what was read has to be read again, file by file, as it is from here on: a line
+        """Whether what was read must be reread, file by file, as it is from here on: a line
         whose quote does not close may begin a record of several lines, and one of these may look
         like a record. ``stored``: what was read."""
         again = not self._by_file and any(
-            not stored.where(lines.is_unclosed(one.form)).isEmpty()
-            for one in self._read[:1]
-            if one.form.format == "csv"
+            not stored.where(lines.is_unclosed(text.form)).isEmpty()
+            for text in self._read[:1]
+            if text.form.format == "csv"
         )
         self._by_file |= again
         return again
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """The options that say how its dates and moments are written."""
+        """The options for the format of its dates and timestamps."""
         return self._source.options
 
     def records(self, claimed: Claimed) -> DataFrame:
@@ -63,12 +63,12 @@ class Reader(SourceReader):
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
         """
-        chosen: Sequence[listing.FoundFile] = claimed.files
+        inputs: Sequence[listing.FoundFile] = claimed.files
         if not self._source.incremental:
             missing = self._source.allow_missing
-            chosen = listing.find_files(claimed.source, claimed.path, allow_missing=missing)
-            self._listed = chosen
-        return self._records([file.path for file in chosen])
+            inputs = listing.find_files(claimed.source, claimed.path, allow_missing=missing)
+            self._listed = inputs
+        return self._records([file.path for file in inputs])
 
     def _records(self, paths: list[str]) -> DataFrame:
         if self._source.format == "parquet":
@@ -76,27 +76,28 @@ class Reader(SourceReader):
             reader = self._spark.read.schema(self.schema)
             if not paths:
                 return checked(self._none(), self.schema)
-            found = checked(reader.parquet(*literal(paths)), self.schema)
-            path = found.metadataColumn("_metadata")["file_path"]
-            return found.select("*", path.alias(FILE))
+            rows = checked(reader.parquet(*literal(paths)), self.schema)
+            path = rows.metadataColumn("_metadata")["file_path"]
+            return rows.select("*", path.alias(FILE))
         source = self._source
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
         else:
             layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
         self._read = [
-            _Text(self._spark, self._form(one.names), one, self._by_file) for one in layouts
+            _Text(self._spark, self._form(layout.names), layout, self._by_file)
+            for layout in layouts
         ]
-        return self._united([self._parsed(one.form, one.records()) for one in self._read])
+        return self._united([self._parsed(text.form, text.records()) for text in self._read])
 
     def repeated_headers(self) -> DataFrame | None:
         """Lines equal to their file's header beyond the first: records that were left out."""
-        found = [
-            self._parsed(one.form, self._spark.createDataFrame(extra, _TEXT))
-            for one in self._read
-            if (extra := one.repeated_headers())
+        headers = [
+            self._parsed(text.form, self._spark.createDataFrame(extra, _TEXT))
+            for text in self._read
+            if (extra := text.repeated_headers())
         ]
-        return self._united(found) if found else None
+        return self._united(headers) if headers else None
 
     def check_read(self, source: str, rows: int, stored: Callable[[], DataFrame]) -> None:
         """Raise InputError if a file has changed since ``records`` listed it, or if a Parquet file
@@ -122,8 +123,8 @@ class Reader(SourceReader):
         """
         if self._source.format == "parquet":
             return parsed_again(stored, self.schema)
-        kept = stored.where(F.col(ERROR).isNull())
-        good = aligned(kept, self.schema, self._source.options)
+        records = stored.where(F.col(ERROR).isNull())
+        good = aligned(records, self.schema, self._source.options)
         spoilt = stored.where(F.col(ERROR).isNotNull())
         text = [
             F.col(RAW).cast("string").alias(TEXT),
@@ -151,13 +152,13 @@ class Reader(SourceReader):
         )
 
     def _parsed(self, form: lines.Format, text: DataFrame) -> DataFrame:
-        made = lines.parsed(text, form)
-        if IS_LONG in made.columns:
+        records = lines.parsed(text, form)
+        if IS_LONG in records.columns:
             long = F.when(F.col(IS_LONG), TOO_LONG)
-            made = made.withColumn(ERROR, F.coalesce(long, ERROR)).drop(IS_LONG)
+            records = records.withColumn(ERROR, F.coalesce(long, ERROR)).drop(IS_LONG)
         if self._source.columns == "in_order":
-            return made
-        return made.withColumn(NAMES, F.lit(_BETWEEN.join(form.names)))
+            return records
+        return records.withColumn(NAMES, F.lit(_BETWEEN.join(form.names)))
 
     def _united(self, parts: list[DataFrame]) -> DataFrame:
         return reduce(DataFrame.union, parts)
@@ -210,15 +211,15 @@ class _Text:
         seen = self._observed.get
         extra: list[tuple[str, None]] = []
         for number, (text, due) in enumerate(self._headers.items()):
-            found = int(seen.get(f"header_{number}", 0))
-            if found < due:
+            count = int(seen.get(f"header_{number}", 0))
+            if count < due:
                 raise IntegrityError(
                     f"{due} files begin with the header {text[:100]!r}, and Spark has counted"
-                    f" {found}: they were changed while they were read, or its count is lost. Run"
+                    f" {count}: they were changed while they were read, or its count is lost. Run"
                     " the step again",
                     quotes=[repr(text[:100])],
                 )
-            extra += [(text, None)] * (found - due)
+            extra += [(text, None)] * (count - due)
         return extra
 
     def _without_headers(self, text: DataFrame) -> DataFrame:
@@ -228,5 +229,5 @@ class _Text:
         counts = [
             F.count_if(match).alias(f"header_{number}") for number, match in enumerate(matches)
         ]
-        is_header = reduce(lambda one, other: one | other, matches)
+        is_header = reduce(lambda match, other: match | other, matches)
         return text.observe(self._observed, *counts).where(~is_header).drop(_IS_FIRST)

@@ -91,9 +91,9 @@ class FileSource(_FileOptions):
                 f"columns={self.columns!r} of {self.path!r}: expected one of {', '.join(COLUMNS)}"
             )
         if self.columns == "by_name" and not (self.format == "csv" and self.header):
-            found = "header=False" if self.format == "csv" else f"format {self.format}"
+            option = "header=False" if self.format == "csv" else f"format {self.format}"
             raise DeclarationError(
-                f"columns='by_name' of {self.path!r}: expected csv with a header, found {found}; "
+                f"columns='by_name' of {self.path!r}: expected csv with a header, found {option}; "
                 "leave it out: columns of json and parquet always go by name"
             )
         if self.multiline and self.format != "csv":
@@ -107,13 +107,13 @@ class FileSource(_FileOptions):
 
 def _check_options(path: str, format: str, options: Mapping[str, str]) -> None:
     """Raise DeclarationError for an option that is not supported: some of Spark's lose records."""
-    known = OPTIONS[format]
+    names = OPTIONS[format]
     for name, value in options.items():
-        if name not in known:
+        if name not in names:
             instead = _INSTEAD.get(name.lower())
-            close = get_close_matches(name, known, n=1)
+            close = get_close_matches(name, names, n=1)
             hint = instead or (f"did you mean {close[0]!r}?" if close else "leave it out")
-            listed = f"the options of {format} are {', '.join(known)}" if known else "it has none"
+            listed = f"the options of {format} are {', '.join(names)}" if names else "it has none"
             raise DeclarationError(
                 f"option {name!r} of {path!r} is not supported with {format}: {hint}; {listed}"
             )

@@ -36,7 +36,7 @@ def misspelt(
     ``values``: the columns as they were read. ``options``: of the reader of JSON.
     """
     lacking = [
-        one for field in schema.fields for one in _lacking(values[field.name], field.dataType)
+        pair for field in schema.fields for pair in _lacking(values[field.name], field.dataType)
     ]
     missing = [(values[name].isNull(), [name]) for name in schema.names] + lacking
     reason = _reason(text, schema, "", options)
@@ -56,8 +56,8 @@ def _lacking(value: Column, kind: DataType) -> Iterator[tuple[Column, list[str]]
         parts = [value[name].isNull() for name in kind.names]
         if parts:
             yield value.isNotNull() & any_of(parts), kind.names
-        for one in kind.fields:
-            yield from _lacking(value[one.name], one.dataType)
+        for field in kind.fields:
+            yield from _lacking(value[field.name], field.dataType)
     elif isinstance(kind, ArrayType | MapType) and _names(kind):
         elements, inner = _elements(value, kind)
 
@@ -83,9 +83,14 @@ def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str
 
     def first(read: Column) -> Column:
         deeper = [
-            _within(F.try_element_at(read, F.lit(one.name)), one.dataType, path + one.name, options)
-            for one in kind.fields
-            if _names(one.dataType)
+            _within(
+                F.try_element_at(read, F.lit(field.name)),
+                field.dataType,
+                path + field.name,
+                options,
+            )
+            for field in kind.fields
+            if _names(field.dataType)
         ]
         return F.coalesce(_instead(F.map_keys(read), kind.names, path), *deeper)
 
@@ -101,7 +106,7 @@ def _within(text: Column, kind: DataType, path: str, options: Mapping[str, str])
         return _reason(text, kind, f"{path}.", options)
     as_texts = "ARRAY<STRING>" if isinstance(kind, ArrayType) else "MAP<STRING, STRING>"
     elements, inner = _elements(F.from_json(text, as_texts, options), kind)
-    reasons = F.transform(elements, lambda one: _within(one, inner, path, options))
+    reasons = F.transform(elements, lambda element: _within(element, inner, path, options))
     return F.get(F.array_compact(reasons), F.lit(0))
 
 

@@ -53,12 +53,12 @@ def doubtful(
     ``read``: what Spark has made of the line, with a column ``corrupt`` for what does not fit.
     """
     conditions = [F.lit(False)]
-    for kept, usual in (
+    for predicate, usual in (
         (_is_text, _OWN_TEXT),
         (_is_decimal, _FEW_DIGITS),
         (_is_variant, f"{_AS_DECIMAL}{_END}"),
     ):
-        names = {re.escape(name) for name, kind in _leaves(schema) if kept(kind)}
+        names = {re.escape(name) for name, kind in _leaves(schema) if predicate(kind)}
         if not names:
             continue
         number = f"(?!{usual}){_number(options)}"
@@ -67,8 +67,8 @@ def doubtful(
             # A backslash may be a part of a name that is written otherwise.
             named = rf'"(?:{"|".join(sorted(names))})"\s*+:\s*+(?:[\[{{]|{number})|\\'
             condition = text.rlike(named) & condition
-        if kept is _is_text:  # one that was made of a number looks like it: no line is searched
-            got = [_got_number(read[one.name], one.dataType) for one in schema.fields]
+        if predicate is _is_text:  # a text of a number looks like one: no line is searched
+            got = [_got_number(read[field.name], field.dataType) for field in schema.fields]
             condition = any_of([*got, read[corrupt].isNotNull()]) & condition
         conditions.append(condition)
     return any_of(conditions)
@@ -82,7 +82,7 @@ def _got_number(value: Column, kind: T.DataType) -> Column:
         return F.lit(False)
     first = F.ascii(value)
     number = first.between(ord("+"), ord("9")) & value.rlike(_TEXT_OF_NUMBER)
-    return number | first.isin([ord(one) for one in _TEXT_OF_OTHER])
+    return number | first.isin([ord(character) for character in _TEXT_OF_OTHER])
 
 
 def marked(text: Column, options: Mapping[str, str]) -> Column:
@@ -110,16 +110,16 @@ def restored(read: Column, exact: Column, kind: T.DataType) -> Column:
         return read
     if isinstance(kind, T.ArrayType):
         inner = kind.elementType
-        return F.zip_with(read, exact, lambda one, other: restored(one, other, inner))
+        return F.zip_with(read, exact, lambda element, other: restored(element, other, inner))
     if isinstance(kind, T.MapType):
         inner = kind.valueType
         return F.transform_values(
-            read, lambda key, one: restored(one, F.try_element_at(exact, key), inner)
+            read, lambda key, value: restored(value, F.try_element_at(exact, key), inner)
         )
     if isinstance(kind, T.StructType):
         fields = [
-            restored(read[one.name], exact[one.name], one.dataType).alias(one.name)
-            for one in kind.fields
+            restored(read[field.name], exact[field.name], field.dataType).alias(field.name)
+            for field in kind.fields
         ]
         return F.when(read.isNotNull(), F.struct(*fields))
     if _is_variant(kind):
@@ -132,7 +132,7 @@ def _is_rounded(exact: Column) -> Column:
     of one that is too large or too small for a double, too."""
     pattern = rf"{MARK}(?!{_AS_DECIMAL}(?:\"|$))(-?\d[^\"]*+)"
     numbers = F.regexp_extract_all(exact, F.lit(pattern))
-    return F.exists(numbers, lambda one: _digits(one) != _digits(one.try_cast("double")))
+    return F.exists(numbers, lambda number: _digits(number) != _digits(number.try_cast("double")))
 
 
 def _digits(number: Column) -> Column:

@@ -38,10 +38,10 @@ def check_schema(schema: StructType) -> None:
     check_names("the schema has", schema.names, error=DeclarationError)
 
 
-def check_columns(where: str, found: StructType, schema: StructType) -> None:
+def check_columns(where: str, columns: StructType, schema: StructType) -> None:
     """Raise InputError unless what was found has the schema's columns with its types. What may not
     be null is a matter of each record."""
-    types = {field.name: field.dataType for field in found.fields}
+    types = {field.name: field.dataType for field in columns.fields}
     for field in schema.fields:
         if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
             none = f"no such column{suggestion(field.name, types)}"
@@ -62,14 +62,14 @@ def aligned(
     """
     columns, misfits = [], []
     for field in schema.fields:
-        kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
+        value = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
         had = stored.schema[field.name].dataType if field.name in stored.columns else NullType()
-        made = _fitted(kept, had, field.dataType, options or {})
-        columns.append(made.alias(field.name))
+        column = _fitted(value, had, field.dataType, options or {})
+        columns.append(column.alias(field.name))
         what = f"{field.name}: expected {field.dataType.simpleString()}, found "
-        text = F.concat(F.lit(what), kept.cast("string"))
-        misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
-        misfits += [F.when(*null) for null in nulls(kept, field, field.name)]
+        text = F.concat(F.lit(what), value.cast("string"))
+        misfits.append(F.when(value.isNotNull() & column.isNull(), text))
+        misfits += [F.when(*null) for null in nulls(value, field, field.name)]
     message = [name for name in (MESSAGE,) if name in stored.columns]
     own = [name for name in stored.columns if not is_own(name)]
     return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
@@ -80,24 +80,24 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     stays as it was."""
     own = [f"`{name}`" for name in stored.columns if not is_own(name)]
     whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
-    kept = F.col(ERROR).isNull() | whole
-    good = aligned(stored.where(kept).drop(RAW, ERROR), schema)
-    nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in schema.fields]
+    is_intact = F.col(ERROR).isNull() | whole
+    good = aligned(stored.where(is_intact).drop(RAW, ERROR), schema)
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
     names = [name for name in good.columns if name not in schema.names]
-    return good.unionByName(stored.where(~kept).select(*nothing, *names))
+    return good.unionByName(stored.where(~is_intact).select(*nothing, *names))
 
 
-def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
+def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
     """A stored value in another type, without loss; null where that cannot be."""
     kind = nullable(kind)
     if nullable(had) == kind:
-        return kept
+        return value
     if isinstance(had, NullType):
-        return kept.cast(kind)
+        return value.cast(kind)
     if isinstance(had, StringType):
-        return from_text(kept, kind, options)
-    made = kept.try_cast(kind)
-    return F.when(made.try_cast(had) == kept, made)
+        return from_text(value, kind, options)
+    result = value.try_cast(kind)
+    return F.when(result.try_cast(had) == value, result)
 
 
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:

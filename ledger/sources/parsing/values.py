@@ -65,7 +65,7 @@ def _parsed(format: str, kind: T.DataType) -> T.DataType:
 
 
 def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str, str]) -> Column:
-    """A field that was read as ``parsed_type`` says, in its own type; null where it does not fit.
+    """A field that was read as its ``parsed_type``, in its own type; null where it does not fit.
 
     ``TEXT`` is that of its record.
     """
@@ -73,15 +73,17 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
         return read
     if isinstance(kind, T.ArrayType):
         inner = kind.elementType
-        return F.transform(read, lambda one: converted(one, inner, format, options))
+        return F.transform(read, lambda element: converted(element, inner, format, options))
     if isinstance(kind, T.MapType):
         inner, keys = kind.valueType, F.map_keys(read)
-        made = F.transform_values(read, lambda _, one: converted(one, inner, format, options))
-        return F.when(F.size(keys) == F.size(F.array_distinct(keys)), made)
+        entries = F.transform_values(
+            read, lambda _, value: converted(value, inner, format, options)
+        )
+        return F.when(F.size(keys) == F.size(F.array_distinct(keys)), entries)
     if isinstance(kind, T.StructType):
         fields = [
-            converted(read[one.name], one.dataType, format, options).alias(one.name)
-            for one in kind.fields
+            converted(read[field.name], field.dataType, format, options).alias(field.name)
+            for field in kind.fields
         ]
         return F.when(read.isNotNull(), F.struct(*fields))
     if isinstance(kind, T.DecimalType):
@@ -106,10 +108,10 @@ def from_text(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Col
     """A text in another type, as a field of CSV is read; null where it does not fit."""
     if textual(kind):
         return converted(text, kind, "csv", options)
-    made = text.try_cast(kind)
+    value = text.try_cast(kind)
     if isinstance(kind, T.IntegralType | T.BooleanType):
-        return F.when(text.rlike(_TRUTH if isinstance(kind, T.BooleanType) else _WHOLE), made)
-    return made
+        return F.when(text.rlike(_TRUTH if isinstance(kind, T.BooleanType) else _WHOLE), value)
+    return value
 
 
 def _changes(kind: T.DataType) -> bool:
@@ -119,12 +121,12 @@ def _changes(kind: T.DataType) -> bool:
 
 
 def _moment(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
-    """A date or a moment, written as ISO 8601 or as the option says, and nothing beside it."""
+    """A date or a timestamp in ISO 8601 or the option's format, and nothing beside it."""
     option, pattern = _MOMENTS[type(kind)]
-    given = options.get(option)
-    if given is None:
+    layout = options.get(option)
+    if layout is None:
         return F.when(text.rlike(pattern), text.try_cast(kind))
-    return F.try_to_timestamp(text, F.lit(given)).cast(kind)
+    return F.try_to_timestamp(text, F.lit(layout)).cast(kind)
 
 
 def _decimal(read: Column, kind: T.DecimalType, format: str) -> Column:
@@ -134,9 +136,9 @@ def _decimal(read: Column, kind: T.DecimalType, format: str) -> Column:
     if format == "csv":
         return F.when(read.rlike(exactly), read).try_cast(kind)
     text = F.when(read.rlike(f"{exactly}|{_SHORT}"), read)
-    made = text.try_cast(kind)
-    same = text.rlike(exactly) | (made.cast("double") == text.try_cast("double"))
-    return F.when(same, made)
+    value = text.try_cast(kind)
+    same = text.rlike(exactly) | (value.cast("double") == text.try_cast("double"))
+    return F.when(same, value)
 
 
 def _exactly(kind: T.DecimalType) -> str:
@@ -146,38 +148,38 @@ def _exactly(kind: T.DecimalType) -> str:
 
 def _number(read: Column, kind: T.DataType, format: str) -> Column:
     """A number; one that is too large is none, unless the record writes that it is infinite."""
-    made = read.try_cast(kind)
-    finite = F.abs(made) != F.lit(float("inf"))
+    value = read.try_cast(kind)
+    finite = F.abs(value) != F.lit(float("inf"))
     if format == "json":
-        return F.when(finite | ~F.col(TEXT).rlike(_LARGE[type(kind)]), made)
-    return F.when(read.rlike(_NUMBER) & (finite | F.contains(read, F.lit("Inf"))), made)
+        return F.when(finite | ~F.col(TEXT).rlike(_LARGE[type(kind)]), value)
+    return F.when(read.rlike(_NUMBER) & (finite | F.contains(read, F.lit("Inf"))), value)
 
 
-def misfits(read: Column, made: Column, kind: T.DataType) -> Column:
+def misfits(read: Column, value: Column, kind: T.DataType) -> Column:
     """Whether something was read that did not become a value, at any depth."""
     if isinstance(kind, T.ArrayType):
         pairs = F.zip_with(
             read,
-            made,
-            lambda one, other: (
-                misfits(one, other, kind.elementType)
+            value,
+            lambda element, other: (
+                misfits(element, other, kind.elementType)
                 | (F.lit(not kind.containsNull) & other.isNull())
             ),
         )
-        return F.coalesce(F.exists(pairs, lambda one: one), F.lit(False))
+        return F.coalesce(F.exists(pairs, lambda misfit: misfit), F.lit(False))
     if isinstance(kind, T.MapType):
         inner = T.ArrayType(kind.valueType, kind.valueContainsNull)
         return read.isNotNull() & (
-            made.isNull() | misfits(F.map_values(read), F.map_values(made), inner)
+            value.isNull() | misfits(F.map_values(read), F.map_values(value), inner)
         )
     if isinstance(kind, T.StructType):
         parts = [
-            misfits(read[one.name], made[one.name], one.dataType)
-            | (F.lit(not one.nullable) & made[one.name].isNull())
-            for one in kind.fields
+            misfits(read[field.name], value[field.name], field.dataType)
+            | (F.lit(not field.nullable) & value[field.name].isNull())
+            for field in kind.fields
         ]
         return F.coalesce(read.isNotNull() & any_of(parts), F.lit(False))
-    return read.isNotNull() & made.isNull()
+    return read.isNotNull() & value.isNull()
 
 
 def plain(kind: T.DataType) -> bool:

@@ -82,13 +82,15 @@ def find_table(
 ) -> SourceTable:
     """The source's table. Raises InputError unless it is there and has ``columns``."""
     try:
-        found = sa.inspect(connection).get_columns(source.table_name, schema=source.schema_name)
+        table_columns = sa.inspect(connection).get_columns(
+            source.table_name, schema=source.schema_name
+        )
     except NoSuchTableError as exc:
         raise InputError(
             f"{source.shown}: there is no table {source.table!r}, or this user may not see it: "
             "check the name and its schema"
         ) from exc
-    names = [column["name"] for column in found]
+    names = [column["name"] for column in table_columns]
     for name in columns:
         if name not in names:
             raise InputError(
@@ -97,8 +99,8 @@ def find_table(
             )
     return SourceTable(
         source,
-        {column["name"]: column["type"] for column in found},
-        frozenset(column["name"] for column in found if not column.get("nullable", True)),
+        {column["name"]: column["type"] for column in table_columns},
+        frozenset(column["name"] for column in table_columns if not column.get("nullable", True)),
         typed=connection.dialect.name != "sqlite",
     )
 
@@ -123,8 +125,8 @@ def _lenient(connection: Any, _record: object) -> None:
 
         bases = ((1082, psycopg.PYDATE), (1114, psycopg.PYDATETIME), (1184, psycopg.PYDATETIMETZ))
         for oid, base in bases:
-            made = psycopg.new_type((oid,), f"lenient_{oid}", _or_text(base))
-            psycopg.register_type(made, connection)
+            lenient_type = psycopg.new_type((oid,), f"lenient_{oid}", _or_text(base))
+            psycopg.register_type(lenient_type, connection)
         for oid in (114, 3802):  # json and jsonb
             as_text = psycopg.new_type((oid,), f"text_{oid}", lambda value, _cursor: value)
             psycopg.register_type(as_text, connection)
@@ -156,14 +158,18 @@ class ReadFrom:
         """What an error of the driver means to who owns the source."""
         if report.trouble in (Trouble.LOST, Trouble.LOCKED):
             return UnavailableError(
-                f"{self.source.shown} did not answer: {report.said}. Check that the database runs"
-                " and is not locked, then run this again",
-                quotes=[report.said],
+                f"{self.source.shown} did not answer: {report.message}. Check that the database"
+                " runs and is not locked, then run this again",
+                quotes=[report.message],
             )
-        known = report.trouble in (Trouble.REFUSED, Trouble.RIGHTS)
-        what = "url, the password and the rights of its user" if known else "declaration, and table"
+        is_denial = report.trouble in (Trouble.REFUSED, Trouble.RIGHTS)
+        what = (
+            "url, the password and the rights of its user"
+            if is_denial
+            else "declaration, and table"
+        )
         return InputError(
-            f"{self.source.shown} refused the reading: {report.said}. Check the {what}"
+            f"{self.source.shown} refused the reading: {report.message}. Check the {what}"
             f"{report.advice}",
-            quotes=[report.said],
+            quotes=[report.message],
         )

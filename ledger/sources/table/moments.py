@@ -17,8 +17,8 @@ _NONE = timedelta(0)
 
 @dataclass(frozen=True)
 class MomentForm:
-    """How a column holds moments. ``step``: its precision, the distance of two values. ``zone``:
-    the distance to UTC of the server's own time zone, in which a moment without one may have
+    """How a column holds timestamps. ``step``: its precision, the distance of two values. ``zone``:
+    the distance to UTC of the server's own time zone, in which a timestamp without one may have
     been set.
     """
 
@@ -27,7 +27,7 @@ class MomentForm:
     zone: timedelta = _NONE
 
     def at(self, moment: datetime) -> date:
-        """The value of a moment; of a date the last that was over everywhere."""
+        """The value of a time; of a date the last that was over everywhere."""
         utc = moment.astimezone(UTC)
         if self.kind == "date":
             return (utc - _WESTERNMOST).date() - _DAY

@@ -34,10 +34,10 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
 
     Rows up to it must be read by a later transaction. Waits up to ``wait_seconds`` for transactions
     that run on the source; call it outside of any transaction on that database, or it waits for the
-    caller. ``now``: an aware moment, from which ``lag`` counts back.
+    caller. ``now``: an aware datetime, from which ``lag`` counts back.
 
     Raises NotReadyError when a transaction may still bring such rows, InputError when the cursor
-    cannot tell what is new, UnavailableError when the database does not answer.
+    cannot separate what is new, UnavailableError when the database does not answer.
     """
     with connected(source) as connection:
         with asking(connection):
@@ -181,7 +181,7 @@ def _timed(
     limit: Any,
     wait_seconds: float,
 ) -> Value | None:
-    """Whoever began before the greatest moment visible still shows, or has ended."""
+    """A transaction that began before the greatest visible timestamp still shows, or has ended."""
     with asking(connection):
         past: Any = form.past(clock(connection))
     limit = past if limit is None else min(limit, past)
@@ -192,35 +192,39 @@ def _timed(
         return None
 
     def earlier() -> list[RunningTransaction]:
-        found = transactions(connection, relations)
-        return [one for one in found if one.started is None or form.before(one.started) < top]
+        candidates = transactions(connection, relations)
+        return [
+            writer
+            for writer in candidates
+            if writer.started is None or form.before(writer.started) < top
+        ]
 
     left = outwait(connection, earlier, wait_seconds)
-    if any(one.started is None for one in left):
-        raise _not_ready(table, [one for one in left if one.started is None])
+    if any(writer.started is None for writer in left):
+        raise _not_ready(table, [writer for writer in left if writer.started is None])
     if not left:
         return _checked(table.source, top)
     with asking(connection):
         return _greatest(
-            connection, table, min(form.before(one.started) for one in left if one.started)
+            connection, table, min(form.before(writer.started) for writer in left if writer.started)
         )
 
 
 def _not_ready(table: SourceTable, left: list[RunningTransaction]) -> NotReadyError:
     hint = ""
-    if any(one.started is None and one.pid is not None for one in left):
+    if any(writer.started is None and writer.pid is not None for writer in left):
         hint = ". Grant pg_read_all_stats to this user so that it sees when they began"
     return NotReadyError(
         f"{table.source.shown}: {len(left)} transaction(s) may still bring rows below those that"
-        f" are visible ({', '.join(str(one) for one in left)}): nothing was taken, the next run"
+        f" are visible ({', '.join(map(str, left))}): nothing was taken, the next run"
         f" takes the rows; end a transaction that hangs{hint}"
     )
 
 
 def _greatest(connection: Connection, table: SourceTable, limit: Any) -> Value | None:
     """The greatest cursor value, at most ``limit`` if there is one."""
-    found = sa.func.max(table.cursor)
-    statement = sa.select(found)
+    maximum = sa.func.max(table.cursor)
+    statement = sa.select(maximum)
     if limit is not None:
         if not table.typed:
             limit = _as_stored(table, connection.execute(statement).scalar(), limit)
@@ -230,7 +234,7 @@ def _greatest(connection: Connection, table: SourceTable, limit: Any) -> Value |
 
 
 def _as_stored(table: SourceTable, top: object, limit: date) -> str:
-    """A moment as the text that SQLite's rows hold, which differ in what stands before the time."""
+    """A timestamp as the text that SQLite's rows hold, which differ in the time's separator."""
     if top is not None and not isinstance(top, str):
         raise InputError(
             f"{table.source.shown}: expected moments as text in cursor {table.source.cursor!r}, "
@@ -243,9 +247,9 @@ def _as_stored(table: SourceTable, top: object, limit: date) -> str:
 
 
 def _checked(source: TableSource, value: object) -> Value:
-    """The value, if it can be told from greater ones and kept in the ledger."""
-    known = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
-    if not known or (isinstance(value, Decimal) and not value.is_finite()):
+    """The value, if it can be compared with greater ones and stored in the ledger."""
+    is_orderable = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
+    if not is_orderable or (isinstance(value, Decimal) and not value.is_finite()):
         raise InputError(
             f"{source.shown}: cursor {source.cursor!r} has the value {value!r}: expected an"
             " integer, a finite numeric, a date, a timestamp or text: correct the row or choose"

@@ -104,8 +104,8 @@ def _fit_again(
     """Records as JSON that did not fit when they were read."""
     for batch in batches:
         stored = batch.column(1).to_pylist()
-        columns, errors = fitting.fit([from_raw(names, one) for one in stored])
-        spoilt = [None if error is None else one for one, error in zip(stored, errors, strict=True)]
+        columns, errors = fitting.fit([from_raw(names, raw) for raw in stored])
+        spoilt = [None if error is None else raw for raw, error in zip(stored, errors, strict=True)]
         yield pa.RecordBatch.from_arrays(
             [batch.column(0), *columns, *_marks(spoilt, errors)], [MESSAGE, *names, RAW, ERROR]
         )

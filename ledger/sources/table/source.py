@@ -35,12 +35,12 @@ class TableSource(_TableOptions, _Table):
 
     ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever
     it is used. ``table``: its name, or ``schema.table``. ``cursor``: a column of the schema
-    whose value the database sets and that grows with every insert: a sequence, or the moment of
+    whose value the database sets and that grows with every insert: a sequence, or the time of
     the insert (one without time zone is taken to be UTC). ``schema``: a StructType or a DDL
     string, the columns to read; a record that does not fit fails, it is never dropped. ``lag``:
     how far the reading stays before now, in seconds, as text such as ``"10m"`` or a timedelta;
-    only for a cursor that is a moment. It is needed where running transactions cannot be seen,
-    and where clients set the moment. ``partitions``: the slices that are read in parallel.
+    only for a cursor that is a timestamp. It is needed where running transactions cannot be seen,
+    and where clients set the timestamp. ``partitions``: the slices that are read in parallel.
 
     Raises DeclarationError on an empty or impossible argument.
     """
@@ -122,5 +122,5 @@ class TableSource(_TableOptions, _Table):
 def _require_text(name: str, value: object, expected: str) -> None:
     if not isinstance(value, str) or not value.strip():
         # A url is not published, whatever it is: it may hold a password.
-        found = "" if name == "url" else f", found {value!r}"
-        raise DeclarationError(f"{name} of a TableSource: expected {expected}{found}")
+        suffix = "" if name == "url" else f", found {value!r}"
+        raise DeclarationError(f"{name} of a TableSource: expected {expected}{suffix}")

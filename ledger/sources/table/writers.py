@@ -2,7 +2,7 @@
 
 An insert locks its table before it draws a value of a sequence, and drawing locks the sequence;
 both locks last until the transaction has ended. A transaction that holds neither draws greater
-values than all that are visible. A moment is the start of its transaction, whenever that takes
+values than all that are visible. A timestamp is the start of its transaction, whenever that takes
 the lock: there every transaction counts that began before.
 """
 
@@ -78,7 +78,7 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
     of order.
     """
     source = table.source
-    found = connection.execute(
+    relation = connection.execute(
         text("""
         SELECT c.oid, c.relkind::text, pg_is_in_recovery() AS standby
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -87,13 +87,13 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
         """),
         {"table": source.table_name, "schema": source.schema_name},
     ).one()
-    _check_collation(connection, table, found.oid)
-    tree = _tree(connection, found.oid)
+    _check_collation(connection, table, relation.oid)
+    tree = _tree(connection, relation.oid)
     sequences = _sequences(connection, table, tree)
     blind = None
-    if found.standby:
+    if relation.standby:
         blind = "a standby does not show the transactions of its primary"
-    elif found.relkind not in ("r", "p"):
+    elif relation.relkind not in ("r", "p"):
         blind = "writers of the tables behind a view or a foreign table are not seen"
     elif is_subscribed(connection, tree):
         blind = "its rows come by logical replication, later than their values were drawn"
@@ -104,7 +104,7 @@ def _check_collation(connection: Connection, table: SourceTable, oid: int) -> No
     """Raise InputError unless the database sorts a cursor of text as Python does, by code point:
     claims are put in order here.
     """
-    found = connection.execute(
+    collation = connection.execute(
         text("""
         SELECT CASE WHEN c.collname <> 'default' THEN c.collname
                     ELSE CASE to_jsonb(d) ->> 'datlocprovider' WHEN 'i' THEN 'ICU of the database'
@@ -116,11 +116,11 @@ def _check_collation(connection: Connection, table: SourceTable, oid: int) -> No
         """),
         {"oid": oid, "cursor": table.source.cursor},
     ).first()
-    if found is not None and found.name not in _BY_CODE_POINT:
+    if collation is not None and collation.name not in _BY_CODE_POINT:
         raise InputError(
             f"{table.source.shown}: cursor {table.source.cursor!r} is text in collation"
-            f' {found.name}, expected "C": declare the column COLLATE "C", or choose a number or a'
-            " moment"
+            f' {collation.name}, expected "C": declare the column COLLATE "C", or choose a number'
+            " or a moment"
         )
 
 
@@ -154,11 +154,13 @@ def outwait(
     deadline = time.monotonic() + wait_seconds
     with asking(connection):
         left = list(look())
-    first = {one.transaction for one in left}
+    first = {writer.transaction for writer in left}
     while left and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         with asking(connection):
-            left = [one for one in look() if one.transaction in first or one.pid is None]
+            left = [
+                writer for writer in look() if writer.transaction in first or writer.pid is None
+            ]
     return left
 
 
@@ -191,14 +193,14 @@ def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> l
           WHERE a.attrelid = ANY (cast(:tree AS oid[])) AND a.attname = :column
         ) ORDER BY name
     """)
-    found = connection.execute(statement, {"tree": tree, "column": table.source.cursor}).all()
+    rows = connection.execute(statement, {"tree": tree, "column": table.source.cursor}).all()
     where = f"{table.source.shown}: cursor {table.source.cursor!r}"
-    if len(found) > 1:
+    if len(rows) > 1:
         raise InputError(
-            f"{where} draws from several sequences ({', '.join(row.name for row in found)}), whose "
+            f"{where} draws from several sequences ({', '.join(row.name for row in rows)}), whose "
             "values do not grow with every insert: let all draw from one, or choose another cursor"
         )
-    for row in found:
+    for row in rows:
         if row.cache > 1:
             raise InputError(
                 f"{where} draws from {row.name} with CACHE {row.cache}: each session keeps values "
@@ -209,7 +211,7 @@ def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> l
                 f"{where} draws from {row.name}, which counts down or in a cycle: expected values "
                 "that grow: alter the sequence or choose another cursor"
             )
-    return [row.oid for row in found]
+    return [row.oid for row in rows]
 
 
 def is_subscribed(connection: Connection, tree: list[int]) -> bool:

@@ -85,7 +85,7 @@ class _Plan:
 
     @property
     def bytes(self) -> int:
-        """What the fold has in memory, as far as the footers say."""
+        """What the fold has in memory, as far as the footers show."""
         if self.footers is None or isinstance(self.portion, Frame):
             return 0
         return memory_of(self.footers, by_input=self.portion.by_input)
@@ -159,7 +159,7 @@ def _folded_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Iterator[
 
 @dataclass
 class _Line:
-    """What the log says of a fold. ``way``: in which way, set while it is timed."""
+    """The log's line of a fold. ``way``: in which way, set while it is timed."""
 
     way: str = ""
 

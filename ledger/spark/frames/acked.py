@@ -43,9 +43,9 @@ class Withheld:
 NOTHING_WITHHELD = Withheld()
 
 
-def _anti(rows: DataFrame, chosen: DataFrame, column: str) -> DataFrame:
+def _anti(rows: DataFrame, hits: DataFrame, column: str) -> DataFrame:
     names = [f"`{name}`" for name in rows.columns]
-    return rows.join(chosen, column, "left_anti").select(*names)
+    return rows.join(hits, column, "left_anti").select(*names)
 
 
 def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
@@ -81,8 +81,8 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
 
     Of a unit that several batches delivered, whole, the latest counts.
     """
-    found = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
-    for row in found:
+    outputs = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
+    for row in outputs:
         if row.step_run_id is None:
             raise InputError(
                 f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline"
@@ -92,7 +92,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     in_units = job.pipeline.graph.in_units(name)
     parts: list[DataFrame] = []
     delivered: DataFrame | None = None
-    for row in found:
+    for row in outputs:
         hidden = not_acked(job, row.batch_id, name)
         rows = hidden.keep(delivered_rows(job, row.batch_id, row.step_run_id))
         if delivered is not None:
@@ -103,11 +103,11 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
         if one_unit and _emitted(job, row.batch_id):
             break  # the batch is the unit, and this one delivered it
         if in_units and job.pipeline.graph.unit:
-            kept = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
-            units = [frame.select(UNIT) for frame in kept]
+            frames = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
+            units = [frame.select(UNIT) for frame in frames]
             before = [] if delivered is None else [delivered]
             delivered = reduce(DataFrame.unionByName, [*before, *units]).distinct()
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 
 def _emitted(job: Job, batch_id: int) -> int:

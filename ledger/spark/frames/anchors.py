@@ -22,12 +22,12 @@ def expected_type(pipeline: Pipeline, step: StageStep) -> str:
     fields = ["root:bigint", "parent:bigint"]
     fields += ["input:string"] if len(step.inputs) > 1 else []
     fields += ["unit:bigint"] if carries_unit(pipeline, step.name) else []
-    one = f"struct<{','.join(fields)}>"
-    return f"array<{one}>" if pipeline.graph.merges(step.name) else one
+    anchor = f"struct<{','.join(fields)}>"
+    return f"array<{anchor}>" if pipeline.graph.merges(step.name) else anchor
 
 
 def carries_unit(pipeline: Pipeline, name: str) -> bool:
-    """Whether the rows of a step say which unit they belong to."""
+    """Whether the rows of a step have the unit that they belong to."""
     return bool(pipeline.graph.unit) and pipeline.graph.in_units(name)
 
 
@@ -41,9 +41,9 @@ def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
 
 
 def _bare() -> Column:
-    """Whether a row comes from no record, or in part from one that nobody knows."""
+    """Whether a row comes from no record, or in part from an unknown one."""
     anchors = F.col(ANCHORS)
-    unknown = F.exists(anchors, lambda one: one["root"].isNull())
+    unknown = F.exists(anchors, lambda anchor: anchor["root"].isNull())
     return anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False))
 
 
@@ -62,7 +62,7 @@ class Rooting(Protocol):
     """
 
     wrote: Witness
-    """Of the rows, and of the columns that say which input row each comes from."""
+    """Of the rows, and of the columns that identify each row's input row."""
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, observed when it is next executed."""
@@ -160,7 +160,7 @@ class Roots:
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, with its column ``ANCHORS`` observed when it is next executed."""
-        roots = F.array_distinct(F.transform(ANCHORS, lambda one: one["root"]))
+        roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
         watched = frame.observe(
             self._observation,
             F.sum(F.when(_goes_on(frame), F.size(roots)).otherwise(F.lit(0))).alias("edges"),
@@ -172,25 +172,25 @@ class Roots:
 
     def check(self) -> None:
         """No row is without an anchor, has too many, or those of two units."""
-        found = self._metrics()
-        if found["bare"]:
+        metrics = self._metrics()
+        if metrics["bare"]:
             raise StageError(
-                f"stage {self._stage!r} returned {found['bare']} rows with an empty {ANCHOR!r} or a"
-                " null in it, which come from no record: merge_anchors(...) unites those of all"
+                f"stage {self._stage!r} returned {metrics['bare']} rows with an empty {ANCHOR!r} or"
+                " a null in it, which come from no record: merge_anchors(...) unites those of all"
                 " inputs that a row may come from"
             )
-        if found["most"] is not None and int(found["most"]) > self._max_anchors:
+        if metrics["most"] is not None and int(metrics["most"]) > self._max_anchors:
             raise StageError(
-                f"stage {self._stage!r} returned a row of {found['most']} records, max_anchors is"
+                f"stage {self._stage!r} returned a row of {metrics['most']} records, max_anchors is"
                 f" {self._max_anchors}: end tracking there (anchored=False), or raise max_anchors"
                 " of the pipeline"
             )
-        if found["strangers"] is not None:
+        if metrics["strangers"] is not None:
             raise StageError(
-                f"stage {self._stage!r} returned a row of records {found['strangers']}, whose units"
-                f" differ ({', '.join(self._unit or ())}): expected the records of a row to agree"
-                " in these columns. See SELECT * FROM root_state(root), or leave out unit=, which"
-                " makes the batch the unit"
+                f"stage {self._stage!r} returned a row of records {metrics['strangers']}, whose"
+                f" units differ ({', '.join(self._unit or ())}): expected the records of a row to"
+                " agree in these columns. See SELECT * FROM root_state(root), or leave out unit=,"
+                " which makes the batch the unit"
             )
 
     @property
@@ -208,7 +208,7 @@ class Roots:
         if "unit" not in fields:
             return F.max(F.lit(None).cast("string"))
         first = F.get(F.col(ANCHORS), F.lit(0))
-        other = F.get(F.filter(ANCHORS, lambda one: one["unit"] != first["unit"]), F.lit(0))
+        other = F.get(F.filter(ANCHORS, lambda anchor: anchor["unit"] != first["unit"]), F.lit(0))
         both = F.concat(first["root"].cast("string"), F.lit(" and "), other["root"].cast("string"))
         return F.max(F.when(other.isNotNull(), both))
 

@@ -66,10 +66,10 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
 
 
 def _with_roots(rows: DataFrame) -> DataFrame:
-    roots = F.array_distinct(F.transform(ANCHORS, lambda one: one["root"]))
+    roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
     rows = rows.withColumn(ROOTS, roots)
-    kept = rows.schema[ANCHORS].dataType.elementType.names  # type: ignore[attr-defined]
-    return rows.withColumn(UNIT, F.col(ANCHORS)[0]["unit"]) if "unit" in kept else rows
+    fields = rows.schema[ANCHORS].dataType.elementType.names  # type: ignore[attr-defined]
+    return rows.withColumn(UNIT, F.col(ANCHORS)[0]["unit"]) if "unit" in fields else rows
 
 
 def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
@@ -86,8 +86,8 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
     if ROOTS in rows.columns:
         anchor = F.transform(ROOTS, lambda root: F.struct(root.alias("root"), *others))
     else:
-        one = F.struct(F.col(ROOT).alias("root"), *others)
-        anchor = F.array(one) if as_list else one
+        struct = F.struct(F.col(ROOT).alias("root"), *others)
+        anchor = F.array(struct) if as_list else struct
     return rows.select(*user_columns(rows), anchor.alias(ANCHOR))
 
 

@@ -23,12 +23,12 @@ def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redac
     """What a step that reads these columns masks: nothing if none of them is redacted, and no
     source of its records, and no reference, has a column that is."""
     redact = Redaction.of(pipeline.redact)
-    sources = {one.name: one.source for one in pipeline.sources()}
+    sources = {source.name: source.source for source in pipeline.sources()}
     read = [sources[name] for name in pipeline.graph.sources(step)]
     for each in pipeline.steps():
         read += pipeline.references(each).values()
-    known = chain(names, *(struct(one.schema).names for one in read))
-    return redact if redact.columns and redact.among(known) else NOTHING
+    columns = chain(names, *(struct(source.schema).names for source in read))
+    return redact if redact.columns and redact.among(columns) else NOTHING
 
 
 def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
@@ -58,20 +58,20 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
         reason = _udf(_without, T.StringType())(reason, values)
     if parted:
         there = [F.col(f"`{name}`").isNotNull() for name in parted]
-        hides = reason.isNotNull() & reduce(lambda one, other: one | other, there)
+        hides = reason.isNotNull() & reduce(lambda left, right: left | right, there)
         reason = F.when(hides, F.lit(MASK)).otherwise(reason)
     return reason
 
 
-def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
-    """What a sink says of a row, whose values it may quote: as ``without_values``. Of all its
+def without_row(reason: Column, rows: DataFrame, redact: Redaction) -> Column:
+    """A sink's reason for a row, whose values it may quote: as ``without_values``. Of all its
     columns where one that is redacted is not among them: a stage may have renamed it, and the words
     are no author's who could have known. In one line, once values that have several are masked."""
     names = [name for name in rows.columns if not is_own(name)]
     if redact.columns:
         lacks = len(redact.among(names)) < len(redact.columns)
-        said = without_values(said, rows, Redaction.of(names) if lacks else redact)
-    return F.regexp_replace(said, r"\s*\R\s*", " ")
+        reason = without_values(reason, rows, Redaction.of(names) if lacks else redact)
+    return F.regexp_replace(reason, r"\s*\R\s*", " ")
 
 
 def _udf(function: Callable[..., Any], kind: T.DataType) -> Callable[..., Column]:
@@ -81,4 +81,4 @@ def _udf(function: Callable[..., Any], kind: T.DataType) -> Callable[..., Column
 
 
 def _without(reason: str | None, values: Sequence[str | None] | None) -> str | None:
-    return None if reason is None else without(reason, [one for one in values or () if one])
+    return None if reason is None else without(reason, [value for value in values or () if value])

@@ -36,9 +36,9 @@ class Refused:
 
     def fails(self) -> Fails:
         """The records as the ledger takes them."""
-        found = self.roots.toArrow()
-        shared = found[SHARED].combine_chunks() if SHARED in found.column_names else None
-        return refused(found[ROOT].to_numpy(), found[FAILED].combine_chunks(), shared)
+        table = self.roots.toArrow()
+        shared = table[SHARED].combine_chunks() if SHARED in table.column_names else None
+        return refused(table[ROOT].to_numpy(), table[FAILED].combine_chunks(), shared)
 
     def release(self) -> None:
         """Free what was cached."""
@@ -73,16 +73,16 @@ def find_refused(
     rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
     redact = redaction_of(job.pipeline, step.name, rows.columns)
     try:
-        found = _counted(rows, listed, rules, step, redact)
+        refusals = _counted(rows, listed, rules, step, redact)
     except Exception as exc:
         if not rules or type(translated(exc)) is not StageError:
             raise
-        found = _counted_again(rows, listed, rules, step, redact)
-    if found.rows == 0:
-        found.release()
+        refusals = _counted_again(rows, listed, rules, step, redact)
+    if refusals.rows == 0:
+        refusals.release()
         return None
-    _require_records(run, step, found.roots)
-    return found
+    _require_records(run, step, refusals.roots)
+    return refusals
 
 
 def _counted(
@@ -114,20 +114,20 @@ def _counted_again(
     Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
     """
     with session_conf(rows.sparkSession, {"spark.sql.ansi.enabled": "false"}):
-        found = _refused_rows(rows, listed, rules, step, redact)
-        broken = found.select(POSITION, FAILED).toArrow()
-    raising = [Refusal(one[POSITION], one[FAILED]) for one in broken.to_pylist()]
+        frame = _refused_rows(rows, listed, rules, step, redact)
+        broken = frame.select(POSITION, FAILED).toArrow()
+    raising = [Refusal(row[POSITION], row[FAILED]) for row in broken.to_pylist()]
     try:
         return _counted(rows, raising, rules, step, redact)
     except Exception as exc:
         if type(translated(exc)) is not StageError:
             raise
-        told, said = "; ".join(rule.reason for rule in rules), one_line(exc).rstrip(". ")
+        requirements, message = "; ".join(rule.reason for rule in rules), one_line(exc).rstrip(". ")
         raise StageError(
-            f"sink {step.name!r}: one of what the table asks for ({told}) raises for a row:"
-            f" {said}. Fix that row in the stage before the sink, or write"
+            f"sink {step.name!r}: one of what the table asks for ({requirements}) raises for a row:"
+            f" {message}. Fix that row in the stage before the sink, or write"
             " the constraint so that it is true or false for each row, then run the sink again",
-            quotes=[said],
+            quotes=[message],
         ) from exc
 
 
@@ -142,27 +142,27 @@ def _refused_rows(
     the first as ``_failed``. No rule is asked about a listed row. A rule's reason quotes no row.
     """
     columns = {
-        POSITION: pa.array([one.position for one in listed], pa.int64()),
-        FAILED: pa.array([one.reason for one in listed], pa.string()),
+        POSITION: pa.array([refusal.position for refusal in listed], pa.int64()),
+        FAILED: pa.array([refusal.reason for refusal in listed], pa.string()),
     }
     reasons = [
         F.when(~F.coalesce(F.expr(rule.condition), F.lit(False)), F.lit(rule.reason))
         for rule in rules
     ]
     if listed:
-        known = F.broadcast(local_rows(rows.sparkSession, columns))
-        rows = rows.join(known, POSITION, "left")
+        refusals = F.broadcast(local_rows(rows.sparkSession, columns))
+        rows = rows.join(refusals, POSITION, "left")
         reasons.insert(0, without_row(F.col(FAILED), rows, redact))
     try:
-        found = rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
-        _ = found.schema  # a Spark Connect server looks at a frame when it is asked about it
+        frame = rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
+        _ = frame.schema  # a Spark Connect server looks at a frame when it is asked about it
     except AnalysisException as exc:
-        told = "; ".join(rule.reason for rule in rules)
+        requirements = "; ".join(rule.reason for rule in rules)
         raise ConfigurationError(
-            f"sink {step.name!r}: Spark cannot evaluate what the table asks for ({told}): "
+            f"sink {step.name!r}: Spark cannot evaluate what the table asks for ({requirements}): "
             f"{str(exc).splitlines()[0]}. Drop that constraint, or write to another table"
         ) from exc
-    return found
+    return frame
 
 
 def _roots(rows: DataFrame) -> DataFrame:
@@ -179,9 +179,9 @@ def _require_records(run: OpenedRun, step: SinkStep, roots: DataFrame) -> None:
         bare, why = roots, "with ackers=0 no record can fail"
     else:
         bare, why = roots.where(F.col(ROOT).isNull()), "no record is theirs"
-    found = bare.first()
-    if found is not None:
+    row = bare.first()
+    if row is not None:
         raise StageError(
-            f"sink {step.name!r} refuses rows, and {why}; the first: {found[FAILED]}. Fix or drop "
+            f"sink {step.name!r} refuses rows, and {why}; the first: {row[FAILED]}. Fix or drop "
             "them in the stage before the sink, or change the table, then run the sink again"
         )

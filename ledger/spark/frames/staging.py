@@ -1,4 +1,4 @@
-"""Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
+"""Staging: write the rows of a sink as Parquet files where no reader sees them yet."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -66,14 +66,14 @@ def _close_staging(folder: Path) -> None:
     folders that readers see, else the run's own folder.
     """
     staging = next((place for place in folder.parents if place.name == STAGING_FOLDER), folder)
-    with suppress(OSError):  # what cannot be written to is said right after this
+    with suppress(OSError):  # a folder that cannot be written to is reported right after this
         staging.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir(mode=0o700, exist_ok=True)
 
 
 def check_key(step: SinkStep, rows: DataFrame) -> None:
-    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything
-    is decided of a combine or a state. Where rows have records just these fail, see
+    """Raise StageError if an upsert could not decide which of two rows to keep, before anything is
+    decided of a combine or a state. Where rows have records just these fail, see
     ``ledger.spark.frames.refused``."""
     if not step.sink.key:
         return
@@ -84,7 +84,7 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
                 f" lacks{suggestion(name, rows.columns)}"
             )
     key = [f"`{name}`" for name in step.sink.key]
-    missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
+    missing = reduce(lambda left, right: left | right, [F.col(name).isNull() for name in key])
     wrong = (
         rows.groupBy(*key)
         .agg(F.count(F.lit(1)).alias(_COUNT))
@@ -92,14 +92,14 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
         .first()
     )
     if wrong is not None:
-        found = str({name: wrong[name] for name in step.sink.key})
+        values = str({name: wrong[name] for name in step.sink.key})
         raise StageError(
-            f"sink {step.name!r}: {wrong[_COUNT]} rows have the key {found}: expected one row of"
+            f"sink {step.name!r}: {wrong[_COUNT]} rows have the key {values}: expected one row of"
             " each key and no null; leave one in the stage before the sink",
-            quotes=[found],
+            quotes=[values],
         )
 
 
 def tracking_columns(rows: DataFrame) -> list[str]:
-    """The columns that tell whose a row is, of a sink's input."""
+    """The columns that identify the records of a row, of a sink's input."""
     return [name for name in (ROOT, ROOTS, UNIT) if name in rows.columns]

@@ -25,7 +25,7 @@ _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
-    """A frame of values that the driver has; of no rows, too, which tell a session no types."""
+    """A frame of values that the driver has; of no rows, too, which have no types by themselves."""
     table = pa.table(dict(columns))
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
@@ -57,9 +57,9 @@ def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int =
     about = frame.metadataColumn("_metadata")  # a column of the user may be called so
     file, row = about["file_name"], about["row_index"]
     if len(first) <= MOST_FILES_COMPARED:
-        # A map is data to the code that Spark generates; a chain of WHEN would be compiled anew.
-        known = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
-        return frame.withColumn(name, known[file].cast("bigint") + row)
+        # A map is data to the code that Spark generates; a chain of WHEN would be recompiled.
+        positions = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
+        return frame.withColumn(name, positions[file].cast("bigint") + row)
     starts = frame.sparkSession.createDataFrame(
         list(first.items()), "_ackledger_part string, _ackledger_first bigint"
     )

@@ -43,7 +43,7 @@ class FromSource(FromRecords):
 
     def read(self) -> DataFrame:
         """The schema's columns, ``MESSAGE``, ``RAW``, ``ERROR``. A record that is not found, or not
-        alone, by its key fails again and says so. The source is scanned once.
+        alone, by its key fails again with that reason. The source is scanned once.
         """
         fresh = self.reader.records(self.claimed)
         names = [name for name in fresh.columns if not is_own(name)]
@@ -52,12 +52,12 @@ class FromSource(FromRecords):
         parsed = fresh.where(F.col(ERROR).isNull())
         keyed = parsed.select(_key(self.step.key).alias(_KEY), now.alias(_NOW))
         keys = wanted.where(F.col(_WHY).isNull()).select(_KEY)
-        found = (
+        matches = (
             keyed.join(F.broadcast(keys), _KEY, "left_semi")
             .groupBy(_KEY)
             .agg(F.count(F.lit(1)).alias(_TIMES), F.first(_NOW).alias(_NOW))
         )
-        joined = self._contents().join(wanted, MESSAGE, "inner").join(found, _KEY, "left")
+        joined = self._contents().join(wanted, MESSAGE, "inner").join(matches, _KEY, "left")
         times = F.col(_TIMES)
         why = F.coalesce(_WHY, F.when(times.isNull(), NOT_FOUND).when(times > 1, FOUND_TWICE))
         columns = [F.when(why.isNull(), F.col(_NOW)[name]).alias(name) for name in names]

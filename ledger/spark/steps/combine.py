@@ -26,12 +26,12 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     }
     read = Witness()
     frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
-    made = step.function(read.watch(frames[0]), *frames[1:], **references)
-    check_frame(step, made)
-    manifest = store_result(job, run, made)
+    rows = step.function(read.watch(frames[0]), *frames[1:], **references)
+    check_frame(step, rows)
+    manifest = store_result(job, run, rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
         check_key(sink, read_stored(job, manifest))
-    record = Record(read.rows if read.within(made) else 0, manifest.rows)
+    record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     last = partial(require_last, batch=run.batch)
     commit(job.database, run, record, files=file_rows(manifest), before_commit=last)
     return record

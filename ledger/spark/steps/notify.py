@@ -1,4 +1,4 @@
-"""Tell sources what became of their messages, once their batch is settled for good."""
+"""Notify sources of what became of their messages, once their batch is settled permanently."""
 
 from functools import partial
 from typing import Any
@@ -20,11 +20,11 @@ from ledger.store.queries import batches, publications
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
-    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not notified yet; their
     names. And ``ack_commit`` of those that keep their position, for every batch that is
     committed as a whole.
 
-    A source is noted as told after its calls have returned, so each is called at least once.
+    A source is noted as notified after its calls have returned, so each is called at least once.
     Raises NotReadyError unless the batch is settled, superseded since or not, and whatever a
     call raises.
     """
@@ -33,7 +33,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
         raise NotReadyError(
             f"batch {batch_id} is {batch.status.words}: sources are told once it is settled"
         )
-    told = []
+    names = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         step = job.pipeline.source_named(row.source)
         if step.hooks is not None:
@@ -46,8 +46,8 @@ def notify(job: Job, batch_id: int) -> list[str]:
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)
             )
             reached("notice recorded", step.name)
-            told.append(step.name)
-    return told
+            names.append(step.name)
+    return names
 
 
 def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:

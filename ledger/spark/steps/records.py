@@ -39,7 +39,7 @@ Row = tuple[Any, ...]
 
 
 class _Taking:
-    """Takes what is yielded as it is at that moment: ``width`` values, in the schema's order.
+    """Takes what is yielded as it is at that time: ``width`` values, in the schema's order.
 
     What the generator changes later, in the same dict or in a list of it, is another matter.
     ``row``: takes them from a dict of as many columns as the schema has; KeyError if it has others.
@@ -47,13 +47,15 @@ class _Taking:
 
     def __init__(self, schema: T.StructType):
         self.names = schema.names
-        self._known = frozenset(schema.names)
+        self._name_set = frozenset(schema.names)
         # An itemgetter of one name gives no tuple: it gets the name twice.
         self._columns = self.names if len(self.names) > 1 else self.names * 2
         self.width = len(self._columns)
         self._values = itemgetter(*self._columns)
         self._mutable = [
-            place for place, one in enumerate(schema.fields) if isinstance(one.dataType, _MUTABLE)
+            place
+            for place, field in enumerate(schema.fields)
+            if isinstance(field.dataType, _MUTABLE)
         ]
         self.row: Callable[[Record], Row] = self._copies if self._mutable else self._values
 
@@ -61,8 +63,8 @@ class _Taking:
         """The row of anything. Raises TypeError unless it is a dict of known columns."""
         if not isinstance(item, dict):
             raise TypeError(f"yielded {type(item).__name__}, expected a dict or dropped(reason)")
-        if not self._known.issuperset(item):
-            name = next(name for name in item if name not in self._known)
+        if not self._name_set.issuperset(item):
+            name = next(name for name in item if name not in self._name_set)
             raise TypeError(f"yielded column {name!r}, the schema has {', '.join(self.names)}")
         if len(item) == len(self.names) > 1:
             row = self._values(item)
@@ -85,7 +87,7 @@ class _Telling:
 
     def __init__(self, redact: Redaction, schema: T.StructType):
         self._redact = redact
-        self._found = re.compile(found_pattern(schema.names))
+        self._value_pattern = re.compile(found_pattern(schema.names))
 
     def at(self, batch: pa.RecordBatch, number: int) -> "_Words":
         """For a record of a batch, which has it as it was before the generator got it."""
@@ -104,7 +106,7 @@ class _Telling:
         """Why yielded rows do not fit the schema."""
         if not self._redact.columns:
             return dict(errors)
-        return {row: self._found.sub(rf"\1{MASK}", error) for row, error in errors.items()}
+        return {row: self._value_pattern.sub(rf"\1{MASK}", error) for row, error in errors.items()}
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,11 @@ class _Words:
     hides: bool = False
 
     def reason(self, text: str) -> str:
-        """What the stage's author says."""
+        """The reason that the stage's author gives."""
         return without(text, self.values) if self.hides else text
 
     def error(self, exc: Exception) -> str:
-        """What an exception says, which may quote anything of the record."""
+        """The text of an exception, which may quote anything of the record."""
         return f"{type(exc).__name__}: {MASK if self.hides else _text_of(exc)}"
 
 
@@ -132,24 +134,24 @@ def run_records(step: StageStep, redact: Redaction, frame: DataFrame) -> DataFra
     assert step.schema is not None
     declared = struct(step.schema)
     check_names(f"record stage {step.name!r} declares", declared.names)
-    # A row that only says why there is none has nulls in every column.
+    # A row that only has a reason why there is none has nulls in every column.
     nullable = [T.StructField(f.name, without_lengths(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
     telling = _Telling(redact, declared)
-    given = frame.select(*user_columns(frame), *apart)
+    rows = frame.select(*user_columns(frame), *apart)
     task = partial(
         _task,
         step.function,
         _Taking(declared),
         yielded(declared),
         telling,
-        given.columns,
+        rows.columns,
         [f.name for f in own],
     )
     # By number: mapInArrow looks columns up by name, and takes one with a dot for a field.
-    numbered = given.toDF(*(f"_{number}" for number in range(len(given.columns))))
-    made = numbered.mapInArrow(task, T.StructType([*nullable, *own, *_MARKS]))
-    return made.select(*user_columns(made), together, FAILED, DROPPED)
+    numbered = rows.toDF(*(f"_{number}" for number in range(len(rows.columns))))
+    output = numbered.mapInArrow(task, T.StructType([*nullable, *own, *_MARKS]))
+    return output.select(*user_columns(output), together, FAILED, DROPPED)
 
 
 def _anchor_parts(frame: DataFrame) -> tuple[list[T.StructField], list[Column], Column]:
@@ -169,13 +171,13 @@ def _task(
     take: _Taking,
     fitting: Fitting,
     telling: _Telling,
-    given: list[str],
+    input_names: list[str],
     own: list[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     names = [*fitting.names, *own, FAILED, DROPPED]
     for numbered in batches:
-        batch = pa.RecordBatch.from_arrays(numbered.columns, given)
+        batch = pa.RecordBatch.from_arrays(numbered.columns, input_names)
         output = _run(function, take, telling, batch.drop_columns(own), batch.num_rows)
         columns, misfits = fitting.fit_columns(output.columns(len(fitting.names)))
         layout = output.layout(telling.misfits(misfits))
@@ -267,7 +269,7 @@ def _failure(exc: Exception, words: _Words) -> str:
 
 
 def _text_of(exc: Exception) -> str:
-    """The exception's text; empty if it cannot say it."""
+    """The exception's text; empty if it raises."""
     try:
         return str(exc)
     except Exception:  # a user's own __str__

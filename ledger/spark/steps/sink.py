@@ -33,16 +33,16 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     publisher.check(schema, by_row=True)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)
-    kept = dedup.keep(rows)
+    unique = dedup.keep(rows)
     replacement = Replacement(job, run, step)
     tracking = sink_tracking(job, run, step)
-    delivered = kept.select(*user_columns(kept), *tracking_columns(kept), POSITION)
+    delivered = unique.select(*user_columns(unique), *tracking_columns(unique), POSITION)
     others = replacement.carried()
     if others is not None:
         delivered = delivered.unionByName(others, allowMissingColumns=True)
     delivered = job.on_write(step.name, delivered)
     columns = user_columns(delivered)
-    columns += tracking_columns(kept) if publisher.keeps_tracking else []
+    columns += tracking_columns(unique) if publisher.keeps_tracking else []
     manifest = stage_rows(delivered, step, folder, tracking.wrote, columns)
     require_equal(f"rows of {step.name} in {folder}", tracking.wrote.rows, manifest.rows)
     own = tracking.wrote.counted[OWN]  # a replay may take over rows of others

@@ -57,8 +57,8 @@ def _redacted(job: Job) -> Redaction:
     """What the pipeline redacts. Raises DeclarationError if it is a column of no source."""
     names, sources = job.pipeline.redact, job.pipeline.sources()
     if names:
-        known = {name for one in sources for name in struct(one.source.schema).names}
-        check_known(job.pipeline.name, names, known)
+        columns = {name for step in sources for name in struct(step.source.schema).names}
+        check_known(job.pipeline.name, names, columns)
     return Redaction.of(names)
 
 
@@ -71,7 +71,7 @@ def _reserved(job: Job, manifest: Manifest) -> Emitted:
 
 @contextmanager
 def _reading(reader: SourceReader) -> Iterator[None]:
-    """Say which file could not be read, whether Spark noticed when it planned or when it ran."""
+    """Name the file that could not be read, whether Spark noticed in planning or running."""
     try:
         yield
     except SPARK_ERRORS as exc:

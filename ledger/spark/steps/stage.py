@@ -66,50 +66,50 @@ def _output(
         for name, source in job.pipeline.references(step).items()
     }
     as_list = job.pipeline.graph.merges(step.name)
-    given = [anchored(rows, as_list=as_list) for rows in frames.values()]
+    inputs = [anchored(rows, as_list=as_list) for rows in frames.values()]
     marks: list[Mark] = []
     redact = Redaction.of(job.pipeline.redact)
     if step.by_record:
-        own = redaction_of(job.pipeline, step.name, given[0].columns)
-        made = run_records(step, own, *given)
+        own = redaction_of(job.pipeline, step.name, inputs[0].columns)
+        frame = run_records(step, own, *inputs)
     else:
-        made, marks = _parts(step, step.function(*given, **references))
+        frame, marks = _parts(step, step.function(*inputs, **references))
         if not job.pipeline.graph.tracks(step.name):
-            return _unanchored(step, made, marks)
-        check_output(job, step, made)
-    kept = [
-        without_values(F.col(name), made, redact).alias(name)
+            return _unanchored(step, frame, marks)
+        check_output(job, step, frame)
+    reasons = [
+        without_values(F.col(name), frame, redact).alias(name)
         for name in (FAILED, DROPPED)
-        if name in made.columns
+        if name in frame.columns
     ]
-    output = made.select(*user_columns(made), *stored_anchor(job.pipeline, step), *kept)
+    output = frame.select(*user_columns(frame), *stored_anchor(job.pipeline, step), *reasons)
     for mark in marks:
         output = output.unionByName(_marked(job, step, mark), allowMissingColumns=True)
     return output
 
 
-def _unanchored(step: StageStep, made: object, marks: list[Mark]) -> DataFrame:
+def _unanchored(step: StageStep, frame: object, marks: list[Mark]) -> DataFrame:
     """The output of a stage after which nothing is tracked: the user's columns alone."""
     if marks:
         raise StageError(
             f"stage {step.name!r} marks records, but tracking ends there or before: return the"
             " output alone"
         )
-    check_frame(step, made)
-    assert isinstance(made, DataFrame)
-    if FAILED in made.columns:
+    check_frame(step, frame)
+    assert isinstance(frame, DataFrame)
+    if FAILED in frame.columns:
         raise StageError(
             f"stage {step.name!r} returned {FAILED!r}, but tracking ends there or before: no record"
             " can fail"
         )
-    return made.select(*user_columns(made))
+    return frame.select(*user_columns(frame))
 
 
-def _parts(step: StageStep, made: object) -> tuple[DataFrame, list[Mark]]:
+def _parts(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
     """The output of a stage and the marks beside it; what the output is, is checked later."""
-    if not isinstance(made, tuple):
-        return made, []  # type: ignore[return-value]
-    output, *marks = made
+    if not isinstance(result, tuple):
+        return result, []  # type: ignore[return-value]
+    output, *marks = result
     for mark in marks:
         if not isinstance(mark, Mark):
             raise StageError(
@@ -133,28 +133,28 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     return mark.frame.select(*anchor, reason.alias(column))
 
 
-def check_frame(step: Step, made: object) -> None:
+def check_frame(step: Step, frame: object) -> None:
     """Raise StageError unless a step's function returned a frame, each column with its own name."""
     what = f"{step.kind} {step.name!r}"
-    if not isinstance(made, DataFrame):
-        raise StageError(f"{what} returned {type(made).__name__}, expected a DataFrame")
-    repeated = sorted({name for name in made.columns if made.columns.count(name) > 1})
+    if not isinstance(frame, DataFrame):
+        raise StageError(f"{what} returned {type(frame).__name__}, expected a DataFrame")
+    repeated = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
     if repeated:
         raise StageError(
             f"{what} returned column {repeated[0]!r} twice: drop or rename one"
             + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
     own = frozenset[str]() if step.ends_tracking else frozenset({ANCHOR, FAILED})
-    check_names(f"{what} returned", made.columns, own=own)
+    check_names(f"{what} returned", frame.columns, own=own)
 
 
-def check_output(job: Job, step: StageStep, made: object) -> None:
+def check_output(job: Job, step: StageStep, frame: object) -> None:
     """Raise StageError unless a stage returned a frame that keeps its anchor."""
-    check_frame(step, made)
-    assert isinstance(made, DataFrame)
+    check_frame(step, frame)
+    assert isinstance(frame, DataFrame)
     stage = step.name
-    check_anchor(job, step, "a frame", made)
-    if FAILED in made.columns and not isinstance(made.schema[FAILED].dataType, StringType):
+    check_anchor(job, step, "a frame", frame)
+    if FAILED in frame.columns and not isinstance(frame.schema[FAILED].dataType, StringType):
         raise StageError(
             f"stage {stage!r}: {FAILED!r} is the reason of a failure, so it must be a string"
         )
@@ -168,15 +168,15 @@ def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None
             f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked. "
             f"Keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
         )
-    found = frame.schema[ANCHOR].dataType.simpleString()
+    actual = frame.schema[ANCHOR].dataType.simpleString()
     expected = expected_type(job.pipeline, step)
-    if found == f"array<{expected}>":
+    if actual == f"array<{expected}>":
         raise StageError(
             f"stage {stage!r} merges anchors: a row of several records makes a stage whole, so"
             " declare it with whole=True"
         )
-    if found != expected:
+    if actual != expected:
         raise StageError(
-            f"stage {stage!r} changed {ANCHOR!r} to {found}, expected {expected}: hand it on as it"
+            f"stage {stage!r} changed {ANCHOR!r} to {actual}, expected {expected}: hand it on as it"
             " came"
         )

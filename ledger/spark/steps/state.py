@@ -51,10 +51,10 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     if opened.previous is not None:
         state = read_stored(job, job.manifest(opened.previous.step_run_id))
     read = Witness()
-    made = step.function(state, read.watch(batch), **references)
-    check_frame(step, made)
-    manifest = _stored(job, opened.run, made)
-    record = Record(read.rows if read.within(made) else 0, manifest.rows)
+    rows = step.function(state, read.watch(batch), **references)
+    check_frame(step, rows)
+    manifest = _stored(job, opened.run, rows)
+    record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), of_sinks, None)
     return record
@@ -95,10 +95,10 @@ def as_json(what: str, snapshot: Any) -> Any:
         ) from exc
 
 
-def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
+def _stored(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
     """The rows of a state as the run's own files."""
     reached("before state's rows", run.step)
-    return store_result(job, run, made)
+    return store_result(job, run, rows)
 
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:

@@ -44,11 +44,11 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     """
     for number in job.database.transact(lambda c: publications.units_to_rebuild(c, batch_id)):
         _request_rebuild(job, number)
-    found = job.database.transact(lambda c: publications.pending(c, batch_id))
-    chosen = [row for row in found if not row.ready]
+    candidates = job.database.transact(lambda c: publications.pending(c, batch_id))
+    rows = [row for row in candidates if not row.ready]
     failures = failures_of(job.pipeline)
-    for row in chosen:
-        with failures.kept(), publication_errors(job.database, job.pipeline, row):
+    for row in rows:
+        with failures.collect(), publication_errors(job.database, job.pipeline, row):
             try:
                 _make_ready(job, row)
             except LostFileError:
@@ -58,7 +58,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
             reached("sink withheld", row.sink)
     failures.raise_first()
     reached("withheld")
-    return [row.sink for row in chosen]
+    return [row.sink for row in rows]
 
 
 def _is_pending(connection: Connection, row: Row[Any]) -> bool:
@@ -75,12 +75,12 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
     staged, folder = job.manifest(row.step_run_id), _folder(job, row, step)
-    # Of a row of several records its position says whose it is, and no staged file has that.
+    # Of a row of several records its position identifies its records, and no staged file has that.
     by_position = hidden.roots is not None and job.pipeline.graph.in_units(step.name)
     if job.publisher(step).keeps_tracking and not by_position and not again:
         files = _clean_files(job, row, step, staged, hidden, folder)
     else:
-        files = stage_rows(_kept(job, row, step, staged, hidden), step, folder).files
+        files = stage_rows(_remaining_rows(job, row, step, staged, hidden), step, folder).files
     described = [asdict(file) for file in files]
 
     def record(connection: Connection) -> None:
@@ -114,8 +114,8 @@ def _clean_files(
     stored = reader.parquet(*literal(staged.paths))
     rows = stored.withColumn(_FILE, stored.metadataColumn("_metadata")["file_path"])
     counted = hidden.keep(rows).groupBy(_FILE).count().collect()
-    kept = {_below(base, unquote(one[_FILE])): int(one["count"]) for one in counted}
-    shares = [(file, kept.get(_below(base, file.path), 0)) for file in staged.files]
+    counts = {_below(base, unquote(group[_FILE])): int(group["count"]) for group in counted}
+    shares = [(file, counts.get(_below(base, file.path), 0)) for file in staged.files]
     clean = [file for file, count in shares if count == file.rows]
     dirty = [(file, count) for file, count in shares if 0 < count < file.rows]
     if not dirty:
@@ -127,17 +127,19 @@ def _clean_files(
     return (*clean, *written.files)
 
 
-def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest, hidden: Withheld) -> DataFrame:
-    """What the sink has read and staged, without the rows to be withheld, from its kept input."""
+def _remaining_rows(
+    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, hidden: Withheld
+) -> DataFrame:
+    """What the sink has read and staged, without the rows to be withheld, from its stored input."""
     rows = delivered_rows(job, row.batch_id, row.input_run_id)
-    kept = hidden.keep(rows)
+    rest = hidden.keep(rows)
     if job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id)):
-        kept = _without_duplicates(job, row, step, staged, kept)
-    kept = kept.select(*user_columns(rows), *_tracking(job, step, rows))
+        rest = _without_duplicates(job, row, step, staged, rest)
+    rest = rest.select(*user_columns(rows), *_tracking(job, step, rows))
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
     run = OpenedRun(row.step_run_id, batch, step.name, {})
     others = Replacement(job, run, step).carried(hidden)
-    return kept if others is None else kept.unionByName(others, allowMissingColumns=True)
+    return rest if others is None else rest.unionByName(others, allowMissingColumns=True)
 
 
 def _tracking(job: Job, step: SinkStep, rows: DataFrame) -> list[str]:
@@ -146,7 +148,7 @@ def _tracking(job: Job, step: SinkStep, rows: DataFrame) -> list[str]:
 
 
 def _without_duplicates(
-    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, kept: DataFrame
+    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, rows: DataFrame
 ) -> DataFrame:
     """The rows less those that other batches had delivered: by key, they are not among the staged
     ones.
@@ -158,13 +160,13 @@ def _without_duplicates(
             " pipeline no longer declares: declare dedup as it was, and publish again"
         )
     base = _staging(job, row, step)
-    reader = job.spark.read.schema(kept.select(*user_columns(kept)).schema)
-    found = reader.option("basePath", base).parquet(*literal(staged.paths))
-    known = found.select(*(f"`{name}`" for name in dedup.key)).distinct()
+    reader = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
+    staged_rows = reader.option("basePath", base).parquet(*literal(staged.paths))
+    keys = staged_rows.select(*(f"`{name}`" for name in dedup.key)).distinct()
     missing = reduce(or_, [F.col(f"`{name}`").isNull() for name in dedup.key])
-    names = [f"`{name}`" for name in kept.columns]
-    among = kept.join(known, list(dedup.key), "left_semi").select(*names)
-    return kept.where(missing).unionByName(among)
+    names = [f"`{name}`" for name in rows.columns]
+    among = rows.join(keys, list(dedup.key), "left_semi").select(*names)
+    return rows.where(missing).unionByName(among)
 
 
 def _request_rebuild(job: Job, batch_id: int) -> None:
@@ -175,19 +177,17 @@ def _request_rebuild(job: Job, batch_id: int) -> None:
     graph = job.pipeline.graph
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
-    chosen = _to_rebuild(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
+    roots = _to_rebuild(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
     step = spoiling[0].step if spoiling else ""
-    job.database.transact(
-        lambda c: interventions.request_rebuild(c, batch_id, chosen, step, failed)
-    )
+    job.database.transact(lambda c: interventions.request_rebuild(c, batch_id, roots, step, failed))
 
 
 def _to_rebuild(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
     """A root of each unit in which records were quarantined and nothing is to be replayed."""
     graph = job.pipeline.graph
-    known = local_numbers(job.spark, ROOT, [row.root_id for row in spoiling])
+    failed_roots = local_numbers(job.spark, ROOT, [row.root_id for row in spoiling])
     live = [row.root_id for row in spoiling if row.live]
-    sound = [rows.join(known, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
+    sound = [rows.join(failed_roots, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
     others = reduce(DataFrame.unionByName, sound)
     if graph.unit:
         units_to_rebuild = units_of(
@@ -206,7 +206,7 @@ def _to_rebuild(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
         return []
     else:
         others = others.agg(F.min(ROOT).alias(ROOT)).where(F.col(ROOT).isNotNull())
-    return [one[ROOT] for one in others.select(ROOT).collect()]
+    return [row[ROOT] for row in others.select(ROOT).collect()]
 
 
 def _below(folder: str, path: str) -> str:

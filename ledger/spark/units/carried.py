@@ -47,7 +47,7 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     again = job.database.transact(lambda c: replays.messages_to_run(c, original, step.name))
     emits = job.database.transact(lambda c: replays.settled_emits(c, original))
     marked = local_numbers(job.spark, MESSAGE, again).withColumn(FAILED, F.lit(True))
-    found, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
+    rows, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
     earlier = [
         _emitted(job, row.emit_run_id, row.first_root).select(MESSAGE, ROOT)
         for row in emits
@@ -57,10 +57,10 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
         newest = (
             reduce(DataFrame.unionByName, earlier).groupBy(MESSAGE).agg(F.max(ROOT).alias(ROOT))
         )
-        found, latest = found.join(newest, MESSAGE, "left"), F.coalesce(ROOT, MESSAGE)
+        rows, latest = rows.join(newest, MESSAGE, "left"), F.coalesce(ROOT, MESSAGE)
     complete = F.col(FAILED).isNull() & F.col(ERROR).isNull()
     names = [f"`{name}`" for name in records.columns]
-    return found.select(*names, F.when(complete, latest).alias(CARRIED))
+    return rows.select(*names, F.when(complete, latest).alias(CARRIED))
 
 
 def carry_over(job: Job, run: OpenedRun, step: StageStep, frames: Frames) -> Carrying:
@@ -133,21 +133,21 @@ class CarryOver:
         """Rows of an earlier batch under the roots, and with the units, that this one gives
         their records.
         """
-        given = [name for name in (ROOT, UNIT) if name in self._roots.columns]
-        roots = self._roots.select(F.col(CARRIED).alias(ROOT), F.struct(*given).alias(CARRIED))
+        columns = [name for name in (ROOT, UNIT) if name in self._roots.columns]
+        roots = self._roots.select(F.col(CARRIED).alias(ROOT), F.struct(*columns).alias(CARRIED))
         names = user_columns(rows)
         joined = rows.select(*names, ROOT).join(roots, ROOT, "inner")
-        own = [F.col(CARRIED)[name].alias(name) for name in given]
+        own = [F.col(CARRIED)[name].alias(name) for name in columns]
         return joined.select(*names, *own, F.col(ROOT).alias(CARRIED))
 
-    def _check(self, made: StructType, stored: StructType, batch_id: int) -> None:
+    def _check(self, schema: StructType, stored: StructType, batch_id: int) -> None:
         if ROOT not in stored.names:
             why = "its rows there were of several records, or not tracked"
             raise _misfit(self._step, batch_id, self._counts[batch_id], why)
-        expected, found = _columns(stored), _columns(made)
-        if sorted(expected) != sorted(found):
+        expected, actual = _columns(stored), _columns(schema)
+        if sorted(expected) != sorted(actual):
             raise StageError(
-                f"stage {self._step.name!r} returned the columns {', '.join(found)}; batch"
+                f"stage {self._step.name!r} returned the columns {', '.join(actual)}; batch"
                 f" {batch_id}, from which the rows of {self._counts[batch_id]} records that did not"
                 f" fail are carried over, has {', '.join(expected)}: expected the same names and"
                 " types. Declare the stage as it was, or reprocess the interval"
@@ -155,7 +155,7 @@ class CarryOver:
 
 
 def _fresh(frame: DataFrame) -> DataFrame:
-    """The rows that are not carried over, without the column that says so."""
+    """The rows that are not carried over, without the column that marks those."""
     if CARRIED not in frame.columns:
         return frame
     return frame.where(F.col(CARRIED).isNull()).drop(CARRIED)
@@ -179,17 +179,17 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     """How many records are carried over from which batch."""
     emits = job.database.transact(lambda c: replays.settled_emits(c, run.batch.original_id))
     ranges = [(row.batch_id, row.first_root, row.first_root + row.roots - 1) for row in emits]
-    known = job.spark.createDataFrame(
+    spans = job.spark.createDataFrame(
         ranges, "_ackledger_batch bigint, _ackledger_first bigint, _ackledger_last bigint"
     )
     within = F.col(CARRIED).between(F.col("_ackledger_first"), F.col("_ackledger_last"))
-    found = (
+    groups = (
         roots.select(CARRIED)
-        .join(F.broadcast(known), within, "left")
+        .join(F.broadcast(spans), within, "left")
         .groupBy("_ackledger_batch")
         .count()
     )
-    counts = {row["_ackledger_batch"]: int(row["count"]) for row in found.collect()}
+    counts = {row["_ackledger_batch"]: int(row["count"]) for row in groups.collect()}
     if None in counts:
         raise IntegrityError(
             f"batch {run.batch.batch_id}: {counts[None]} records are carried over that no settled"
@@ -204,22 +204,22 @@ def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int |
     stage, or with other inputs.
     """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
-    stages = {str(one["name"]): one for one in batch.topology if one["kind"] == "stage"}
+    stages = {str(entry["name"]): entry for entry in batch.topology if entry["kind"] == "stage"}
     if step.name not in stages:
         raise _misfit(step, batch_id, records, f"its stages were {', '.join(stages) or 'none'}")
     read = stages[step.name]["reads"]
     if sorted(read) != sorted(step.inputs):  # what came by another input was never in its output
         raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
-    found = job.database.transact(lambda c: runs.runs_of(c, batch_id))
-    committed = [run for run in found if run.state is RunState.COMMITTED]
+    step_runs = job.database.transact(lambda c: runs.runs_of(c, batch_id))
+    committed = [run for run in step_runs if run.state is RunState.COMMITTED]
     return next((run.step_run_id for run in committed if run.step == step.name), None)
 
 
-def _misfit(step: StageStep, batch_id: int, records: int, found: str) -> InputError:
+def _misfit(step: StageStep, batch_id: int, records: int, difference: str) -> InputError:
     return InputError(
         f"stage {step.name!r}: expected its rows of {records} records that did not fail in batch"
-        f" {batch_id}, from which they are carried over; {found}. Declare the pipeline as it was,"
-        " or reprocess the interval"
+        f" {batch_id}, from which they are carried over; {difference}. Declare the pipeline as it"
+        " was, or reprocess the interval"
     )
 
 

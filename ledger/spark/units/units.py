@@ -60,7 +60,7 @@ class Replacement:
 
     @property
     def batches(self) -> list[int]:
-        """Earlier batches of the family, whose rows this one delivers anew."""
+        """Earlier batches of the family, whose rows this one delivers again."""
         return [row.batch_id for row, _ in self._earlier]
 
     def carried(self, own: Withheld = NOTHING_WITHHELD) -> DataFrame | None:
@@ -73,13 +73,13 @@ class Replacement:
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
         later = [replace(own, roots=None).keep(self._units(self._run.batch.batch_id))]
-        kept: list[DataFrame] = []
+        parts: list[DataFrame] = []
         for row, hidden in reversed(self._earlier):
             rows = hidden.keep(delivered_rows(self._job, row.batch_id, row.input_run_id))
             delivered = reduce(DataFrame.unionByName, later).distinct()
-            kept.append(rows.join(delivered, UNIT, "left_anti").select(*user_columns(rows)))
+            parts.append(rows.join(delivered, UNIT, "left_anti").select(*user_columns(rows)))
             later.append(self._units(row.batch_id))
-        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), kept)
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
     def _emitted(self) -> int:
         """Records of sources in units that the batch emitted: a replay of others replaces
@@ -94,12 +94,12 @@ class Replacement:
     def _deliveries(self) -> list[tuple[Row[Any], Withheld]]:
         """Earlier deliveries of the family, each with what was withheld of it."""
         batch, sink = self._run.batch, self._step.name
-        found = self._job.database.transact(
+        deliveries = self._job.database.transact(
             lambda c: dedup.family_deliveries(c, sink, batch.batch_id, batch.original_id)
         )
         earlier = [
             (row, withheld(self._job, row.batch_id, sink))
-            for row in found
+            for row in deliveries
             if row.step_run_id < self._run.run_id
         ]
         if batch.exactly_once and not any(

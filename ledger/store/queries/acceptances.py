@@ -16,13 +16,13 @@ def by_person(connection: Connection, batch_id: int) -> dict[str, int]:
           SELECT FROM failed_root r WHERE r.message_id = m.message_id AND r.batch_id = b.batch_id))
         GROUP BY 1 ORDER BY 2 DESC, 1
     """)
-    found = connection.execute(statement, {"id": batch_id})
-    return {row.accepted_by: row.records for row in found}
+    rows = connection.execute(statement, {"id": batch_id})
+    return {row.accepted_by: row.records for row in rows}
 
 
 def accept(connection: Connection, original_id: int, by: str, reason: str) -> int:
     """Accept the quarantined records of a family that are not accepted yet; how many. Each is named
-    by the attempt that failed last: quarantined again after another attempt, it is not accepted."""
+    by the attempt that failed last: re-quarantined after another attempt, it is not accepted."""
     statement = text("""
         WITH due AS (
           SELECT m.root_id FROM failed_message m

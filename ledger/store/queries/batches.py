@@ -21,7 +21,7 @@ from ledger.errors import InputError, NotReadyError
 UNDECIDED = """
   EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
 """
-# A reason why the family of an original f is kept: a source is yet to be told of its records.
+# A reason why the family of an original f is kept: a source is yet to be notified of its records.
 SOURCE_UNTOLD = """
   EXISTS (
     SELECT FROM batch m
@@ -106,8 +106,8 @@ def _batch(row: Row[Any] | None) -> Batch | None:
 def target(connection: Connection, pipeline_id: int) -> str | None:
     """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
     statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
-    found: str | None = connection.execute(statement, {"id": pipeline_id}).scalar_one()
-    return found
+    target: str | None = connection.execute(statement, {"id": pipeline_id}).scalar_one()
+    return target
 
 
 def target_of_batch(connection: Connection, batch_id: int) -> str | None:
@@ -115,8 +115,8 @@ def target_of_batch(connection: Connection, batch_id: int) -> str | None:
     statement = text("""
         SELECT p.target FROM batch b JOIN pipeline p USING (pipeline_id) WHERE b.batch_id = :id
     """)
-    found: str | None = connection.execute(statement, {"id": batch_id}).scalar_one()
-    return found
+    target: str | None = connection.execute(statement, {"id": batch_id}).scalar_one()
+    return target
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
@@ -130,14 +130,14 @@ def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) ->
 
 def get_batch(connection: Connection, batch_id: int) -> Batch:
     """The batch of that number. Raises InputError if there is none."""
-    found = _batch(
+    batch = _batch(
         connection.execute(text(_BATCH + "WHERE b.batch_id = :id"), {"id": batch_id}).first()
     )
-    if found is None:
+    if batch is None:
         last = connection.execute(text("SELECT max(batch_id) FROM batch")).scalar()
         latest = "which has none yet" if last is None else f"whose latest is {last}"
         raise InputError(f"batch {batch_id} is not in the ledger, {latest}: see 'ackledger status'")
-    return found
+    return batch
 
 
 def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = False) -> Batch | None:
@@ -155,7 +155,7 @@ def lock_family(
     connection: Connection, batch_id: int, *, skip_locked: bool = False
 ) -> Batch | None:
     """The batch, locked after its original: two settlements of a family would not see each
-    other, and neither would decide what both left to be decided. None if another holds one of
+    other, and neither would decide what is then pending of both. None if another holds one of
     them.
     """
     original = get_batch(connection, batch_id).original_id
@@ -239,7 +239,7 @@ def source_of(connection: Connection, batch_id: int, source: str) -> Row[Any]:
 
 
 def set_notified(connection: Connection, batch_id: int, source: str) -> None:
-    """Note that a source was told what became of its messages in a batch."""
+    """Note that a source was notified what became of its messages in a batch."""
     connection.execute(
         text(
             "UPDATE batch_source SET notified_at = now() WHERE batch_id = :id AND source = :source"
@@ -259,8 +259,8 @@ def any_to_follow(connection: Connection) -> bool:
 
 
 def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, of which a source that wants to know was told
-    nothing: batch_id, dag_id.
+    """Batches of a DAG, settled before a time, of which a source that wants to know was not
+    notified: batch_id, dag_id.
     """
     statement = text("""
         SELECT DISTINCT b.batch_id, b.dag_id
@@ -365,5 +365,5 @@ def reserve_roots(connection: Connection, count: int) -> int:
 
 def database_now(connection: Connection) -> datetime:
     """The database's clock."""
-    moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return moment
+    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now

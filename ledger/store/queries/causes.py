@@ -1,7 +1,7 @@
-"""What a failed message m is by now, and why its last attempt r failed, as ``advice`` tells
-cases apart."""
+"""What a failed message m is by now, and why its last attempt r failed, as ``advice`` distinguishes
+cases."""
 
-# The last attempt's step s. Where no stage and no sink said anything, the edges did.
+# The last attempt's step s. Where no stage and no sink reported a failure, the edges did.
 CAUSE = """
     CASE WHEN r.step = m.source THEN 'unparsed'
          WHEN r.reason = 'did not commit in time' THEN 'late'

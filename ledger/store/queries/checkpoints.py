@@ -59,8 +59,8 @@ def lock_pipeline(connection: Connection, pipeline: str) -> int | None:
     ran.
     """
     statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
-    found = connection.execute(statement, {"name": pipeline}).scalar()
-    return None if found is None else int(found)
+    pipeline_id = connection.execute(statement, {"name": pipeline}).scalar()
+    return None if pipeline_id is None else int(pipeline_id)
 
 
 def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> int | None:
@@ -69,8 +69,10 @@ def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> i
         SELECT min(batch_id) FROM state_progress
         WHERE pipeline = :pipeline AND step = ANY(:states) AND state = 'due'
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "states": list(states)}).scalar()
-    return None if found is None else int(found)
+    batch_id = connection.execute(
+        statement, {"pipeline": pipeline, "states": list(states)}
+    ).scalar()
+    return None if batch_id is None else int(batch_id)
 
 
 def waiting(
@@ -186,14 +188,14 @@ def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> 
         JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND x.sink = ANY(:sinks) ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "sinks": list(sinks)})
-    return [row.batch_id for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline, "sinks": list(sinks)})
+    return [row.batch_id for row in rows]
 
 
 def unacked(
     connection: Connection, pipeline: str, step: str, states: Sequence[str], *, combines: bool
 ) -> list[int]:
-    """Batches that a step was not told of and that are committed as a whole, in the order of
+    """Batches that a step was not notified of and that are committed as a whole, in the order of
     their states, up to the first that is not: of its family a record is failed, units are to be
     rebuilt, a sink has not published what is decided, or one of the ``states``, or of the
     ``combines`` if the pipeline has them, is yet to come.
@@ -220,8 +222,8 @@ def unacked(
         FROM told t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "step": step, "states": list(states), "combines": combines}
-    found = connection.execute(statement, keys).all()
-    return [row.batch_id for row in takewhile(lambda row: row.ready, found)]
+    rows = connection.execute(statement, keys).all()
+    return [row.batch_id for row in takewhile(lambda row: row.ready, rows)]
 
 
 _OF_STEP = (
@@ -230,7 +232,7 @@ _OF_STEP = (
 
 
 def set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -> None:
-    """The step was told that a batch is committed as a whole."""
+    """The step was notified that a batch is committed as a whole."""
     connection.execute(
         text(f"""
         UPDATE checkpoint SET acked_at = now()
@@ -253,8 +255,8 @@ def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
             SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "step": step})
-    return [row.step_run_id for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline, "step": step})
+    return [row.step_run_id for row in rows]
 
 
 def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:
@@ -264,8 +266,8 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
         WHERE c.step = ANY(:states) AND b.family_id = :id
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"id": batch_id, "states": list(states)})
-    return [row.step for row in found]
+    rows = connection.execute(statement, {"id": batch_id, "states": list(states)})
+    return [row.step for row in rows]
 
 
 def committed_after(
@@ -285,8 +287,8 @@ def committed_after(
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, whose state is due since then, nobody being at
-    it, in pipelines that still have it: batch_id, dag_id.
+    """Batches of a DAG, settled before a time, whose state is due since then and not running,
+    in pipelines that still have it: batch_id, dag_id.
     """
     if not any_to_follow(connection):
         return []

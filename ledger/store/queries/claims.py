@@ -112,7 +112,7 @@ def release(connection: Connection, batch_id: int) -> None:
 
 
 def update_source(connection: Connection, values: Mapping[str, Any]) -> None:
-    """What a batch that is opened again claims of one source."""
+    """What a batch that is reopened claims of one source."""
     connection.execute(
         text("""
         UPDATE batch_source

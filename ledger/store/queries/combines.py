@@ -66,7 +66,7 @@ def committed_outputs(connection: Connection, original_id: int, step: str) -> Se
 
 
 def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, in which a combine, or a sink of one, is yet to
+    """Batches of a DAG, settled before a time, in which a combine, or a sink of one, is yet to
     run: batch_id, dag_id.
     """
     if not any_to_follow(connection):
@@ -102,5 +102,5 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
           AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id)
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
-    return [row.batch_id for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
+    return [row.batch_id for row in rows]

@@ -51,8 +51,8 @@ def family_deliveries(
     connection: Connection, sink: str, batch_id: int, original_id: int
 ) -> Sequence[Row[Any]]:
     """Committed runs of the sink in the settled batches of a family, oldest first, with input
-    run and filter. By run: a batch that was abandoned and opened again came later than its
-    number says.
+    run and filter. By run: a batch that was abandoned and reopened came later than its
+    number suggests.
     """
     statement = text(_DELIVERY + "AND b.family_id = :original ORDER BY r.step_run_id")
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}

@@ -1,5 +1,5 @@
 """Statements that keep years of history out of a sweep's way: which decided batches have nothing
-left of what follows their settlement.
+pending of what follows their settlement.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ledger.store.queries.combines import COMBINES_DUE
 
 _AT_ONCE = 1_000  # batches that one sweep notes at most
 
-# The decided batches d of which nothing is left, nor comes to be left unless a record of their
+# The decided batches d of which nothing is pending, nor becomes pending unless a record of their
 # family changes: then ``look_again``.
 _DONE = f"""
 d.followed_at IS NULL AND d.status IN ('settled', 'superseded')
@@ -35,7 +35,7 @@ AND (d.status = 'superseded' OR NOT EXISTS (
 
 
 def done(connection: Connection) -> list[int]:
-    """Decided batches of which nothing is left to follow and that no sweep has noted as such, the
+    """Decided batches of which nothing is pending and that no sweep has noted as such, the
     first of them.
     """
     if not any_to_follow(connection):
@@ -46,7 +46,7 @@ def done(connection: Connection) -> list[int]:
 
 def lock(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
     """Lock these batches, their originals and, against another policy, their pipelines for the
-    transaction, those that nobody else holds; which.
+    transaction, those that no other transaction holds; which.
     """
     statement = text("""
         SELECT b.batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
@@ -58,7 +58,7 @@ def lock(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
 
 
 def note(connection: Connection, batch_ids: Sequence[int]) -> None:
-    """Note which of these batches have nothing left. They are locked by a statement before: what
+    """Note which of these batches have nothing pending. They are locked by a statement before: what
     another process changed of them meanwhile is seen.
     """
     statement = text(f"""
@@ -68,7 +68,7 @@ def note(connection: Connection, batch_ids: Sequence[int]) -> None:
 
 
 def look_again(connection: Connection, family_id: int) -> None:
-    """Records of a family change: what follows is looked for again, in all its batches."""
+    """Records of a family change: what follows is rechecked, in all its batches."""
     statement = text("""
         UPDATE batch SET followed_at = NULL WHERE family_id = :id AND followed_at IS NOT NULL
     """)

@@ -98,7 +98,7 @@ def insert(
             INSERT INTO hold_failure (batch_id, number, source, step, reason, records)
             VALUES (:batch_id, :number, :source, :step, :reason, :records)
         """),
-        [{"batch_id": batch_id, **one} for one in failures],
+        [{"batch_id": batch_id, **failure} for failure in failures],
     )
     statement = text("""
         INSERT INTO hold_sample (root_id, message_id, batch_id, number)
@@ -106,10 +106,10 @@ def insert(
                              cast(:batches AS bigint[]), cast(:numbers AS int[]))
     """)
     keys = {
-        "roots": [one["root_id"] for one in sample],
-        "messages": [one["message_id"] for one in sample],
+        "roots": [record["root_id"] for record in sample],
+        "messages": [record["message_id"] for record in sample],
         "batches": [batch_id] * len(sample),
-        "numbers": [one["number"] for one in sample],
+        "numbers": [record["number"] for record in sample],
     }
     connection.execute(statement, keys)
 
@@ -124,9 +124,9 @@ class WouldFail:
     records: int
 
 
-def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureSummary]:
-    """What batches on hold would record, most records first. ``chosen``: as for
-    ``reports.failures``; left out: any."""
+def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
+    """What batches on hold would record, most records first. ``selection``: as for
+    ``reports.failures``; omitted: any."""
     statement = text(f"""
         SELECT h.batch_id, p.name AS pipeline, h.step, h.reason, h.records,
                '{ON_HOLD}' AS status, NULL AS accepted_by,
@@ -134,7 +134,7 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureS
                 WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
         {_OF_BATCHES} ORDER BY h.batch_id, h.number
     """)
-    return all_of(FailureSummary, connection.execute(statement, {**_ANY, **chosen}))
+    return all_of(FailureSummary, connection.execute(statement, {**_ANY, **selection}))
 
 
 def preview(connection: Connection, batch_id: int) -> list[WouldFail]:
@@ -164,7 +164,7 @@ _SAMPLE = _OF_BATCHES.replace(
 
 def sample(
     connection: Connection,
-    chosen: Mapping[str, Any],
+    selection: Mapping[str, Any],
     conditions: Sequence[Comparison],
     limit: int | None,
 ) -> list[FailedMessage]:
@@ -178,7 +178,7 @@ def sample(
                 WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
         {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit
     """)
-    keys = {**_ANY, **chosen, **keys, "limit": limit}
+    keys = {**_ANY, **selection, **keys, "limit": limit}
     return all_of(FailedMessage, connection.execute(statement, keys))
 
 

@@ -17,7 +17,7 @@ class Measures:
 
     ``oldest_pending_seconds``: age of its oldest undecided batch; ``age_ratio``: the greatest age
     of an open batch as a share of the pipeline's greatest. ``failed_records``: failed or being
-    replayed; ``quarantined_records``: that nobody has accepted; those of a batch that another
+    replayed; ``quarantined_records``: not accepted; those of a batch that another
     replaced are its business. ``overdue_batches``: how many of the batches asked about it has.
     """
 
@@ -47,7 +47,7 @@ class StepRows:
 
 
 def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measures]:
-    """Of every pipeline, by name. ``overdue``: batches of which something is left to be done."""
+    """Of every pipeline, by name. ``overdue``: batches of which something is pending."""
     statement = text("""
         WITH backlog AS (
           SELECT b.pipeline_id,
@@ -110,15 +110,15 @@ def batch_of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) ->
         WHERE dag_id = :dag_id AND run_id = ANY(cast(:run_ids AS text[]))
     """)
     keys = {"dag_id": dag_id, "run_ids": list(run_ids)}
-    found: int | None = connection.execute(statement, keys).scalar_one()
-    return found
+    batch_id: int | None = connection.execute(statement, keys).scalar_one()
+    return batch_id
 
 
 def quarantined_by_batch(
     connection: Connection, pipeline_id: int, after: datetime, until: datetime
 ) -> dict[int, int]:
     """How many records each batch of a pipeline has quarantined that was decided between two
-    moments, the first exclusive; without those that are accepted or taken up again by now.
+    times, the first exclusive; without those that are accepted or replayed by now.
     """
     statement = text("""
         SELECT b.batch_id, count(*) AS records

@@ -29,7 +29,7 @@ JOIN step_run r ON r.step_run_id = f.step_run_id AND r.batch_id = :id AND r.stat
 
 def collect_rows(connection: Connection, batch_id: int) -> bool:
     """Fill ``settling_run`` with what each run emitted and acked of the roots that fail or may:
-    all that is still to be asked of the deltas, which are not read again. False, and no such
+    all that is still to be asked of the deltas, which are not reread. False, and no such
     table, if there are none.
     """
     some = (

@@ -22,7 +22,7 @@ LONGEST = "20s"  # of a search
 
 @dataclass(frozen=True)
 class ListedBatch(Counts):
-    """A batch with its pipeline's policy. ``unpublished``: something of it is left to publish.
+    """A batch with its pipeline's policy. ``unpublished``: something of it is yet to be published.
     ``failed_at_settlement``: records. ``replaced_by``: the batch that reads its interval instead.
     """
 
@@ -212,8 +212,8 @@ def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
     held ones; abandoned originals whose interval no later one reads; originals with more failed
     and quarantined records than are tolerated, of which some are failed, or not accepted.
     """
-    found = " UNION ".join(f"({_LATEST.format(condition)})" for condition in _WAITING)
-    statement = text(f"SELECT batch_id FROM ({found}) w ORDER BY batch_id DESC LIMIT :limit")
+    union = " UNION ".join(f"({_LATEST.format(condition)})" for condition in _WAITING)
+    statement = text(f"SELECT batch_id FROM ({union}) w ORDER BY batch_id DESC LIMIT :limit")
     keys = {"pipelines": list(pipelines), "limit": WAITING}
     return list(connection.execute(statement, keys).scalars())
 
@@ -407,5 +407,5 @@ def records(
         ORDER BY f.root_id LIMIT :limit
     """)
     keys = {"batch_id": batch_id, "after": after, "limit": PAGE + 1}
-    given = {"step": step, "reason": reason, "status": status, "search": search or None}
-    return all_of(ListedRecord, connection.execute(statement, {**keys, **given}))
+    filters = {"step": step, "reason": reason, "status": status, "search": search or None}
+    return all_of(ListedRecord, connection.execute(statement, {**keys, **filters}))

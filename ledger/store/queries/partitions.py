@@ -19,7 +19,7 @@ def decided_partitions(connection: Connection) -> list[int]:
     """Decided batches whose delta partition, attached or not, still stands: first one that is half
     detached, which has to be done before another can be.
 
-    An abandoned batch keeps its partition, for it may be opened again.
+    An abandoned batch keeps its partition, for it may be reopened.
     """
     statement = text("""
         WITH standing AS MATERIALIZED (
@@ -58,9 +58,9 @@ def detach_partition(connection: Connection, batch_id: int) -> None:
         WHERE inhparent = 'ledger_delta'::regclass
           AND inhrelid = to_regclass('ledger_delta_' || :id)
     """)
-    found = connection.execute(statement, {"id": batch_id}).first()
-    if found is not None:
-        how = "FINALIZE" if found.inhdetachpending else "CONCURRENTLY"
+    row = connection.execute(statement, {"id": batch_id}).first()
+    if row is not None:
+        how = "FINALIZE" if row.inhdetachpending else "CONCURRENTLY"
         connection.execute(
             text(f"ALTER TABLE ledger_delta DETACH PARTITION ledger_delta_{int(batch_id)} {how}")
         )

@@ -220,33 +220,33 @@ _FIELDS = """
 
 def records(
     connection: Connection,
-    chosen: Mapping[str, Any],
+    selection: Mapping[str, Any],
     conditions: Sequence[Comparison],
     limit: int | None,
 ) -> Iterator[FailedMessage]:
     """Failed and quarantined records that match, by message.
 
-    ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), null or omitted: any;
     ``messages``: their numbers; ``ever``: also records that were recovered, or whose batch was
     replaced.
     """
     where, keys = conditions_sql(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
-    found = connection.execution_options(yield_per=_PAGE)
-    rows = found.execute(statement, {**_ANY, **chosen, **keys, "limit": limit})
+    stream = connection.execution_options(yield_per=_PAGE)
+    rows = stream.execute(statement, {**_ANY, **selection, **keys, "limit": limit})
     return (FailedMessage(**row._mapping) for row in rows)
 
 
 def count(
-    connection: Connection, chosen: Mapping[str, Any], conditions: Sequence[Comparison]
+    connection: Connection, selection: Mapping[str, Any], conditions: Sequence[Comparison]
 ) -> int:
     """How many records ``records`` has without a limit."""
     where, keys = conditions_sql(conditions)
     statement = text(f"SELECT count(*) {_RECORDS}{where}")
-    return int(connection.execute(statement, {**_ANY, **chosen, **keys}).scalar_one())
+    return int(connection.execute(statement, {**_ANY, **selection, **keys}).scalar_one())
 
 
-def fields(connection: Connection, chosen: Mapping[str, Any]) -> list[Fields]:
+def fields(connection: Connection, selection: Mapping[str, Any]) -> list[Fields]:
     """The fields of failed records by source, of one record each that parsed, if one did."""
     statement = text(f"""
         SELECT pipeline, source,
@@ -255,26 +255,26 @@ def fields(connection: Connection, chosen: Mapping[str, Any]) -> list[Fields]:
                      {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
               ORDER BY p.name, m.source, f.parsed DESC) one ORDER BY 1, 2
     """)
-    return all_of(Fields, connection.execute(statement, {**_ANY, **chosen}))
+    return all_of(Fields, connection.execute(statement, {**_ANY, **selection}))
 
 
 def conditions_sql(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
     """The conditions as SQL: names and values are bound, operators are the parser's words."""
     parts, keys = [""], {}
-    for number, one in enumerate(conditions):
+    for number, condition in enumerate(conditions):
         field, value = f"({_FIELDS} ->> :name_{number})", f":value_{number}"
-        keys[f"name_{number}"] = one.name
-        if one.value is None:
-            parts.append(f"f.message_id IS NOT NULL AND {field} {one.operator}")
+        keys[f"name_{number}"] = condition.name
+        if condition.value is None:
+            parts.append(f"f.message_id IS NOT NULL AND {field} {condition.operator}")
             continue
-        keys[f"value_{number}"] = one.value
+        keys[f"value_{number}"] = condition.value
         masked = ""
-        if one.pseudonym is not None:
-            keys[f"masked_{number}"] = one.pseudonym
-            joined = "OR" if one.operator == "=" else "AND"
-            masked = f" {joined} {field} {one.operator} :masked_{number}"
-        if one.numeric:
+        if condition.pseudonym is not None:
+            keys[f"masked_{number}"] = condition.pseudonym
+            joined = "OR" if condition.operator == "=" else "AND"
+            masked = f" {joined} {field} {condition.operator} :masked_{number}"
+        if condition.numeric:
             field = f"(CASE WHEN {field} ~ '{_NUMBER}' THEN {field}::numeric END)"
             value = f"cast({value} AS numeric)"
-        parts.append(f"({field} {one.operator} {value}{masked})")
+        parts.append(f"({field} {condition.operator} {value}{masked})")
     return " AND ".join(parts), keys

@@ -43,9 +43,9 @@ def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     before = _lock(connection, policy["name"])
     changed = connection.execute(text(_SAVE), dict(policy)).scalar()
     if changed is None:
-        found = before or _lock(connection, policy["name"])  # another process has just inserted it
-        assert found is not None
-        return int(found.pipeline_id)
+        row = before or _lock(connection, policy["name"])  # another process has just inserted it
+        assert row is not None
+        return int(row.pipeline_id)
     if before is not None and policy["auto_replay"] and not before.auto_replay:
         _look_again(connection, changed)
     return int(changed)
@@ -60,7 +60,7 @@ def _lock(connection: Connection, name: str) -> Row[Any] | None:
 
 
 def _look_again(connection: Connection, pipeline_id: int) -> None:
-    """What had failed before is for the sweeper to replay now: it looks at these originals again,
+    """What had failed before is for the sweeper to replay now: it rechecks these originals,
     locked in order.
     """
     locked = text("""
@@ -72,5 +72,5 @@ def _look_again(connection: Connection, pipeline_id: int) -> None:
         ORDER BY 1 FOR NO KEY UPDATE
     """)
     originals = list(connection.execute(locked, {"id": pipeline_id}).scalars())
-    again = text("UPDATE batch SET followed_at = NULL WHERE batch_id = ANY(:ids)")
-    connection.execute(again, {"ids": originals})
+    statement = text("UPDATE batch SET followed_at = NULL WHERE batch_id = ANY(:ids)")
+    connection.execute(statement, {"ids": originals})

@@ -26,7 +26,7 @@ WITH RECURSIVE chain AS (
 SELECT b.batch_id FROM batch b JOIN chain c ON c.batch_id = b.family_id
 """
 
-# Decide what has not been decided of it yet: ``ready`` says of each run whether its files are just
+# Decide what has not been decided of it yet: ``ready``: of each run, whether its files are just
 # what is to be published.
 _DECIDE = """
 INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
@@ -35,7 +35,7 @@ FROM step_run r
 JOIN batch b USING (batch_id)
 JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
 CROSS JOIN LATERAL (SELECT {ready} AS ready) c
-WHERE {chosen} AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
+WHERE {condition} AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
 ON CONFLICT DO NOTHING
 """
 
@@ -48,19 +48,19 @@ def decide(connection: Connection, family_id: int) -> int:
     sink refused nothing.
     """
     ready = "b.failed_roots = 0 OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
-    statement = _DECIDE.format(ready=ready, chosen="b.family_id = :id AND b.status = 'settled'")
+    statement = _DECIDE.format(ready=ready, condition="b.family_id = :id AND b.status = 'settled'")
     return connection.execute(text(statement), {"id": family_id}).rowcount
 
 
 def decide_untouched(connection: Connection, batch_id: int) -> int:
     """Within a settlement, for the sinks that acked no row of the roots in ``settling``: what
-    they staged is what is to be published; how many. Where rows are withheld by unit that says
+    they staged is what is to be published; how many. Where rows are withheld by unit, that proves
     nothing.
     """
-    chosen = """b.batch_id = :id AND NOT s.units AND r.step_run_id NOT IN (
+    condition = """b.batch_id = :id AND NOT s.units AND r.step_run_id NOT IN (
       SELECT d.step_run_id FROM settling_run d JOIN settling USING (root_id)
       WHERE d.acked_edges > 0)"""
-    statement = _DECIDE.format(ready="true", chosen=chosen)
+    statement = _DECIDE.format(ready="true", condition=condition)
     return connection.execute(text(statement), {"id": batch_id}).rowcount
 
 
@@ -170,7 +170,7 @@ SELECT 1 WHERE (SELECT count(*) FROM own) = (SELECT count(*) FROM locked)
 
 def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
     """The pending publication of a sink's run, locked for the transaction with those of its other
-    runs for the batch; None if it is published, replaced, or somebody else is at one of them.
+    runs for the batch; None if it is published, replaced, or another transaction is at one of them.
     """
     statement = text(f"{_PENDING} WHERE x.step_run_id = :run")
     keys = {"run": run_id}
@@ -180,7 +180,7 @@ def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
 
 
 def state(connection: Connection, run_id: int) -> str:
-    """What ``sink_publication`` says of it."""
+    """Its state in ``sink_publication``."""
     statement = text("SELECT state FROM sink_publication WHERE step_run_id = :run")
     return str(connection.execute(statement, {"run": run_id}).scalar_one())
 
@@ -224,7 +224,7 @@ def set_published(connection: Connection, run_id: int) -> None:
 
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
     """Batches whose rows the sink's run of a batch takes the place of: those that the batch
-    reprocesses, those of its family whose units it delivers again, and settled ones of its family
+    reprocesses, those of its family whose units it redelivers, and settled ones of its family
     whose rows, if the sink has some, are of a run that was superseded: their records are replayed.
     """
     statement = text(f"""
@@ -243,8 +243,8 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
                           AND c.step = own.step AND c.state = 'committed')
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"id": batch_id, "run": run_id})
-    return [row.batch_id for row in found]
+    rows = connection.execute(statement, {"id": batch_id, "run": run_id})
+    return [row.batch_id for row in rows]
 
 
 def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:
@@ -291,7 +291,7 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
     """Batches of a pipeline, or the one, of which something is decided and not published, or units
-    are to be asked for again."""
+    are to be rebuilt."""
     statement = text("""
         SELECT x.batch_id FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
@@ -302,13 +302,13 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
-    return [row.batch_id for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
+    return [row.batch_id for row in rows]
 
 
 def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
-    """Settled batches of a batch's family in which records of units were quarantined, and nobody
-    has asked yet for the units without them.
+    """Settled batches of a batch's family in which records of units were quarantined, and
+    the units without them are not requested yet.
     """
     statement = text("""
         SELECT f.batch_id FROM pending_rebuild f
@@ -319,14 +319,14 @@ def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
 
 
 def set_rebuild_requested(connection: Connection, batch_id: int) -> None:
-    """Units of a batch are asked for again, without the records that were quarantined."""
+    """A rebuild of a batch's units is requested, without the records that were quarantined."""
     connection.execute(
         text("UPDATE batch SET rebuild_requested_at = now() WHERE batch_id = :id"), {"id": batch_id}
     )
 
 
 def cancel(connection: Connection, run_id: int) -> None:
-    """A sink never publishes what its run staged: what it was to publish anew failed again, and
+    """A sink never publishes what its run staged: what it was to republish failed once more, and
     what is published stays.
     """
     connection.execute(
@@ -339,14 +339,14 @@ def cancel(connection: Connection, run_id: int) -> None:
 
 
 def republished(connection: Connection, run_id: int) -> bool:
-    """Whether a sink's run delivers rows again that earlier batches of its family published."""
+    """Whether a sink's run redelivers rows that earlier batches of its family published."""
     statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Settled batches of a DAG of which something was decided before a moment and is not published,
-    or that settled before it and have units that nobody has asked for again: batch_id, dag_id.
+    """Settled batches of a DAG of which something was decided before a time and is not published,
+    or that settled before it and have units whose rebuild is not requested: batch_id, dag_id.
     """
     statement = text("""
         SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)

@@ -60,14 +60,14 @@ def emitted_root(connection: Connection, root_id: int) -> Row[Any]:
     """A root of any state, as the function ``root_state`` has it. Raises InputError if it was never
     emitted."""
     statement = text("SELECT * FROM root_state(:id)")
-    found = connection.execute(statement, {"id": root_id}).first()
-    if found is None:
+    row = connection.execute(statement, {"id": root_id}).first()
+    if row is None:
         shown = " as 'ackledger failed --records' shows it" if _lists_any(connection) else ""
         raise InputError(
             f"no record {root_id}: expected the number of a record{shown}; numbers go from 1 to"
             f" {_last_root(connection)} so far, with gaps"
         )
-    return found
+    return row
 
 
 def _lists_any(connection: Connection) -> bool:
@@ -125,7 +125,7 @@ def quarantine(
     by: str,
 ) -> int:
     """Move failed messages of an original to quarantine, accepted, and keep who did it and why; how
-    many. Batches in which they failed are looked at again for units that they keep back.
+    many. Batches in which they failed are rechecked for units that they keep back.
 
     Null: any message, any step of the last failure.
     """

@@ -11,8 +11,8 @@ def of_pipelines(connection: Connection, pipeline: str | None) -> list[Redaction
         SELECT p.redact, k.secret FROM pipeline p CROSS JOIN redaction_key k
         WHERE cast(:pipeline AS text) IS NULL OR p.name = :pipeline
     """)
-    found = connection.execute(statement, {"pipeline": pipeline})
-    return [Redaction.of(row.redact, bytes(row.secret)) for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline})
+    return [Redaction.of(row.redact, bytes(row.secret)) for row in rows]
 
 
 def of_pipeline(connection: Connection, pipeline: str) -> Redaction:

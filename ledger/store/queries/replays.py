@@ -12,7 +12,7 @@ from ledger.store.queries.rows import all_of, one_of
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
 # ``accepted``, ``kept_back``: those quarantined, given up by a person, or kept back with their
-# unit, instead, to begin again by hand.
+# unit, instead, to restart by hand.
 _SELECTED = """
     m.status = (CASE WHEN cast(:quarantined AS boolean) OR cast(:accepted AS boolean)
       THEN 'quarantined' ELSE 'failed' END)::message_status
@@ -113,10 +113,10 @@ _ANY = dict.fromkeys(("source", "reason", "step", "record", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    chosen = dict.fromkeys(("quarantined", "accepted", "kept_back", "from_source"), False)
+    flags = dict.fromkeys(("quarantined", "accepted", "kept_back", "from_source"), False)
     causes = selection.get("causes")
     as_text = None if causes is None else json.dumps(causes)
-    return {**_ANY, **chosen, **selection, "causes": as_text, "now": now}
+    return {**_ANY, **flags, **selection, "causes": as_text, "now": now}
 
 
 def claim_messages(
@@ -133,7 +133,7 @@ def claim_messages(
     back with their unit, begin with a new budget.
 
     Guarded by their status: of two replays at once each message goes to one. Materialized, for a
-    subquery may run again for each row of the outer table, and its limit then holds for each
+    subquery may rerun for each row of the outer table, and its limit then holds for each
     run.
     """
     statement = text(f"""
@@ -207,8 +207,8 @@ def quarantined_messages(connection: Connection, original_batch_id: int, source:
         SELECT message_id FROM failed_message
         WHERE original_batch_id = :id AND source = :source AND status = 'quarantined'
     """)
-    found = connection.execute(statement, {"id": original_batch_id, "source": source})
-    return [row.message_id for row in found]
+    rows = connection.execute(statement, {"id": original_batch_id, "source": source})
+    return [row.message_id for row in rows]
 
 
 def messages_to_run(connection: Connection, original_batch_id: int, source: str) -> list[int]:
@@ -221,8 +221,8 @@ def messages_to_run(connection: Connection, original_batch_id: int, source: str)
         WHERE m.original_batch_id = :id AND m.source = :source
           AND m.status IN ('failed', 'replaying') AND NOT r.shared
     """)
-    found = connection.execute(statement, {"id": original_batch_id, "source": source})
-    return [row.message_id for row in found]
+    rows = connection.execute(statement, {"id": original_batch_id, "source": source})
+    return [row.message_id for row in rows]
 
 
 def settled_emits(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
@@ -260,10 +260,10 @@ def open_replays(
           AND batch_id IS DISTINCT FROM :excluding_batch_id
         ORDER BY 1
     """)
-    found = connection.execute(
+    rows = connection.execute(
         statement, {"id": original_batch_id, "excluding_batch_id": excluding_batch_id}
     )
-    return [row.batch_id for row in found]
+    return [row.batch_id for row in rows]
 
 
 def claimed_count(connection: Connection, batch_id: int) -> int:
@@ -291,8 +291,8 @@ def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> li
           AND b.run_id = :run_id || '-' || b.original_batch_id
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "run_id": run_id})
-    return [row.original_batch_id for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline, "run_id": run_id})
+    return [row.original_batch_id for row in rows]
 
 
 def batches_to_replay(
@@ -303,7 +303,7 @@ def batches_to_replay(
     now: datetime,
 ) -> list[DueRecords]:
     """Settled originals with failed messages that match and are due. One whose files have expired
-    only by its number, or to be read again.
+    only by its number, or to be reread.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records

@@ -85,8 +85,8 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
     return all_of(Counts, connection.execute(statement, {"pipeline": pipeline, "limit": limit}))
 
 
-# Of failed messages m, with r their last failure, those that are chosen.
-_CHOSEN = f"""
+# Of failed messages m, with r their last failure, those of the selection.
+_FILTER = f"""
     (cast(:pipeline AS text) IS NULL OR m.original_batch_id IN (
        SELECT o.batch_id FROM batch o JOIN pipeline n ON n.pipeline_id = o.pipeline_id
        WHERE n.name = :pipeline))
@@ -96,11 +96,11 @@ _CHOSEN = f"""
 """
 
 
-def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureSummary]:
+def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
     """Failed messages by original batch, most records first.
 
-    ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
-    another one replaced counts only where it is asked for: the other has read its records again.
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
+    another one replaced counts only where it is asked for: the other has reread its records.
     """
     statement = text(f"""
         SELECT g.original_batch_id AS batch_id, p.name AS pipeline, g.step, g.reason, g.status,
@@ -109,7 +109,7 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureS
           SELECT m.original_batch_id, r.step, r.reason, m.status, {ACCEPTED_BY} AS accepted_by,
                  count(*) AS records, min(m.message_id) AS example_record
           FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-          WHERE m.status <> 'recovered' AND {_CHOSEN} GROUP BY 1, 2, 3, 4, 5
+          WHERE m.status <> 'recovered' AND {_FILTER} GROUP BY 1, 2, 3, 4, 5
         ) g
         JOIN batch b ON b.batch_id = g.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
@@ -117,14 +117,14 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> list[FailureS
            OR cast(:batch_id AS bigint) IS NOT NULL
         ORDER BY 1, 7 DESC, 3, 4, 6
     """)
-    return all_of(FailureSummary, connection.execute(statement, dict(chosen)))
+    return all_of(FailureSummary, connection.execute(statement, dict(selection)))
 
 
-def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
+def failed_cases(connection: Connection, selection: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """Messages that are neither recovered nor given up by a person, by original batch, step, cause
     and state, most first.
 
-    ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
+    ``selection``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
     statement = text(f"""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id,
@@ -153,11 +153,11 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
           FROM batch_step t WHERE t.batch_id = b.batch_id) AS any_step
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.status IN ('failed', 'replaying', 'quarantined') AND {STATE} <> 'accepted'
-          AND {_CHOSEN}
+          AND {_FILTER}
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
         ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)
-    keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **chosen}
+    keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **selection}
     return connection.execute(statement, keys).all()
 
 

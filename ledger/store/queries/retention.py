@@ -18,8 +18,8 @@ from ledger.store.queries import (
     records,
 )
 
-# Whether retention looks at a pipeline p at all, and before which moment a family is old enough.
-_CHOSEN = """
+# Whether retention looks at a pipeline p at all, and before which time a family is old enough.
+_SCOPE = """
   coalesce(cast(:keep AS float8), p.keep_seconds) IS NOT NULL
   AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
 """
@@ -47,7 +47,7 @@ _RECENT = f"""
       SELECT n.settled_at FROM batch n WHERE n.replaces_batch_id = f.batch_id
     ) AS decided)
 """
-# Why the family of an original f is kept, the first that holds: its files may be read again. A new
+# Why the family of an original f is kept, the first that holds: its files may be reread. A new
 # reason is a condition beside its feature, and its line here.
 _REASONS = (
     (Need.UNDECIDED, batches.UNDECIDED),
@@ -77,20 +77,20 @@ def candidates(
     """
     statement = text(f"""
         SELECT DISTINCT b.family_id FROM pipeline p JOIN batch b USING (pipeline_id)
-        WHERE {_CHOSEN} AND b.files_expired_at IS NULL AND b.status IN ('settled', 'superseded')
+        WHERE {_SCOPE} AND b.files_expired_at IS NULL AND b.status IN ('settled', 'superseded')
           AND b.opened_at < {_BEFORE}
           AND (cast(:families AS bigint[]) IS NULL OR b.family_id = ANY (:families))
         ORDER BY 1
     """)
-    chosen = None if families is None else list(families)
-    keys = {"pipeline": pipeline, "families": chosen, "keep": keep, "now": now}
+    family_ids = None if families is None else list(families)
+    keys = {"pipeline": pipeline, "families": family_ids, "keep": keep, "now": now}
     return list(connection.execute(statement, keys).scalars())
 
 
 def needs(
     connection: Connection, families: Sequence[int], keep: float | None, now: datetime
 ) -> Sequence[Row[Any]]:
-    """Why the files of these families may be read again: batch_id (of the original), pipeline,
+    """Why the files of these families may be reread: batch_id (of the original), pipeline,
     target, need; null: they will not be.
     """
     statement = text(f"""
@@ -168,14 +168,14 @@ def dead_runs(
 ) -> Sequence[Row[Any]]:
     """Runs that will never count, of batches whose files have not expired and of which nothing has
     happened since ``before``, as ``runs_with_files``. Not those that have what a source has read
-    for a batch that is not decided: it is emitted from there again.
+    for a batch that is not decided: it is re-emitted from there.
     """
     statement = text(f"""
         {_RUN}
         JOIN batch b ON b.batch_id = r.batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         WHERE r.state IN ('failed', 'fenced', 'superseded') AND r.files_removed_at IS NULL
-          AND {_CHOSEN} AND b.files_expired_at IS NULL AND b.opened_at < :before
+          AND {_SCOPE} AND b.files_expired_at IS NULL AND b.opened_at < :before
           AND (cast(:families AS bigint[]) IS NULL OR b.family_id = ANY (:families))
           AND NOT EXISTS (
             SELECT FROM step_run o
@@ -185,8 +185,8 @@ def dead_runs(
             WHERE c.step_run_id = r.step_run_id AND d.status NOT IN ('settled', 'superseded'))
         ORDER BY r.step_run_id
     """)
-    chosen = None if families is None else list(families)
-    keys = {"pipeline": pipeline, "families": chosen, "keep": keep, "before": before}
+    family_ids = None if families is None else list(families)
+    keys = {"pipeline": pipeline, "families": family_ids, "keep": keep, "before": before}
     return connection.execute(statement, keys).all()
 
 

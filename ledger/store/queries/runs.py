@@ -147,7 +147,7 @@ def set_folder(connection: Connection, run_id: int, folder: str) -> None:
 
 
 def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
-    """What these runs wrote is gone, or left to the table that it is part of."""
+    """What these runs wrote is gone, or belongs to the table that it is part of."""
     connection.execute(
         text("""
         UPDATE step_run SET files_removed_at = now()
@@ -192,7 +192,7 @@ def supersede(connection: Connection, batch_id: int, step: str) -> None:
 
 
 def supersede_all(connection: Connection, batch_id: int) -> None:
-    """Supersede every committed run of a batch that is abandoned: opened again, all runs again."""
+    """Supersede every committed run of a batch that is abandoned: reopened, all of it reruns."""
     connection.execute(
         text("""
         UPDATE step_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'
@@ -248,8 +248,8 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
         SELECT path, bytes, rows, first_position FROM step_run_file
         WHERE step_run_id = :id ORDER BY first_position, path
     """)
-    found = connection.execute(statement, {"id": run_id})
-    return tuple(DataFile(**row._mapping) for row in found)
+    rows = connection.execute(statement, {"id": run_id})
+    return tuple(DataFile(**row._mapping) for row in rows)
 
 
 def set_emitted(
@@ -278,13 +278,13 @@ def posted_rows(connection: Connection, run_id: int) -> int:
 
 
 def duplicate_rows(connection: Connection, run_id: int) -> int:
-    """Rows that a sink's run left out as delivered before."""
+    """Rows that a sink's run omitted as delivered before."""
     statement = text("SELECT coalesce(duplicate_rows, 0) FROM step_run WHERE step_run_id = :id")
     return int(connection.execute(statement, {"id": run_id}).scalar_one())
 
 
 def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]:
-    """Roots of a batch that ran at least once whose rows a sink left out, for it refused some."""
+    """Roots of a batch that ran at least once whose rows a sink omitted, for it refused some."""
     statement = text("""
         SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
         WHERE f.batch_id = :id AND r.step = :sink AND r.state = 'committed' ORDER BY 1
@@ -311,5 +311,5 @@ def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[in
 
 def forget_fails(connection: Connection, batch_id: int) -> None:
     """Remove the explicit fails of a decided batch: failed_root has them. At least once those of
-    its sinks stay, for they say which rows a sink has left out."""
+    its sinks stay, for they show which rows a sink has omitted."""
     connection.execute(text("SELECT forget_fails(:id)"), {"id": batch_id})

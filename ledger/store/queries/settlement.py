@@ -168,7 +168,7 @@ def record_failures_of_original(connection: Connection, batch_id: int, max_repla
 
 
 def record_failures_of_replay(connection: Connection, batch_id: int, max_replays: int) -> int:
-    """Messages of a replay that failed again: failed, or quarantined with the budget used up."""
+    """Messages that failed in their replay: failed, or quarantined with the budget used up."""
     statement = text("""
         UPDATE failed_message m SET
           status = (CASE WHEN s.own_failure AND m.failed_replays + 1 >= :max_replays
@@ -243,7 +243,7 @@ def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
 
 
 def record_attempts(connection: Connection, batch_id: int) -> int:
-    """Keep where and why each root failed, for good; how many. Of a forgotten message, which its
+    """Keep permanently where and why each root failed; how many. Of a forgotten message, which its
     unit takes along, not why: that may quote it."""
     statement = text("""
         INSERT INTO failed_root

@@ -1,5 +1,5 @@
-"""Statements about states of sources: how far each has read, and what abandoned batches have
-left of it.
+"""Statements about states of sources: how far each has read, and what abandoned batches leave
+of it.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ def emitted_by(connection: Connection, pipeline_id: int, source: str, batch_id: 
         WHERE pipeline_id = :pipeline_id AND step = :source AND batch_id = :id
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "id": batch_id}
-    found = connection.execute(statement, keys).scalar()
-    return None if found is None else int(found)
+    run_id = connection.execute(statement, keys).scalar()
+    return None if run_id is None else int(run_id)
 
 
 def reading_before(
@@ -60,8 +60,8 @@ def left_by_abandoned(connection: Connection, pipeline_id: int, source: str) -> 
         WHERE c.pipeline_id = :pipeline_id AND c.step = :source AND b.status = 'abandoned'
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline_id": pipeline_id, "source": source})
-    return [row.step_run_id for row in found]
+    rows = connection.execute(statement, {"pipeline_id": pipeline_id, "source": source})
+    return [row.step_run_id for row in rows]
 
 
 def take_over(connection: Connection, run_ids: Sequence[int]) -> int:
@@ -73,7 +73,7 @@ def take_over(connection: Connection, run_ids: Sequence[int]) -> int:
 
 
 def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
-    """Batches of which a source was not told, and which are committed as a whole, with all that
+    """Batches of which a source was not notified, and which are committed as a whole, with all that
     read it before them: settled, and published by the sinks. In the order of reading.
     """
     statement = text("""
@@ -90,5 +90,5 @@ def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
         )
         SELECT batch_id FROM followed WHERE all_done AND acked_at IS NULL ORDER BY step_run_id
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "source": source})
-    return [row.batch_id for row in found]
+    rows = connection.execute(statement, {"pipeline": pipeline, "source": source})
+    return [row.batch_id for row in rows]
