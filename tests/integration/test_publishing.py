@@ -214,8 +214,8 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
     next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
     said = (
         rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
-        r" Put the file back and publish again, or reprocess the interval: ackledger run"
-        r" MODULE:PIPELINE --interval-start \S+ --interval-end \S+ --reprocess$"
+        r" Put the file back, then publish again\. To go on: ackledger publish .* Or reprocess the"
+        r" interval: ackledger run MODULE:PIPELINE --interval-start \S+ --interval-end \S+ --reprocess$"
     )
     with pytest.raises(LostFileError, match=said):
         publish_settled(run.job, batch.batch_id)
