@@ -215,7 +215,8 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
     said = (
         rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
         r" Put the file back, then publish again\. To go on: ackledger publish .* Or reprocess the"
-        r" interval: ackledger run MODULE:PIPELINE --interval-start \S+ --interval-end \S+ --reprocess$"
+        r" interval: ackledger run MODULE:PIPELINE --interval-start \S+ --interval-end \S+"
+        r" --reprocess$"
     )
     with pytest.raises(LostFileError, match=said):
         publish_settled(run.job, batch.batch_id)
