@@ -283,7 +283,7 @@ def test_the_current_state_is_never_removed(database, storage):
     assert collected.expired == (first.batch_id,)
     assert collected.removed["states"] == Size(1, 10)
     assert run in storage.there()
-    assert [(one.batch_id, one.need) for one in collected.kept] == [
+    assert [(one.batch_id, one.need) for one in collected.needed] == [
         (second.batch_id, Need.CURRENT_STATE)
     ]
 

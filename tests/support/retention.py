@@ -87,7 +87,7 @@ def collect(database, days=3.0, **options):
 
 def need(database):
     """What keeps the files of the only old family."""
-    (found,) = collect(database).kept
+    (found,) = collect(database).needed
     return found.need
 
 

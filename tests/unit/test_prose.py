@@ -57,8 +57,8 @@ CLUMSY = {
 INNER_STRINGS = {"ledger/batch/records/explain.py", "ledger/core/probes.py"}
 # Where a message has the status of a record, or a batch's bare one still.
 BARE = {  # of records, and where a batch's own words say it
-    ("quarantine.py", "found.status"),
-    ("replay_matches.py", "found.status"),
+    ("quarantine.py", "row.status"),
+    ("replay_matches.py", "row.status"),
     ("forgetting.py", "emitted.status"),
 }
 MODULES = sorted((ROOT / "ledger").rglob("*.py"))

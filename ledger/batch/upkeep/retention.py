@@ -79,9 +79,9 @@ class NeededFamily:
 @dataclass(frozen=True)
 class Collected:
     """``expired``: the originals of families that have expired now. ``removed``: files and bytes by
-    kind, of those and of what remained of earlier ones. ``needed``: old families that something still
-    needs. ``errors``: what kept a batch's files from being removed, by batch: the next one tries
-    again. ``dry_run``: nothing was changed.
+    kind, of those and of what remained of earlier ones. ``needed``: old families that something
+    still needs. ``errors``: what kept a batch's files from being removed, by batch: the next one
+    tries again. ``dry_run``: nothing was changed.
     """
 
     dry_run: bool
