@@ -262,7 +262,7 @@ def test_the_files_of_forgotten_records_go_at_once_if_they_may(database, forgett
     batch, roots = forgettable
     chosen = named(database, roots[0])
     left = forget(database, chosen, files=True, now=later(database)).collected
-    assert [one.need for one in left.kept] == [Need.RECORDS_QUARANTINED]  # of the other one
+    assert [one.need for one in left.needed] == [Need.RECORDS_QUARANTINED]  # of the other one
     accept(database, batch.batch_id, by="a person", reason="it may stay out")
     done = forget(database, chosen, files=True, now=later(database))
     assert done.collected.expired == (batch.batch_id,)
