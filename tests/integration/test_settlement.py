@@ -391,6 +391,22 @@ def test_two_sweepers_one_decision(database):
     assert one(database, "SELECT count(*) FROM failed_root")[0] == 1
 
 
+def test_a_partition_that_another_sweep_dropped_is_not_counted(database, monkeypatch):
+    """A sweep that was slower to the lock does not say that it dropped what the faster dropped."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    assert settle_once(database, batch.batch_id).decided
+    lock, faster = partitions.try_clean_up_lock, []
+
+    def slower_lock(connection):
+        monkeypatch.setattr(partitions, "try_clean_up_lock", lock)
+        faster.extend(sweep_once(database).dropped)
+        return lock(connection)
+
+    monkeypatch.setattr(partitions, "try_clean_up_lock", slower_lock)
+    assert sweep_once(database).dropped == ()
+    assert faster == [batch.batch_id]
+
+
 def test_sweep_races_the_last_commit(database):
     """A sweep beside the last step's commit settles all roots as acked or leaves the batch open."""
     for number in range(15):

@@ -129,8 +129,7 @@ def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
     """Detach and drop the partitions of settled batches, outside a transaction, as the owner; the
     batches whose partition is dropped.
     """
-    decided = database.transact(partitions.decided_partitions)
-    if not decided:
+    if not database.transact(partitions.decided_partitions):
         return []
     with translated(database), database.owner.connect() as plain:
         connection = plain.execution_options(isolation_level="AUTOCOMMIT")
@@ -138,6 +137,7 @@ def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
             return []  # another sweeper is at it
         try:
             partitions.wait_at_most(connection, options.drop_lock_timeout)
+            decided = partitions.decided_partitions(connection)  # another may have dropped some
             return [batch_id for batch_id in decided if _drop(database, connection, batch_id)]
         finally:
             partitions.release_clean_up_lock(connection)
