@@ -31,7 +31,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 from ledger.settings import Settings  # noqa: E402
 from ledger.store import embedded  # noqa: E402
 from ledger.store.connection import Database  # noqa: E402
-from tests.support.ledgers import empty  # noqa: E402
+from tests.support.ledgers import Ledger  # noqa: E402
 
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes
 # away.
@@ -125,8 +125,14 @@ def migrated(server_home: Path) -> Iterator[Database]:
 @pytest.fixture
 def database(migrated: Database) -> Database:
     """The migrated ledger, empty."""
-    empty(migrated)
+    Ledger(migrated).empty()
     return migrated
+
+
+@pytest.fixture
+def ledger(database: Database) -> Ledger:
+    """The ledger in the empty database, with what tests do to it."""
+    return Ledger(database)
 
 
 @pytest.fixture

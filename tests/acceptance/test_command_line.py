@@ -21,7 +21,6 @@ from deltalake import DeltaTable
 from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
 from ledger.batch.opening import open_replay
-from ledger.batch.settlement import settle_once
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import EXIT_PERMANENT
@@ -30,12 +29,7 @@ from ledger.store import embedded
 from scripts.airflow_env import ROOT
 from tests.support import jvm
 from tests.support.flights import without_plane, write_slice
-from tests.support.ledgers import (
-    deliver,
-    one,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
@@ -292,7 +286,7 @@ def test_clear_refusals(cli, arguments, message):
     assert message in cli.refused(*arguments)
 
 
-def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database):
+def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, ledger):
     """``release`` settles what too many failures hold, and no other batch; ``replay --dry-run``
     says what is due by step and reason, the selection's options included, and claims nothing.
     """
@@ -301,9 +295,9 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     )
     cli.environment["PYTHONPATH"] += f":{folder}"
     made = pipeline(max_failed_ratio=0.2)
-    batch, roots = whole_batch(database, made, 4, lose_sink=[0, 1])
+    batch, roots = ledger.whole_batch(made, 4, lose_sink=[0, 1])
     number = str(batch.batch_id)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     released = cli.json("release", number)
     assert (released["status"], released["failed"]) == ("settled", 2)
     assert "only a batch on hold" in cli.refused("release", number)
@@ -333,7 +327,7 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     ]
     for command, meant in typos:
         assert meant in cli.refused(*command), command
-    assert one(database, "SELECT count(*) FROM batch")[0] == 1
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 1
 
 
 STRICT = """
@@ -398,13 +392,13 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     assert row.items() >= {**failure, "status": "failed", "records": 3}.items()
 
 
-def test_quarantined_records_are_accepted(cli, database):
+def test_quarantined_records_are_accepted(cli, ledger):
     """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has
     the outcome before and after, and the command in between.
     """
-    batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
-    deliver(database)
+    batch, _ = ledger.whole_batch(pipeline(max_replays=0), 4, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
+    ledger.deliver()
     number = str(batch.batch_id)
     before = cli.json("status", "--batch", number)
     assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)

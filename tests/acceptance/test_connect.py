@@ -20,7 +20,6 @@ from ledger.errors import UnavailableError
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from tests.support.flights import without_plane, write_slice
-from tests.support.ledgers import one, rows
 from tests.support.places import ROOT
 from tests.support.ports import free_port
 
@@ -216,7 +215,7 @@ pipeline.sink("out", ParquetSink("out"), reads="slowly")
 """
 
 
-def test_a_driver_that_is_told_to_end(server, away, database):
+def test_a_driver_that_is_told_to_end(server, away, ledger):
     """SIGTERM, as a cleared or overdue task gets it, ends the step at once; the retry goes on at
     that step.
     """
@@ -226,7 +225,7 @@ def test_a_driver_that_is_told_to_end(server, away, database):
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(away))
         pipeline = load_pipeline("slow:pipeline")
-    batch = open_batch(database, Settings(), pipeline, RunKey("slow", "run"), interval)
+    batch = open_batch(ledger.database, Settings(), pipeline, RunKey("slow", "run"), interval)
     driver = [sys.executable, "-m", "ledger.run_step", "--pipeline", "slow:pipeline", "--whole"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{away}"}
 
@@ -250,7 +249,7 @@ def test_a_driver_that_is_told_to_end(server, away, database):
     said = again.communicate(timeout=120)[1]
     assert again.returncode == 0, said
     assert "numbers of batch" not in said
-    states = rows(database, "SELECT step, state FROM step_run ORDER BY step_run_id")
+    states = ledger.rows("SELECT step, state FROM step_run ORDER BY step_run_id")
     assert [tuple(row) for row in states] == [
         ("numbers", "committed"),
         ("slowly", "fenced"),
@@ -259,7 +258,7 @@ def test_a_driver_that_is_told_to_end(server, away, database):
     ]
 
 
-def test_where_nothing_listens(away, database):
+def test_where_nothing_listens(away, ledger):
     """A server that is not there is named before anything is claimed."""
     nowhere = f"sc://127.0.0.1:{free_port()}"
     run = ("ackledger", "run", "jobs.flights:pipeline", "--interval-start", "2013-01-01")
@@ -267,7 +266,7 @@ def test_where_nothing_listens(away, database):
     done = subprocess.run([*run, *options], cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"Spark Connect server {nowhere} does not answer" in done.stderr
-    assert one(database, "SELECT count(*) FROM batch")[0] == 0
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 0
     check = ["ackledger", "check", "jobs.flights:pipeline", "--remote", nowhere]
     done = subprocess.run(check, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -22,19 +22,11 @@ from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
 from ledger.airflow.notes import noted
 from ledger.airflow.pipelines import _guarantee
-from ledger.batch.quarantine import quarantine
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from scripts.airflow_env import ROOT
 from tests.support.airflow import dags_of
-from tests.support.ledgers import (
-    deliver,
-    one,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 
 LIBRARY = ("ledger_accept", "ledger_replay", "ledger_sweeper")
 
@@ -307,7 +299,7 @@ def test_a_dated_run_of_a_monthly_dag(ledger, dags, tmp_path, monkeypatch):
     (tmp_path / "in.csv").write_text("n\n1\n")
     run = dags["dated"].test(logical_date=JANUARY, mark_success_pattern="^(?!open$).*")
     assert run.get_task_instance("open").state == "success"
-    found = one(ledger, "SELECT interval_start, interval_end FROM batch")
+    found = ledger.row("SELECT interval_start, interval_end FROM batch")
     assert tuple(found) == (JANUARY, FEBRUARY)
 
 
@@ -339,8 +331,8 @@ def test_the_note_of_a_run(ledger, dags):
     """A run that has ended says in its note what its last task has reported, behind what a
     person wrote there; asked again it says that once. A run of another DAG has none.
     """
-    batch, _ = whole_batch(ledger, pipeline("noted"), 4, lose_sink=[0])
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline("noted"), 4, lose_sink=[0])
+    ledger.settle(batch.batch_id)
     run = dags["last_task"].test(run_conf={"batch": batch.batch_id})
     report = run.get_task_instance("complete").xcom_pull("complete", key="report")
     assert "3 acked, 1 failed" in report
@@ -364,11 +356,11 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
     and fails without a traceback; once a person has accepted what is quarantined, by the form,
     it is green and still names it.
     """
-    failed, _ = whole_batch(ledger, pipeline("one"), 4, lose_sink=[0])
-    batch, _ = whole_batch(ledger, pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
+    failed, _ = ledger.whole_batch(pipeline("one"), 4, lose_sink=[0])
+    batch, _ = ledger.whole_batch(pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
     for number in (failed.batch_id, batch.batch_id):
-        settle_once(ledger, number)
-    deliver(ledger)
+        ledger.settle(number)
+    ledger.deliver()
 
     state, report, link = last_task(dags, failed.batch_id)
     assert (state, link.rpartition("/dags/")[2]) == ("failed", "ledger_replay")
@@ -387,7 +379,7 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
 
     conf = {"batch": batch.batch_id, "reason": "unregistered"}
     assert dags["ledger_accept"].test(run_conf=conf).state == "success"
-    by = one(ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    by = ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert by.accepted_because == "unregistered"
     assert by.accepted_by == "dag_test"  # whoever triggers a run in this process
     state, report, link = last_task(dags, batch.batch_id)
@@ -415,8 +407,8 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
     """The task settle of a batch that the sweeper has settled logs that, and the counts; its link
     leads to the batch's page.
     """
-    batch, _ = whole_batch(ledger, pipeline("swept"), 4, lose_sink=[0])
-    assert sweep_once(ledger).settlements[0].decided
+    batch, _ = ledger.whole_batch(pipeline("swept"), 4, lose_sink=[0])
+    assert ledger.sweep().settlements[0].decided
     dag = pipeline_dag(pipeline("swept"), schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
     with caplog.at_level(logging.INFO):
@@ -433,7 +425,7 @@ def test_settle_says_what_holds_a_batch(ledger, caplog):
     """The task settle of a batch with too many failures logs which they are, by step and reason,
     and fails with the limit and both ways on."""
     made = pipeline("limited", max_failed_ratio=0.1)
-    batch, _ = whole_batch(ledger, made, 10, lose_middle=[1, 2], lose_sink=[4])
+    batch, _ = ledger.whole_batch(made, 10, lose_middle=[1, 2], lose_sink=[4])
     dag = pipeline_dag(made, schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
     told = (
@@ -452,8 +444,8 @@ def test_the_replay_dag_releases_a_held_batch(ledger):
     """Asked to release, the DAG's first task settles the batch and finds what failed in it;
     without its number, or for one that is not held, it fails and says why.
     """
-    batch, _ = whole_batch(ledger, pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
     find = replay_dag().get_task("find")
     params = {name: param.value for name, param in find.dag.params.items()}
 
@@ -473,8 +465,8 @@ def test_the_replay_dag_refuses_names_that_the_ledger_does_not_know(ledger):
     """A step, source, reason, pipeline or batch that is misspelt in the form fails the run with
     what was meant; what is known and not failed skips it.
     """
-    batch, _ = whole_batch(ledger, pipeline(), 4, lose_sink=[0, 1])
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 4, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
     find = replay_dag().get_task("find")
     params = {name: param.value for name, param in find.dag.params.items()}
 
@@ -490,7 +482,7 @@ def test_the_replay_dag_refuses_names_that_the_ledger_does_not_know(ledger):
         asked(batch=99)
     with pytest.raises(AirflowSkipException):
         asked(step="middle")
-    quarantine(ledger, "a test order", "ada", batch_id=batch.batch_id)
+    ledger.quarantine("a test order", "ada", batch_id=batch.batch_id)
     with pytest.raises(AirflowSkipException):
         asked(quarantined=True)
     (run,) = asked(accepted=True)

@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 from sqlalchemy import text
 
 from tests.acceptance.dated import pipeline
-from tests.support.ledgers import emit, opened, run_middle, run_sink
 from tests.support.places import ROOT
 
 # Beside the environment: where the provider is installed, each DAG file takes longer to load.
@@ -54,11 +53,11 @@ ROWS = {"source": (10, 10, 1), "middle": (9, 7, 0), "sink": (7, 7, 0)}
 
 def done(ledger):
     """An open batch of the chain, all of whose steps are committed, with so many rows each."""
-    batch = opened(ledger, pipeline)
-    roots = emit(ledger, batch, 10)
-    run_middle(ledger, batch, roots)
-    run_sink(ledger, batch, roots)
-    with ledger.plain.begin() as connection:
+    batch = ledger.open(pipeline)
+    roots = ledger.emit(batch, 10)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    with ledger.database.plain.begin() as connection:
         for step, (read, written, failed) in ROWS.items():
             connection.execute(
                 text(

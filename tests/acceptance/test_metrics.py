@@ -9,10 +9,9 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from ledger.airflow import metrics
 from ledger.airflow.metrics import METRICS
-from ledger.batch.settlement import settle_once
 from ledger.errors import UnavailableError
 from tests.support.airflow import dags_of
-from tests.support.ledgers import opened, pipeline, whole_batch
+from tests.support.ledgers import pipeline
 from tests.support.places import ROOT
 
 DAGS = """
@@ -82,7 +81,7 @@ def test_a_run_sends_what_its_batch_has_come_to(ledger, dags, statsd):
     """Records by state, rows by step, seconds: under the name that is tagged, and under one that
     has the pipeline in it, because plain StatsD drops tags.
     """
-    batch, _ = whole_batch(ledger, pipeline(), 10, lose_sink=[0, 1])
+    batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[0, 1])
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "failed"
     heard = statsd.heard()
     roots = {"acked": 8, "failed": 2, "quarantined": 0, "pending": 0}
@@ -96,8 +95,8 @@ def test_a_run_sends_what_its_batch_has_come_to(ledger, dags, statsd):
 
 def test_a_settlement_that_was_made_before_is_not_timed(ledger, dags, statsd):
     """A task that is cleared has decided nothing."""
-    batch, _ = whole_batch(ledger, pipeline(), 4)
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 4)
+    ledger.settle(batch.batch_id)
     dags["ends"].test(run_conf={"batch": batch.batch_id})
     assert "settle_seconds" not in statsd.heard()
 
@@ -106,9 +105,9 @@ def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
     """All the metrics that are declared for it, of each pipeline; with what a sweep has found
     overdue.
     """
-    batch, _ = whole_batch(ledger, pipeline("shop_eu", max_replays=0), 10, lose_sink=[0])
-    settle_once(ledger, batch.batch_id)
-    opened(ledger, pipeline("idle"))
+    batch, _ = ledger.whole_batch(pipeline("shop_eu", max_replays=0), 10, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    ledger.open(pipeline("idle"))
     assert dags["ledger_sweeper"].test().state == "success"
     heard = statsd.heard()
     for metric in METRICS:
@@ -116,7 +115,7 @@ def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
             assert {f"{metric.name}.shop_eu", f"{metric.name}.idle"} <= heard.keys()
     assert heard["quarantined_records.shop_eu"] == 1
     assert (heard["open_batches.idle"], heard["open_batches.shop_eu"]) == (1, 0)
-    metrics.of_ledger(ledger, [batch.batch_id])
+    metrics.of_ledger(ledger.database, [batch.batch_id])
     heard = statsd.heard()
     assert (heard["overdue_batches.idle"], heard["overdue_batches.shop_eu"]) == (0, 1)
 
@@ -124,7 +123,7 @@ def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
 def test_a_name_with_the_pipeline_can_be_turned_off(ledger, dags, statsd, monkeypatch):
     """As Airflow's own are, where the backend has tags."""
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
-    opened(ledger, pipeline())
+    ledger.open(pipeline())
     dags["ledger_sweeper"].test()
     heard = statsd.heard()
     assert heard["open_batches"] == 1
@@ -143,10 +142,10 @@ class Broken:
 
 def test_statistics_that_cannot_be_sent_fail_no_task(ledger, dags, statsd, caplog):
     """It is logged which one was not."""
-    opened(ledger, pipeline())
+    ledger.open(pipeline())
     stats.initialize(factory=Broken, export_legacy_names=True)
     with caplog.at_level("WARNING", "ledger"):
-        metrics.of_ledger(ledger, [])
+        metrics.of_ledger(ledger.database, [])
     assert "metric ackledger.open_batches is not sent: no route to the host" in caplog.messages
 
 

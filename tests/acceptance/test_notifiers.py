@@ -16,15 +16,9 @@ from structlog import get_logger
 
 from jobs import wordcount
 from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
-from ledger.batch.settlement import settle_once
 from ledger.errors import DeclarationError
 from tests.support.airflow import callbacks_of_missed_deadlines, dags_of
-from tests.support.ledgers import (
-    deliver,
-    opened,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 from tests.support.places import ROOT
 from tests.support.telling import InFile, told
 
@@ -99,8 +93,8 @@ def lines(path):
 
 def settled(ledger, made, count=4, **given):
     """A batch that is decided."""
-    batch, _ = whole_batch(ledger, made, count, **given)
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(made, count, **given)
+    ledger.settle(batch.batch_id)
     return batch
 
 
@@ -128,7 +122,7 @@ def test_a_green_run_may_have_something_to_tell(ledger, dags, lines):
     first, second, third = (
         settled(ledger, made, run_id=f"run {day}", day=day, lose_sink=[0]) for day in range(3)
     )
-    deliver(ledger)
+    ledger.deliver()
     for batch in (first, second, third):
         assert dags["dag"].test(run_conf={"batch": batch.batch_id}).state == "success"
     ratios = [int(one.split()[1]) for one in lines() if one.startswith("ratio")]
@@ -171,10 +165,9 @@ def test_an_open_batch_is_told_of_before_its_deadline(ledger, dags, lines):
     open; a function of the context does as well. A run that looks after a batch tells of that.
     """
     assert {alert.interval for alert in dags["late"].deadline} == {timedelta(hours=23)}
-    batch = opened(ledger, pipeline())
+    batch = ledger.open(pipeline())
     settled(ledger, pipeline(), run_id="next", day=1)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET dag_id = 'late'")
+    ledger.change("UPDATE batch SET dag_id = 'late'")
     missed("run")
     templated, facts = lines()
     assert templated == f"{batch.batch_id} of run"

@@ -11,29 +11,12 @@ from ledger import ParquetSink
 from ledger.airflow.pages import application, serving
 from ledger.airflow.pipelines import selection
 from ledger.batch.combine_runs import open_due
-from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
-from ledger.batch.quarantine import quarantine
-from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import InputError
 from ledger.settings import Settings
-from tests.support.ledgers import (
-    START,
-    deliver,
-    emit,
-    emit_replay,
-    finish,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_all,
-    run_middle,
-    run_sink,
-    whole_batch,
-)
+from tests.support.ledgers import START, pipeline
 from tests.support.users import user
 
 ROUTES = (
@@ -100,15 +83,15 @@ def lost(ledger, *numbers, name="chain", **options):
 
 def lost_of(ledger, made, *numbers):
     """The same, of a pipeline."""
-    batch, roots = whole_batch(ledger, made, lose_sink=numbers)
-    settle_once(ledger, batch.batch_id)
+    batch, roots = ledger.whole_batch(made, lose_sink=numbers)
+    ledger.settle(batch.batch_id)
     return batch.batch_id, roots
 
 
 def combining(ledger, batch, made):
     """A running run of a pipeline's combine."""
     step = next(step for step in made.combined() if step.name == "totals")
-    run = open_due(ledger, batch, step, Attempt())
+    run = open_due(ledger.database, batch, step, Attempt())
     assert run is not None
     return run
 
@@ -174,14 +157,14 @@ def test_the_overview_says_what_waits(ask, ledger):
     complete.
     """
     failed, _ = lost(ledger, 1)
-    quarantined, _ = whole_batch(
-        ledger, pipeline("strict", max_replays=0), run_id="b", lose_sink=[1]
+    quarantined, _ = ledger.whole_batch(
+        pipeline("strict", max_replays=0), run_id="b", lose_sink=[1]
     )
-    settle_once(ledger, quarantined.batch_id)
-    done, _ = whole_batch(ledger, pipeline("good"), run_id="c")
-    settle_once(ledger, done.batch_id)
-    under_way = opened(ledger, pipeline("slow"))
-    emit(ledger, under_way, 3)
+    ledger.settle(quarantined.batch_id)
+    done, _ = ledger.whole_batch(pipeline("good"), run_id="c")
+    ledger.settle(done.batch_id)
+    under_way = ledger.open(pipeline("slow"))
+    ledger.emit(under_way, 3)
     found = ask("api/overview").json()
     waiting = {one["batch_id"]: one["state"] for one in found["waiting"]}
     assert waiting == {failed: "failed", quarantined.batch_id: "quarantined"}
@@ -202,10 +185,10 @@ def test_the_overview_says_what_waits(ask, ledger):
 
 def test_published_and_tolerated_batches_are_told_apart(ask, ledger):
     """A batch is complete once its sinks have published it, or tolerated by its policy."""
-    done, _ = whole_batch(ledger, pipeline())
-    settle_once(ledger, done.batch_id)
+    done, _ = ledger.whole_batch(pipeline())
+    ledger.settle(done.batch_id)
     few, _ = lost(ledger, 1, name="lenient", tolerate=0.2)
-    deliver(ledger)
+    ledger.deliver()
     states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
     assert states == {done.batch_id: "complete", few: "tolerated"}
 
@@ -213,9 +196,9 @@ def test_published_and_tolerated_batches_are_told_apart(ask, ledger):
 def test_a_pipeline_has_its_intervals_in_order(ask, ledger):
     """Replays are no intervals; they are among the latest batches."""
     made = pipeline()
-    second, _ = whole_batch(ledger, made, run_id="b", day=1)
+    second, _ = ledger.whole_batch(made, run_id="b", day=1)
     first, _ = lost(ledger, 1)
-    replay = replayed(ledger, made, first)
+    replay = ledger.replay(made, first)
     found = ask("api/pipeline?name=chain").json()
     assert [one["batch_id"] for one in found["intervals"]] == [first, second.batch_id]
     assert found["recent"][0]["batch_id"] == replay.batch_id
@@ -223,11 +206,11 @@ def test_a_pipeline_has_its_intervals_in_order(ask, ledger):
 
 def test_a_batch_shows_the_edge_that_cost_records(ask, ledger):
     """Where a record is lost the edge says how many and why; the steps have their rows."""
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 10)
-    run_middle(ledger, batch, roots, lose=[roots[0]], fail={roots[1]: "bad %_\\ value"})
-    run_sink(ledger, batch, roots[2:], lose=[roots[5]])
-    settle_once(ledger, batch.batch_id)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 10)
+    ledger.run_middle(batch, roots, lose=[roots[0]], fail={roots[1]: "bad %_\\ value"})
+    ledger.run_sink(batch, roots[2:], lose=[roots[5]])
+    ledger.settle(batch.batch_id)
     found = ask(f"api/batch?number={batch.batch_id}").json()
     edges = {(edge["from"], edge["to"]): edge["lost"] for edge in found["edges"]}
     assert edges == {("source", "middle"): 2, ("middle", "sink"): 1}
@@ -251,12 +234,12 @@ def test_a_preview_says_what_a_replay_takes(ask, ledger):
     """Of one reason only what has that reason, be it full of a pattern's characters; the conf is
     what the batch's DAG is run with.
     """
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 4)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 4)
     failed = {roots[0]: "a_b", roots[1]: "axb", roots[2]: "a_b"}
-    run_middle(ledger, batch, roots, fail=failed)
-    run_sink(ledger, batch, roots[3:])
-    settle_once(ledger, batch.batch_id)
+    ledger.run_middle(batch, roots, fail=failed)
+    ledger.run_sink(batch, roots[3:])
+    ledger.settle(batch.batch_id)
     found = ask(f"api/replay?batch={batch.batch_id}&step=middle&reason=a_b").json()
     assert found["records"] == 2
     (group,) = found["groups"]
@@ -274,12 +257,12 @@ def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
     from ledger.store.queries import pages
 
     monkeypatch.setattr(pages, "PAGE", 2)
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 5)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 5)
     reasons = dict(zip(roots, ("Over limit", "lost%", "over", "x", "y"), strict=True))
-    run_middle(ledger, batch, roots, fail=reasons)
-    run_sink(ledger, batch, [])
-    settle_once(ledger, batch.batch_id)
+    ledger.run_middle(batch, roots, fail=reasons)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     seen, after = [], 0
     while after is not None:
         page = ask(f"api/failed?batch={batch.batch_id}&after={after}").json()
@@ -335,11 +318,11 @@ def test_failures_without_end_are_counted_whole(ask, ledger, monkeypatch):
     from ledger.store.queries import pages
 
     monkeypatch.setattr(pages, "REASONS", 2)
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 5)
-    run_middle(ledger, batch, roots, fail={root: f"amount {root}" for root in roots})
-    run_sink(ledger, batch, [])
-    settle_once(ledger, batch.batch_id)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 5)
+    ledger.run_middle(batch, roots, fail={root: f"amount {root}" for root in roots})
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     found = ask(f"api/batch?number={batch.batch_id}").json()
     assert (len(found["failures"]), found["groups"]) == (2, 5)
     assert [step["lost"] for step in found["steps"]] == [0, 5, 0]
@@ -350,7 +333,7 @@ def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
     limit. Those kept back are offered as such.
     """
     batch, roots = lost(ledger, *range(6), replay_limit=2)
-    with ledger.plain.begin() as connection:
+    with ledger.database.plain.begin() as connection:
         for root, moment in ((roots[0], "infinity"), (roots[1], "2999-01-01")):
             connection.exec_driver_sql(
                 f"UPDATE failed_message SET not_before = '{moment}' WHERE message_id = {root}"
@@ -372,11 +355,11 @@ def test_a_replay_leaves_its_records_to_their_original(ask, ledger):
     """What failed again in a replay is replayed from the original's page."""
     made = pipeline()
     batch, _ = lost(ledger, 1)
-    replay = replayed(ledger, made, batch)
-    roots = emit_replay(ledger, replay)
-    run_middle(ledger, replay, roots, lose=roots)
-    run_sink(ledger, replay, [])
-    settle_once(ledger, replay.batch_id)
+    replay = ledger.replay(made, batch)
+    roots = ledger.emit_replay(replay)
+    ledger.run_middle(replay, roots, lose=roots)
+    ledger.run_sink(replay, [])
+    ledger.settle(replay.batch_id)
     found = ask(f"api/batch?number={replay.batch_id}").json()
     assert (found["batch"]["failed"], found["can"]) == (1, [])
     assert [one["batch_id"] for one in found["family"]] == [replay.batch_id, batch]
@@ -387,11 +370,11 @@ def family(ledger, made):
     numbers, and the records that are failed still.
     """
     batch, roots = lost_of(ledger, made, *range(5))
-    replay = replayed(ledger, made, batch)
-    emitted = emit_replay(ledger, replay)
-    run_middle(ledger, replay, emitted, fail={emitted[0]: "no such city"}, lose=[emitted[1]])
-    run_sink(ledger, replay, emitted[2:])
-    settle_once(ledger, replay.batch_id)
+    replay = ledger.replay(made, batch)
+    emitted = ledger.emit_replay(replay)
+    ledger.run_middle(replay, emitted, fail={emitted[0]: "no such city"}, lose=[emitted[1]])
+    ledger.run_sink(replay, emitted[2:])
+    ledger.settle(replay.batch_id)
     return batch, replay.batch_id, roots[:2]
 
 
@@ -418,9 +401,9 @@ def test_what_is_recovered_or_accepted_is_missing_nowhere(ask, ledger):
     """
     made = pipeline()
     batch, replay, _ = family(ledger, made)
-    quarantine(ledger, "no such customers", "somebody", batch_id=batch)
-    old, _ = whole_batch(ledger, made, 10, "old", 1, lose_sink=[1, 2, 3])
-    settle_once(ledger, old.batch_id)
+    ledger.quarantine("no such customers", "somebody", batch_id=batch)
+    old, _ = ledger.whole_batch(made, 10, "old", 1, lose_sink=[1, 2, 3])
+    ledger.settle(old.batch_id)
     for number in (batch, replay):
         found = ask(f"api/batch?number={number}").json()
         assert sum(edge["lost"] for edge in found["edges"]) in (5, 2)
@@ -429,9 +412,9 @@ def test_what_is_recovered_or_accepted_is_missing_nowhere(ask, ledger):
         assert (found["today"]["accepted"], found["today"]["state"]) == (2, "unpublished")
     interval = Interval(START + timedelta(days=1), START + timedelta(days=2))
     key = RunKey("dag", "new")
-    new = open_batch(ledger, Settings(data="/data"), made, key, interval, reprocess=True)
+    new = open_batch(ledger.database, Settings(data="/data"), made, key, interval, reprocess=True)
     assert ask(f"api/batch?number={old.batch_id}").json()["batch"]["replaced_by"] == new.batch_id
-    run_all(ledger, new, 10)
+    ledger.run_all(new, 10)
     found = ask(f"api/batch?number={old.batch_id}").json()
     assert [(edge["lost"], edge["missing"]) for edge in found["edges"]] == [(0, 0), (3, 0)]
     assert (found["batch"]["superseded"], found["batch"]["replaced_by"]) == (3, new.batch_id)
@@ -450,12 +433,12 @@ def test_a_combine_that_ran_with_a_replay_has_run(ask, ledger):
     made.sink("report", ParquetSink("report"), reads="totals")
     batch, _ = lost_of(ledger, made, 1)
     assert [step["ran_in"] for step in ask(f"api/batch?number={batch}").json()["steps"]][-1] is None
-    replay = replayed(ledger, made, batch)
-    roots = emit_replay(ledger, replay)
-    run_middle(ledger, replay, roots)
-    run_sink(ledger, replay, roots)
-    settle_once(ledger, replay.batch_id)
-    finish(ledger, combining(ledger, replay.batch_id, made), [])
+    replay = ledger.replay(made, batch)
+    roots = ledger.emit_replay(replay)
+    ledger.run_middle(replay, roots)
+    ledger.run_sink(replay, roots)
+    ledger.settle(replay.batch_id)
+    ledger.finish(combining(ledger, replay.batch_id, made), [])
     for number, ran_in in ((batch, replay.batch_id), (replay.batch_id, None)):
         steps = {one["name"]: one for one in ask(f"api/batch?number={number}").json()["steps"]}
         assert steps["totals"]["ran_in"] == ran_in
@@ -468,11 +451,9 @@ def test_a_preview_says_what_speaks_against_a_replay(ask, ledger):
     """
     made = pipeline(max_replays=2)
     batch, _, (_, same) = family(ledger, made)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "UPDATE failed_root SET step = 'source', reason = 'not a number'"
-            f" WHERE message_id = {same}"
-        )
+    ledger.change(
+        f"UPDATE failed_root SET step = 'source', reason = 'not a number' WHERE message_id = {same}"
+    )
     groups = ask(f"api/replay?batch={batch}").json()["groups"]
     found = {(one.pop("step"), one.pop("reason")): one for one in groups}
     both = {"records": 1, "last": 1, "max_replays": 2}
@@ -493,10 +474,10 @@ def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
     batch, _, (chosen, _) = family(ledger, made)
     causes = [{"step": "middle", "reason": "no such city"}, {"step": "no", "reason": "no"}]
     asked = selection({"replay_of": batch, "causes": causes})
-    replay = replayed(ledger, made, batch, "chosen", causes=asked.causes)
-    claimed = rows(ledger, "SELECT message_id FROM failed_message WHERE status = 'replaying'")
+    replay = ledger.replay(made, batch, "chosen", causes=asked.causes)
+    claimed = ledger.rows("SELECT message_id FROM failed_message WHERE status = 'replaying'")
     assert [row.message_id for row in claimed] == [chosen]
-    kept = rows(ledger, f"SELECT selection FROM batch WHERE batch_id = {replay.batch_id}")
+    kept = ledger.rows(f"SELECT selection FROM batch WHERE batch_id = {replay.batch_id}")
     assert [row.selection for row in kept] == [{"causes": causes}]
     with pytest.raises(InputError, match=r"expected causes as \[\{\"step\""):
         selection({"causes": ["no such city"]})
@@ -505,17 +486,17 @@ def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
 def test_what_is_tolerated_waits_for_nobody(ask, ledger):
     """Up to the very share; an abandoned interval waits until a later batch reads it."""
     made = pipeline("lenient", tolerate=0.29)
-    batch, _ = whole_batch(ledger, made, 100, lose_sink=range(29))
-    settle_once(ledger, batch.batch_id)
-    over, _ = whole_batch(ledger, made, 100, "over", 1, lose_sink=range(30))
-    settle_once(ledger, over.batch_id)
-    gone = opened(ledger, pipeline())
-    assert abandon(ledger, gone.batch_id, "its source never came")
+    batch, _ = ledger.whole_batch(made, 100, lose_sink=range(29))
+    ledger.settle(batch.batch_id)
+    over, _ = ledger.whole_batch(made, 100, "over", 1, lose_sink=range(30))
+    ledger.settle(over.batch_id)
+    gone = ledger.open(pipeline())
+    assert ledger.abandon(gone.batch_id, "its source never came")
     waiting = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["waiting"]}
     assert waiting == {over.batch_id: "failed", gone.batch_id: "abandoned"}
     states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
     assert states[batch.batch_id] == "tolerated"
-    again, _ = whole_batch(ledger, pipeline(), run_id="again")
+    again, _ = ledger.whole_batch(pipeline(), run_id="again")
     assert gone.batch_id not in [one["batch_id"] for one in ask("api/overview").json()["waiting"]]
     (only,) = ask("api/pipeline?name=chain").json()["intervals"]
     assert only["batch_id"] == again.batch_id
@@ -547,8 +528,8 @@ def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
     """Steps, reasons, a sample of records, the losses in the graph, why it is on hold and both ways
     on, of which the release is an action; its counts say that nothing is decided."""
     made = pipeline(max_failed_ratio=0.1)
-    batch, roots = whole_batch(ledger, made, 10, lose_middle=[1, 2], lose_sink=[4])
-    settle_once(ledger, batch.batch_id)
+    batch, roots = ledger.whole_batch(made, 10, lose_middle=[1, 2], lose_sink=[4])
+    ledger.settle(batch.batch_id)
     found = ask(f"api/batch?number={batch.batch_id}").json()
     lost = {"source": "source", "reason": "lost"}
     assert found["preview"] == [
@@ -586,10 +567,9 @@ def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
 
 def test_a_batch_that_damage_holds_is_not_released(ask, ledger):
     """It has no preview and no release among its actions, and says which step to run again."""
-    batch, roots = whole_batch(ledger, pipeline(), 4)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
-    settle_once(ledger, batch.batch_id)
+    batch, roots = ledger.whole_batch(pipeline(), 4)
+    ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
+    ledger.settle(batch.batch_id)
     found = ask(f"api/batch?number={batch.batch_id}").json()
     assert (found["preview"], found["can"]) == ([], [])
     assert [what for what, _ in found["commands"]] == ["To go on"]

@@ -12,7 +12,6 @@ from sqlalchemy.pool import NullPool
 from ledger.store import embedded
 from tests.support.airflow import dags_of
 from tests.support.everything import holding
-from tests.support.ledgers import one
 from tests.support.places import ROOT
 
 SECRET = "pass-phrase-7c1f-of-the-ledger"
@@ -72,7 +71,7 @@ def leaks(*folders):
     return [path for path in files if any(one in path.read_bytes() for one in needles)]
 
 
-def test_no_password_is_left_anywhere(database, shop, capfd):
+def test_no_password_is_left_anywhere(ledger, shop, capfd):
     """After a run by spark-submit, one whose stage raises, one that has no sink and one that has no
     ledger, all with tracebacks, no password is in the log of a task, in Airflow's database (its
     rendered templates, XComs, notes), in an argument of a process, in Spark's UI or event log, in
@@ -85,7 +84,7 @@ def test_no_password_is_left_anywhere(database, shop, capfd):
         refused = dags["nowhere"].test(run_conf=JANUARY)
         assert refused.get_task_instance("open").state == "failed"
         with pytest.MonkeyPatch.context() as patch:
-            nowhere = database.url.set(database="nowhere", password=SECRET)
+            nowhere = ledger.database.url.set(database="nowhere", password=SECRET)
             patch.setenv("ACKLEDGER_DATABASE_URL", nowhere.render_as_string(hide_password=False))
             lost = dags["vault"].test(
                 run_conf={"interval_start": "2026-01-02", "interval_end": "2026-01-03"},
@@ -103,10 +102,10 @@ def test_no_password_is_left_anywhere(database, shop, capfd):
     assert environment["sparkProperties"]
     assert "deploy.SparkSubmit" in (shop / "seen" / "processes.json").read_text()
     assert list((shop / "events").rglob("events_*"))
-    assert one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
+    assert ledger.row("SELECT failure FROM step_run WHERE state = 'failed'").failure
     assert leaks(shop, os.environ["AIRFLOW_HOME"]) == []
-    assert holding(database, SECRET) == {}
-    assert holding(database, OTHER) == {}
+    assert holding(ledger.database, SECRET) == {}
+    assert holding(ledger.database, OTHER) == {}
 
 
 RAISING = """

@@ -11,16 +11,9 @@ from sqlalchemy import delete, select
 
 from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete, waiting
 from ledger.airflow.waiting import COMPLETED, IntervalComplete, announce
-from ledger.batch.acceptance import accept
-from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from tests.support.airflow import dags_of
-from tests.support.ledgers import (
-    deliver,
-    empty,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 
 DAGS = """
 from datetime import timedelta
@@ -69,21 +62,21 @@ def dags():
 
 def settled(ledger, **lost):
     """The decided, published batch of the first of January."""
-    batch, _ = whole_batch(ledger, pipeline(max_replays=0), 4, **lost)
-    settle_once(ledger, batch.batch_id)
-    deliver(ledger)
+    batch, _ = ledger.whole_batch(pipeline(max_replays=0), 4, **lost)
+    ledger.settle(batch.batch_id)
+    ledger.deliver()
     return batch
 
 
 def test_a_dag_waits_in_the_triggerer_until_the_interval_is_complete(ledger, dags, monkeypatch):
     """The sensor defers while the batch is not published, and goes on by itself once it is."""
-    batch, _ = whole_batch(ledger, pipeline(), 4)
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 4)
+    ledger.settle(batch.batch_id)
     run, looks = IntervalComplete.run, []
 
     async def published_meanwhile(self):
         looks.append(self.serialize()[1]["interval_start"])
-        deliver(ledger)
+        ledger.deliver()
         async for event in run(self):
             yield event
 
@@ -130,7 +123,7 @@ def test_a_gate_lets_pass_what_has_lost_little(ledger, dags, capfd, lost, state)
 
 def test_a_gate_does_not_pass_what_is_not_decided(ledger, dags, capfd):
     """Nothing is known of it yet."""
-    batch, _ = whole_batch(ledger, pipeline(), 4)
+    batch, _ = ledger.whole_batch(pipeline(), 4)
     assert dags["gated"].test(logical_date=NEXT).state == "failed"
     assert f"batch {batch.batch_id} is open" in capfd.readouterr().out
     with pytest.raises(InputError, match="expected 0 to 1"):
@@ -144,7 +137,7 @@ def test_the_last_acceptance_completes_an_interval(ledger):
     batch = settled(ledger, lose_sink=[0])
     announce(batch.batch_id, {COMPLETED: outlet})
     assert told == []
-    accept(ledger, batch.batch_id, by="somebody", reason="it may stay out")
+    ledger.accept(batch.batch_id, by="somebody", reason="it may stay out")
     announce(batch.batch_id, {COMPLETED: outlet})
     assert told == [(interval_complete("chain").uri, batch.batch_id)]
 
@@ -209,7 +202,7 @@ def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
     batch = settled(ledger, lose_sink=[0])
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "failed"
     assert (events(), queued()) == ([], [])
-    empty(ledger)
+    ledger.empty()
     batch = settled(ledger)
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "success"
     (extra,) = events()

@@ -19,7 +19,6 @@ from ledger.batch.opening import open_batch
 from ledger.core.run_request import Interval, RunKey
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
-from tests.support.ledgers import one, rows
 from tests.support.places import ROOT
 
 WAITING = """import time
@@ -118,28 +117,28 @@ def _is_driver(process):
     return False
 
 
-def committed(database):
+def committed(ledger):
     """The run of each committed step."""
-    found = rows(database, "SELECT step, step_run_id FROM step_run WHERE state = 'committed'")
+    found = ledger.rows("SELECT step, step_run_id FROM step_run WHERE state = 'committed'")
     return {row.step: row.step_run_id for row in found}
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
-def test_a_driver_whose_jvm_ends(folder, database, by):
+def test_a_driver_whose_jvm_ends(folder, ledger, by):
     """Its run is interrupted and not failed, so the retry goes on at that step; what is
     committed keeps its run.
     """
     interval = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
     made = load_pipeline("waiting:pipeline")
-    batch = open_batch(database, Settings(), made, RunKey("waiting", "run"), interval)
+    batch = open_batch(ledger.database, Settings(), made, RunKey("waiting", "run"), interval)
     log = folder / "log"
     with submitted(folder, batch.batch_id, log) as jvm:
         python = python_of(jvm, folder, log)
         jvm.send_signal(by)
         python.wait(60)
-    before = committed(database)
+    before = committed(ledger)
     assert before.keys() == {"numbers", "same"}
-    ended = one(database, "SELECT state, failure FROM step_run WHERE step = 'slowly'")
+    ended = ledger.row("SELECT state, failure FROM step_run WHERE step = 'slowly'")
     assert ended.state == "fenced"
     assert ended.failure.startswith("UnavailableError: Spark does not answer any more (")
     (folder / "go on").touch()
@@ -149,6 +148,6 @@ def test_a_driver_whose_jvm_ends(folder, database, by):
     assert code == 0, said[-4000:]
     for line in (*NOT_AGAIN, *GONE_ON):
         assert line in said
-    after = committed(database)
+    after = committed(ledger)
     assert after.keys() == {"numbers", "same", "slowly", "out"}
     assert before.items() <= after.items()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from ledger.batch.outcome.summary import summarize
 from ledger.core.states import Outcome
 from ledger.spark.job import Job
 from ledger.store import embedded
@@ -19,7 +18,6 @@ from tests.support import feeds
 from tests.support.children import Children
 from tests.support.crashing import BATCH, STAGE, run_whole, settings_of
 from tests.support.kept import NOTHING, Kept
-from tests.support.ledgers import age, rows
 
 FIRST, BOTH, ALL = (Counter(range(1, end)) for end in (4, 6, 7))
 
@@ -43,7 +41,9 @@ class FeedLab(Kept):
     def job(self) -> Job:
         """The surroundings of the pipeline in this process."""
         made = feeds.of_folder(str(self.folder))
-        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+        return Job(
+            self.spark, self.ledger.database, settings_of(str(self.home), str(self.folder)), made
+        )
 
     def run(self, day: int, form: str = STAGE) -> None:
         """What is left of a day's batch, in that form."""
@@ -96,8 +96,8 @@ def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first, form
     committed = place == "run committed"
     feed = feeds.Feed(lab.folder)
     feed.add(6)
-    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        age(lab.ledger, row.batch_id, 120)
+    for row in lab.ledger.rows("SELECT batch_id FROM batch"):
+        lab.ledger.age(row.batch_id, 120)
     if other_first:
         lab.run(3, form)
         # What the killed batch has read stays its own, and it is not finished.
@@ -143,9 +143,9 @@ def _kill(lab: FeedLab, children: Children, place: str, form: str) -> None:
 def _check_end(lab: FeedLab) -> None:
     assert lab.shown() == ALL
     assert feeds.Feed(lab.folder).forgotten == 6
-    found = rows(lab.ledger, "SELECT acked_at, snapshot FROM checkpoint ORDER BY step_run_id")
+    found = lab.ledger.rows("SELECT acked_at, snapshot FROM checkpoint ORDER BY step_run_id")
     assert all(row.acked_at is not None for row in found)
     assert found[-1].snapshot["upto"] == 6
-    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        assert summarize(lab.ledger, row.batch_id).outcome is Outcome.COMPLETE
-    assert not rows(lab.ledger, "SELECT * FROM step_run WHERE state = 'running'")
+    for row in lab.ledger.rows("SELECT batch_id FROM batch"):
+        assert lab.ledger.summary(row.batch_id).outcome is Outcome.COMPLETE
+    assert not lab.ledger.rows("SELECT * FROM step_run WHERE state = 'running'")

@@ -6,12 +6,10 @@ from dataclasses import asdict
 import pytest
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
-from ledger.batch.records.explain import explain
 from ledger.batch.records.trace import trace
 from ledger.cli import tracing
 from ledger.core.text import MOST_REASON
 from ledger.errors import DeclarationError
-from tests.support.ledgers import rows
 
 COLUMNS = (
     "O'Brien; --",
@@ -32,7 +30,7 @@ BIG = 1 << 20
 
 
 @pytest.mark.parametrize("how", ["record", "frame"])
-def test_a_batch_of_nasty_text(runner, tmp_path, database, how, sink_rows):
+def test_a_batch_of_nasty_text(runner, tmp_path, ledger, how, sink_rows):
     """Names that SQL, HTML, terminals and templates would take for theirs, values of the same kind
     and of a megabyte, and a reason with all of it: records fail, are found by their key, traced and
     replayed, and what is published is as it was read."""
@@ -68,17 +66,17 @@ def test_a_batch_of_nasty_text(runner, tmp_path, database, how, sink_rows):
     run = runner(pipeline(False))
     batch = run.open()
     run.settled(batch)
-    found = rows(database, "SELECT * FROM failed_payload ORDER BY message_id")
-    kept = [row.reason for row in rows(database, "SELECT reason FROM failed_root_detail")]
+    found = ledger.rows("SELECT * FROM failed_payload ORDER BY message_id")
+    kept = [row.reason for row in ledger.rows("SELECT reason FROM failed_root_detail")]
     assert len(set(kept)) == 1
     assert kept[0].startswith("".join(VALUES) + ("\\x00long" if how == "record" else "\ufffdlong"))
     assert kept[0].endswith("... (cut)")
     assert [row.key[COLUMNS[0]] for row in found] == [VALUES[0]] * 2
     assert [row.key["plain"] for row in found] == [f"bad{nul}".replace("\0", "\ufffd"), "y" * BIG]
     for row in found:
-        told = explain(database, row.message_id)
+        told = ledger.explain(row.message_id)
         assert told.key[COLUMNS[0]] == VALUES[0]
-        tree = trace(database, row.message_id).tree
+        tree = trace(ledger.database, row.message_id).tree
         assert tree.branches[0].reason.startswith(VALUES[0])
         assert tracing._label(asdict(tree.branches[0])).plain
     fixed = runner(pipeline(True))

@@ -11,7 +11,6 @@ from ledger.cli import running
 from ledger.cli.backfilling import Every, intervals
 from ledger.cli.base import app
 from ledger.errors import InputError
-from tests.support.ledgers import rows
 
 BATCHES = "SELECT run_id, status, total, failed FROM batch_status ORDER BY batch_id"
 
@@ -36,41 +35,41 @@ def backfill(environment, database, spark, monkeypatch, tmp_path):
     return run
 
 
-def test_each_interval_is_a_batch_and_none_is_run_twice(backfill, database):
+def test_each_interval_is_a_batch_and_none_is_run_twice(backfill, ledger):
     """The command goes on where it was; what failed in one keeps none waiting, and its code."""
     backfill("2026-01-01", "2026-01-03")
-    ran = [tuple(row) for row in rows(database, BATCHES)]
+    ran = [tuple(row) for row in ledger.rows(BATCHES)]
     assert ran == [
         ("backfill-2026-01-01T00:00-day", "settled", 1, 0),
         ("backfill-2026-01-02T00:00-day", "settled", 2, 0),
     ]
     said = backfill("2026-01-01", "2026-01-04", code=3)
     assert "2026-01-01 00:00 is decided: batch 1 is left as it is" in said.stderr
-    assert [tuple(row) for row in rows(database, BATCHES)] == [
+    assert [tuple(row) for row in ledger.rows(BATCHES)] == [
         *ran,
         ("backfill-2026-01-03T00:00-day", "settled", 2, 1),
     ]
 
 
-def test_what_another_run_has_read_is_left_to_it(backfill, database):
+def test_what_another_run_has_read_is_left_to_it(backfill, ledger):
     """It is named, and the others are run."""
     run = ["--interval-start", "2026-01-01", "--interval-end", "2026-01-02", "--run-id", "mine"]
     CliRunner().invoke(app, ["run", "days:made", *run], standalone_mode=False)
     said = backfill("2026-01-01", "2026-01-03")
     assert "2026-01-01 00:00 was read by run 'mine': batch 1 is left as it is" in said.stderr
-    assert [row.run_id for row in rows(database, BATCHES)] == [
+    assert [row.run_id for row in ledger.rows(BATCHES)] == [
         "mine",
         "backfill-2026-01-02T00:00-day",
     ]
 
 
-def test_an_overlap_is_refused(backfill, database):
+def test_an_overlap_is_refused(backfill, ledger):
     """What another run has read of a day is no day; nothing more is run."""
     run = ["--interval-start", "2026-01-01T06:00:00", "--interval-end", "2026-01-02"]
     CliRunner().invoke(app, ["run", "days:made", *run], standalone_mode=False)
     refused = backfill("2026-01-01", "2026-01-02").exception
     assert "expected intervals that do not overlap" in str(refused)
-    assert len(rows(database, BATCHES)) == 1
+    assert len(ledger.rows(BATCHES)) == 1
 
 
 def test_a_pipeline_without_intervals_has_none_to_fill(backfill, tmp_path, monkeypatch):

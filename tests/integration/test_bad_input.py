@@ -20,7 +20,6 @@ from ledger.sources.registry import source_of
 from ledger.spark import failures
 from ledger.spark.origins.claim import FromClaim
 from ledger.spark.session import session_conf
-from tests.support.ledgers import one, rows
 
 SCHEMA = "n INT, name STRING, price DOUBLE"
 
@@ -58,7 +57,7 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
         (7, None, 3.0),
         (8, "second file", 1.0),
     ]
-    found = rows(run.job.database, "SELECT step, reason, detail FROM failed_root")
+    found = run.ledger.rows("SELECT step, reason, detail FROM failed_root")
     assert {row.step for row in found} == {"records"}
     details = {row.detail: row.reason for row in found}
     assert details.pop("base64:" + base64.b64encode(bad[3]).decode()) == "not UTF-8"
@@ -81,9 +80,7 @@ def test_json_lines(runner, tmp_path, sink_rows):
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (9, 6)
     assert sink_rows("out", "n", "name") == [(1, "a"), (2, None), (3, None)]
-    assert {row.detail for row in rows(run.job.database, "SELECT detail FROM failed_root")} == set(
-        bad
-    )
+    assert {row.detail for row in run.ledger.rows("SELECT detail FROM failed_root")} == set(bad)
 
 
 def test_null_in_a_required_column(runner, tmp_path):
@@ -91,9 +88,7 @@ def test_null_in_a_required_column(runner, tmp_path):
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n,b,3\n")
     run = runner(copying(schema="n INT NOT NULL, name STRING, price DOUBLE"))
     assert run.settled(run.open()).failed == 1
-    assert (
-        one(run.job.database, "SELECT reason FROM failed_root").reason == "malformed csv: n is null"
-    )
+    assert run.ledger.row("SELECT reason FROM failed_root").reason == "malformed csv: n is null"
 
 
 def test_replay_parses_again_with_todays_schema(runner, tmp_path, sink_rows):
@@ -106,7 +101,7 @@ def test_replay_parses_again_with_todays_schema(runner, tmp_path, sink_rows):
     (tmp_path / "in" / "a.csv").unlink()  # the snapshot is enough
     replay = wide.open_replay(batch.batch_id)
     assert wide.settled(replay).failed == 0
-    assert one(run.job.database, "SELECT status FROM failed_message").status == "recovered"
+    assert run.ledger.row("SELECT status FROM failed_message").status == "recovered"
     assert sink_rows(f"out/ackledger_batch={replay.batch_id}", "n") == [(3_000_000_000,)]
 
 
@@ -118,7 +113,7 @@ def test_message_that_never_parses_is_quarantined(runner, tmp_path):
     run.settled(batch)
     run.settled(run.open_replay(batch.batch_id))
     query = "SELECT content, attempts FROM quarantine JOIN failed_payload USING (message_id)"
-    assert one(run.job.database, query) == ("x,a,2", 2)
+    assert run.ledger.row(query) == ("x,a,2", 2)
 
 
 def test_parquet_source(runner, tmp_path, sink_rows):
@@ -152,7 +147,7 @@ def test_wrong_header_fails_the_batch(runner, tmp_path):
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv .*expected n, name, price; found n, price, name"):
         run.step(run.open(), "records")
-    assert one(run.job.database, "SELECT state, failure FROM step_run").state == "failed"
+    assert run.ledger.row("SELECT state, failure FROM step_run").state == "failed"
 
 
 def test_header_may_be_off_and_columns_separated_otherwise(runner, tmp_path, sink_rows):
@@ -267,7 +262,7 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
         run.step(batch, "joined")
     said = "reference 'side' (side.csv): malformed csv: n: expected int, found x"
     assert said in failures.one_line(raised.value)
-    (kept,) = rows(run.job.database, "SELECT failure FROM step_progress WHERE step = 'joined'")
+    (kept,) = run.ledger.rows("SELECT failure FROM step_progress WHERE step = 'joined'")
     assert said in kept.failure
     assert "x,two" not in kept.failure
 
@@ -286,7 +281,7 @@ def test_long_and_odd_text_is_kept(runner, tmp_path):
     write(tmp_path, "a.jsonl", "\n".join(lines).encode())
     run = runner(copying(format="json"))
     assert run.settled(run.open()).failed == 2
-    details = sorted(row.detail for row in rows(run.job.database, "SELECT detail FROM failed_root"))
+    details = sorted(row.detail for row in run.ledger.rows("SELECT detail FROM failed_root"))
     assert [len(detail) for detail in details] == [10_000, 3]
 
 
@@ -303,7 +298,7 @@ def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_r
     assert narrow.settled(replay).failed == 1
     assert sink_rows(f"out/ackledger_batch={replay.batch_id}") == [(1, 7)]
     query = "SELECT step, reason, content FROM quarantine JOIN failed_payload USING (message_id)"
-    found = one(run.job.database, query)
+    found = run.ledger.row(query)
     assert (found.step, found.reason) == ("records", "name: expected int, found b")
     assert json.loads(found.content)["price"] == 3.0
 
@@ -326,7 +321,7 @@ def test_empty_reason_is_a_reason(runner, tmp_path):
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
     run = runner(failing_copy(SCHEMA, fail=True))
     assert run.settled(run.open()).failed == 1
-    assert one(run.job.database, "SELECT reason FROM failed_root").reason == "no reason given"
+    assert run.ledger.row("SELECT reason FROM failed_root").reason == "no reason given"
 
 
 def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
@@ -348,7 +343,7 @@ def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
 def parsed(run, columns, sink_rows):
     """What arrived, and what failed: raw text by reason."""
     settlement = run.settled(run.open())
-    found = rows(run.job.database, "SELECT reason, detail FROM failed_root")
+    found = run.ledger.rows("SELECT reason, detail FROM failed_root")
     assert settlement.failed == len(found)
     return sink_rows("out", *columns), {
         row.detail: row.reason.removeprefix("malformed ") for row in found
@@ -610,7 +605,7 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
     }  # fmt: skip
     assert "b.csv: 1 column(s) not in the schema are ignored" in caplog.text
     later = runner(copying(columns="by_name", schema="n STRING, name STRING, price DOUBLE"))
-    original = one(run.job.database, "SELECT batch_id FROM batch").batch_id
+    original = run.ledger.row("SELECT batch_id FROM batch").batch_id
     replay = later.open_replay(original)
     assert later.settled(replay).failed == 0
     replayed = sink_rows(f"out/ackledger_batch={replay.batch_id}", "n", "name", "price")
@@ -630,7 +625,7 @@ def test_nulls_in_parquet(runner, tmp_path, sink_rows):
     run = runner(copying(format="parquet", schema=SCHEMA.replace("n INT", "n INT NOT NULL")))
     arrived, failed = parsed(run, ("n",), sink_rows)
     assert (arrived, failed) == ([(1,)], {'{"name":"b","price":2.0}': "n is null"})
-    original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
+    original = run.ledger.row("SELECT min(batch_id) AS number FROM batch").number
     again = run.settled(run.open_replay(original))
     assert (again.status, again.failed) == (BatchStatus.SETTLED, 1)
     fixed = runner(copying(format="parquet", schema=SCHEMA))
@@ -666,7 +661,7 @@ def test_nulls_within_a_value(runner, tmp_path, sink_rows, format):
     assert set(found) == {1, 2}
     if format == "parquet":
         assert found == {n: reason for n, (_, reason) in enumerate(PARTS) if reason}
-    original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
+    original = run.ledger.row("SELECT min(batch_id) AS number FROM batch").number
     again = run.settled(run.open_replay(original))
     assert (again.status, again.failed) == (BatchStatus.SETTLED, 2)
     looser = runner(copying(format=format, schema=schema.replace(" NOT NULL", "")))
@@ -708,7 +703,7 @@ def test_lines_that_end_with_a_carriage_return(runner, tmp_path, sink_rows):
     assert failed == {'3,"open': "csv: a quote is never closed"}
     run = runner(copying(schema="n INT, s STRING"))
     assert run.settled(run.open("other", *_next_month())).failed == 2
-    reasons = rows(run.job.database, "SELECT reason FROM failed_root WHERE detail LIKE '2,%'")
+    reasons = run.ledger.rows("SELECT reason FROM failed_root WHERE detail LIKE '2,%'")
     assert "declare the source with multiline=True" in reasons[0].reason
 
 
@@ -913,7 +908,7 @@ def test_numbers_of_json_in_variants_are_not_rounded(runner, tmp_path, sink_rows
     schema = "v VARIANT, s STRING, l ARRAY<VARIANT>, m MAP<STRING, VARIANT>, t STRUCT<v: VARIANT>"
     run = runner(copying(schema=schema, format="json"))
     settlement = run.settled(run.open())
-    found = rows(run.job.database, "SELECT reason, detail FROM failed_root")
+    found = run.ledger.rows("SELECT reason, detail FROM failed_root")
     assert {row.detail for row in found} == set(bad)
     assert settlement.roots - settlement.failed == len(good)
     reasons = {row.detail: row.reason for row in found}
@@ -965,7 +960,7 @@ def test_times_and_intervals_are_not_cut(spark, runner, tmp_path, format, line, 
     with session_conf(spark, {"spark.sql.timeType.enabled": "true"}):
         settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (len(lines), len(bad))
-    failed = rows(run.job.database, "SELECT detail FROM failed_root")
+    failed = run.ledger.rows("SELECT detail FROM failed_root")
     assert {row.detail for row in failed} == set(lines[len(good) :])
 
 

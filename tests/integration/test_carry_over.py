@@ -20,10 +20,9 @@ from ledger import (
     testing,
 )
 from ledger.batch.records.trace import trace
-from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, StageError
-from tests.support.ledgers import age, rows, started
+from tests.support.ledgers import Ledger
 
 ORDERS = "id INT, customer STRING, cents INT"
 GUARANTEES = [pytest.param("at_least_once", marks=pytest.mark.exhaustive), "exactly_once"]
@@ -347,8 +346,7 @@ def test_stages_that_drop_ack_or_only_read(spark, folded_by):
     again = testing.replay(result, kinds(seen))
     assert seen == {"quiet": [4], "noted": [4], "told": [4], "last": [4]}
     assert [row["ids"] for row in again.rows["sums"]] == [[4, 5, 6]]
-    counted = rows(
-        result.lab.database,
+    counted = Ledger(result.lab.database).rows(
         "SELECT r.batch_id = :b AS first, r.step, d.reason, d.records "
         "FROM step_run_drop d JOIN step_run r USING (step_run_id) ORDER BY r.step",
         b=result.batch_id,
@@ -560,7 +558,7 @@ def test_a_record_lost_at_the_total_and_beside_it_runs_again(spark):
     assert [row["sum"] for row in again.rows["sums"]] == [6]
 
 
-def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, sink_rows):
+def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, ledger, sink_rows):
     """Records of a batch that expired run again, those too that the total beside the missing
     step had lost.
     """
@@ -570,9 +568,9 @@ def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, si
     first = run.open()
     for name in ("orders", "total", "sums"):
         run.step(first, name)
-    started(database, first.batch_id, "listed")
-    age(database, first.batch_id, 10_000)
-    assert settle_once(database, first.batch_id).failed == 3
+    ledger.start(first.batch_id, "listed")
+    ledger.age(first.batch_id, 10_000)
+    assert ledger.settle(first.batch_id).failed == 3
     fixed = runner(beside(seen))
     assert fixed.settled(fixed.open_replay(first.batch_id)).failed == 0
     assert seen == [[1, 2, 3]]
@@ -581,7 +579,7 @@ def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, si
 
 
 @both_guarantees
-def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_rows, guarantee):
+def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, ledger, sink_rows, guarantee):
     """Records whose rows a replay was to carry over are not recovered while the stage that does
     so is missing; a stage that runs twice hands them on once.
     """
@@ -593,9 +591,9 @@ def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_ro
     fixed = runner(shop(version=1, **options))
     dead = fixed.open_replay(first.batch_id, "dead")
     fixed.step(dead, "orders")
-    started(database, dead.batch_id, "checked")
-    age(database, dead.batch_id, 10_000)
-    settlement = settle_once(database, dead.batch_id)
+    ledger.start(dead.batch_id, "checked")
+    ledger.age(dead.batch_id, 10_000)
+    settlement = ledger.settle(dead.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, 3)
     last = fixed.open_replay(first.batch_id, "last")
     fixed.step(last, "orders")
@@ -611,9 +609,9 @@ def test_the_rows_of_a_carried_record_are_traced(spark):
     """
     hurt = testing.run_batch(shop(lose=[1]), SHOP, spark=spark)
     again = testing.replay(hurt, shop())
-    database = again.lab.database
+    ledger = Ledger(again.lab.database)
     emitted = "SELECT message_id, root_id FROM replay_root WHERE batch_id = :id"
-    roots = {row.message_id: row.root_id for row in rows(database, emitted, id=again.batch_id)}
+    roots = {row.message_id: row.root_id for row in ledger.rows(emitted, id=again.batch_id)}
     (lost,) = (one.message_id for one in hurt.failed if one.step == "checked")
     fresh, carried = roots.pop(lost), max(roots.values())
 
@@ -623,7 +621,7 @@ def test_the_rows_of_a_carried_record_are_traced(spark):
             yield from walked(one)
 
     for root, reason in ((fresh, None), (carried, "taken over from an earlier attempt")):
-        found = trace(database, root)
+        found = trace(ledger.database, root)
         assert found.batch_id == again.batch_id
         (checked,) = found.tree.branches
         assert (checked.step, checked.fate, checked.reason) == ("checked", "passed on", reason)

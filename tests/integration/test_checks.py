@@ -23,9 +23,7 @@ from ledger import (
 from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
 from ledger.airflow.permanent import PermanentFailure
-from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.settlement import settle_once
 from ledger.batch.upkeep import checks
 from ledger.batch.upkeep.checks import before_replay, before_run, examine, require
 from ledger.cli import running
@@ -45,15 +43,7 @@ from ledger.sources.parsing.typed import struct
 from ledger.storage import folders as storage
 from ledger.store import embedded
 from ledger.types.ddl import check_types
-from tests.support.ledgers import (
-    emit_replay,
-    one,
-    pipeline,
-    replayed,
-    run_middle,
-    run_sink,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 from tests.support.runner import END, START
 
 INTERVAL = Interval(START, END)
@@ -224,7 +214,7 @@ def test_a_target_that_is_away(settings, migrated, tmp_path):
     assert "me@127.0.0.1:9/x did not answer" in finding.message
 
 
-def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
+def test_an_open_batch_is_not_looked_at_again(settings, ledger, tmp_path):
     """A run whose batch has claimed its interval goes on without its files; an abandoned one
     claims anew.
     """
@@ -233,32 +223,32 @@ def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
     made.sink("shelf", ParquetSink("out"), reads="letters")
     key = RunKey("", "first")
     with pytest.raises(InputError, match="no file matches"):
-        before_run(database, settings, made, key, INTERVAL)
-    batch = open_batch(database, settings, made, key, INTERVAL)
-    before_run(database, settings, made, key, INTERVAL)
-    assert abandon(database, batch.batch_id, "its run failed")
-    assert not abandon(database, batch.batch_id, "again")
+        before_run(ledger.database, settings, made, key, INTERVAL)
+    batch = open_batch(ledger.database, settings, made, key, INTERVAL)
+    before_run(ledger.database, settings, made, key, INTERVAL)
+    assert ledger.abandon(batch.batch_id, "its run failed")
+    assert not ledger.abandon(batch.batch_id, "again")
     with pytest.raises(InputError, match="no file matches"):
-        before_run(database, settings, made, key, INTERVAL)
-    other = open_batch(database, settings, made, RunKey("", "second"), INTERVAL)
+        before_run(ledger.database, settings, made, key, INTERVAL)
+    other = open_batch(ledger.database, settings, made, RunKey("", "second"), INTERVAL)
     assert (other.batch_id, other.status) == (batch.batch_id + 1, BatchStatus.OPEN)
 
 
-def test_an_abandoned_replacement_reads_all_sources_again(settings, database, tmp_path):
+def test_an_abandoned_replacement_reads_all_sources_again(settings, ledger, tmp_path):
     """A run that was to replace a batch, found again by its run id alone, looks for the files
     that it reads.
     """
     made = pipeline("letters")
-    first, _ = whole_batch(database, made)
-    settle_once(database, first.batch_id)
+    first, _ = ledger.whole_batch(made)
+    ledger.settle(first.batch_id)
     key, day = RunKey("", "anew"), Interval(first.interval_start, first.interval_end)
-    second = open_batch(database, settings, made, key, day, reprocess=True)
-    assert abandon(database, second.batch_id, "its run failed")
+    second = open_batch(ledger.database, settings, made, key, day, reprocess=True)
+    assert ledger.abandon(second.batch_id, "its run failed")
     with pytest.raises(InputError, match="no file matches"):
-        before_run(database, settings, made, key, day)
+        before_run(ledger.database, settings, made, key, day)
 
 
-def lossy_letters(database):
+def lossy_letters(ledger):
     """A pipeline with a reference that is not there, and a settled batch of it with a failed
     record.
     """
@@ -270,35 +260,35 @@ def lossy_letters(database):
         return rows
 
     made.sink("planed", ParquetSink("planed"), reads="joined")
-    first, _ = whole_batch(database, pipeline("letters"), lose_sink=[0])
-    settle_once(database, first.batch_id)
+    first, _ = ledger.whole_batch(pipeline("letters"), lose_sink=[0])
+    ledger.settle(first.batch_id)
     return made, first
 
 
-def test_a_replay_that_is_open_is_not_looked_at_again(settings, database):
+def test_a_replay_that_is_open_is_not_looked_at_again(settings, ledger):
     """A replay looks at what it needs before it claims; one that is open, or settled, goes on
     without.
     """
-    made, first = lossy_letters(database)
+    made, first = lossy_letters(ledger)
     key = RunKey("dag", "again")
     with pytest.raises(InputError, match=r"no file matches .*planes\.csv"):
-        before_replay(database, settings, made, [key])
-    replay = replayed(database, pipeline("letters"), first.batch_id, key.run_id)
-    before_replay(database, settings, made, [key])
+        before_replay(ledger.database, settings, made, [key])
+    replay = ledger.replay(pipeline("letters"), first.batch_id, key.run_id)
+    before_replay(ledger.database, settings, made, [key])
     with pytest.raises(InputError, match="no file matches"):
-        before_replay(database, settings, made, [key, RunKey("dag", "another")])
-    assert abandon(database, replay.batch_id, "its run failed")
+        before_replay(ledger.database, settings, made, [key, RunKey("dag", "another")])
+    assert ledger.abandon(replay.batch_id, "its run failed")
     with pytest.raises(InputError, match="no file matches"):
-        before_replay(database, settings, made, [key])
+        before_replay(ledger.database, settings, made, [key])
 
 
 def test_the_commands_that_replay_look_before_they_claim(
-    settings, database, environment, monkeypatch
+    settings, ledger, environment, monkeypatch
 ):
     """``replay`` and a DAG's ``open`` of a replay open no batch, and start no Spark, where a
     reference is missing; a cleared run whose replay is settled finds it again.
     """
-    made, first = lossy_letters(database)
+    made, first = lossy_letters(ledger)
     monkeypatch.setattr(running, "load", lambda target: made)
     monkeypatch.setattr(running, "spark_session", lambda *_: pytest.fail("Spark was started"))
     done = CliRunner().invoke(app, ["replay", "letters:pipeline"])
@@ -308,12 +298,14 @@ def test_the_commands_that_replay_look_before_they_claim(
     key = RunKey("letters", "again")
     with pytest.raises(InputError, match="no file matches"):
         airflow_pipelines._opened(made, key, run, None)
-    assert one(database, "SELECT count(*) FROM batch")[0] == 1
-    replay = open_replay(database, settings, pipeline("letters"), key, first.batch_id, Selection())
-    again = emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again)
-    settle_once(database, replay.batch_id)
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 1
+    replay = open_replay(
+        ledger.database, settings, pipeline("letters"), key, first.batch_id, Selection()
+    )
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again)
+    ledger.settle(replay.batch_id)
     assert airflow_pipelines._opened(made, key, run, None).batch_id == replay.batch_id
 
 
@@ -371,11 +363,11 @@ class Elsewhere(BaseOperator):
         super().__init__(**options)
 
 
-def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypatch, tmp_path):
+def test_the_dag_looks_for_what_its_drivers_need(environment, ledger, monkeypatch, tmp_path):
     """Without Java ``open`` fails for good where tasks run spark-submit, and opens its batch,
     original or replay, where an operator runs the drivers.
     """
-    made, first = lossy_letters(database)
+    made, first = lossy_letters(ledger)
     for name in ("in.csv", "planes.csv"):
         (tmp_path / name).write_text("n\n1\n")
 

@@ -19,13 +19,11 @@ from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.errors import NotReadyError
 from ledger.execution import run_steps, settle_and_follow
 from ledger.spark.job import Job
 from ledger.store import embedded
-from tests.support.ledgers import one, rows
 
 DAYS, RECORDS, POISON = 4, 60, 7
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
@@ -95,11 +93,11 @@ def readers(folder, target, name):
     }
 
 
-def _check_states(database, folder, wanted):
+def _check_states(ledger, folder, wanted):
     """Each batch was taken in once, the states in the order of the batches, and they hold every
     row.
     """
-    taken = rows(database, "SELECT pipeline_id, batch_id FROM checkpoint ORDER BY step_run_id")
+    taken = ledger.rows("SELECT pipeline_id, batch_id FROM checkpoint ORDER BY step_run_id")
     for pipeline_id in {row.pipeline_id for row in taken}:
         own = [row.batch_id for row in taken if row.pipeline_id == pipeline_id]
         assert own == sorted(own)
@@ -112,7 +110,7 @@ def _check_states(database, folder, wanted):
 
 
 @pytest.mark.exhaustive
-def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, target):
+def test_eight_batches_of_two_pipelines(spark, ledger, settings, tmp_path, target):
     """No row twice, input = published + quarantined, the readers saw whole batches only, states
     took in each batch once and in order, nothing is left.
     """
@@ -145,18 +143,22 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
 
     def sweep():
         while not ended.is_set():
-            sweep_once(database)
+            ledger.sweep()
             time.sleep(0.2)
 
     def work(name, day):
-        job = Job(spark, database, settings, pipeline(name, target, POISON, fixed=False))
+        job = Job(spark, ledger.database, settings, pipeline(name, target, POISON, fixed=False))
         interval = Interval(FIRST + timedelta(days=day), FIRST + timedelta(days=day + 1))
-        batch = open_batch(database, settings, job.pipeline, RunKey("", f"day-{day}"), interval)
+        batch = open_batch(
+            ledger.database, settings, job.pipeline, RunKey("", f"day-{day}"), interval
+        )
         run_steps(job, batch.batch_id, lambda step, result: None)
         followed(job, batch.batch_id)
-        fixed = Job(spark, database, settings, pipeline(name, target, POISON, fixed=True))
+        fixed = Job(spark, ledger.database, settings, pipeline(name, target, POISON, fixed=True))
         key = RunKey("", f"replay-{day}")
-        again = open_replay(database, settings, fixed.pipeline, key, batch.batch_id, Selection())
+        again = open_replay(
+            ledger.database, settings, fixed.pipeline, key, batch.batch_id, Selection()
+        )
         run_steps(fixed, again.batch_id, lambda step, result: None)
         followed(fixed, again.batch_id)
 
@@ -190,11 +192,11 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
         )
     assert len(looks) == 6, "a reader never saw its sink"
     assert partial == []
-    _check_states(database, tmp_path, wanted)
-    assert one(database, "SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
+    _check_states(ledger, tmp_path, wanted)
+    assert ledger.row("SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
     # A state that was not published before the next one came is not published any more.
     shown = "state = 'published' OR state = 'replaced' AND sink = 'history'"
-    left = rows(database, f"SELECT * FROM sink_publication WHERE NOT ({shown})")
+    left = ledger.rows(f"SELECT * FROM sink_publication WHERE NOT ({shown})")
     assert left == []
-    statuses = rows(database, "SELECT DISTINCT status, failed, pending FROM batch_status")
+    statuses = ledger.rows("SELECT DISTINCT status, failed, pending FROM batch_status")
     assert [tuple(row) for row in statuses] == [("settled", 0, 0)]

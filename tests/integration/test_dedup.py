@@ -12,12 +12,10 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, IntegrityError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows, started
 from tests.support.runner import END, START
 
 MONTH = END - START
@@ -87,9 +85,7 @@ def test_a_row_that_a_sink_did_not_get_is_not_taken_for_delivered(
         splitting(dedup), on_read=lambda step, frame: frame.where(misread.get(step, "true"))
     )
     assert hurt.settled(hurt.open()).failed == 1
-    assert [tuple(row) for row in rows(hurt.job.database, "SELECT step FROM failed_root")] == [
-        ("out",)
-    ]
+    assert [tuple(row) for row in hurt.ledger.rows("SELECT step FROM failed_root")] == [("out",)]
     assert (3, 2) not in sink_rows("out", "n", "copy")
     run = runner(splitting(dedup))
     assert run.settled(run.open_replay(1)).failed == 0
@@ -148,7 +144,7 @@ def test_a_row_that_a_sink_did_not_get_comes_again_wherever_its_record_failed(
 
     hurt = runner(failing_too("exact", where), on_read=misread)
     assert hurt.settled(hurt.open()).failed == 1
-    (named,) = rows(hurt.job.database, "SELECT step, reason, missed_by FROM failed_root")
+    (named,) = hurt.ledger.rows("SELECT step, reason, missed_by FROM failed_root")
     missed = None if got == "all" else ["out"]
     assert tuple(named) == ("thrice" if where == "before" else "checked", "bad", missed)
     assert ((3, 2) in sink_rows("out", "n", "copy")) == (got == "all")
@@ -183,8 +179,7 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
     wanted = Counter((n,) if equal else (n, copy) for n in range(40) for copy in (1, 2, 3))
     dropped = [
         row.duplicate_rows
-        for row in rows(
-            run.job.database,
+        for row in run.ledger.rows(
             "SELECT duplicate_rows FROM step_progress WHERE step = 'out' ORDER BY batch_id",
         )
     ]
@@ -234,7 +229,7 @@ def test_rows_written_and_rows_dropped_are_those_that_were_read(
     assert [one.fold_way for one in caplog.records if hasattr(one, "fold_way")] == [
         "1 file gathered, in the driver"
     ]
-    assert settle_once(run.job.database, replay.batch_id).failed == 0
+    assert run.ledger.settle(replay.batch_id).failed == 0
 
 
 def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
@@ -281,10 +276,9 @@ def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
     wanted = [(str(k), 1) for k in range(600)] + [(str(k), 2) for k in range(600, 1200)]
     wanted += [(str(k), 3) for k in range(1200, 1500, 2)]
     assert Counter(found) == Counter(wanted)
-    kept = rows(run.job.database, "SELECT entries FROM dedup_filter ORDER BY step_run_id")
+    kept = run.ledger.rows("SELECT entries FROM dedup_filter ORDER BY step_run_id")
     assert [row.entries for row in kept] == [600, 600, 150]
-    assert one(
-        run.job.database,
+    assert run.ledger.row(
         "SELECT duplicate_rows FROM step_progress WHERE batch_id = 3 AND step = 'out'",
     ) == (600,)
 
@@ -313,7 +307,7 @@ def test_rerun_of_an_open_batch_drops_nothing(runner, tmp_path, sink_rows):
     batch = run.open()
     run.steps(batch)
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
     assert len(sink_rows("out", "k")) == 10
 
 
@@ -329,7 +323,7 @@ def test_open_batches_do_not_drop_in_each_others_favour(runner, tmp_path, sink_r
     second = run.open("run2", START.replace(month=2), START.replace(month=3))
     assert run.settled(second).failed == 0
     run.step(first, "out")
-    assert settle_once(run.job.database, first.batch_id).failed == 0
+    assert run.ledger.settle(first.batch_id).failed == 0
     assert ("a",) in sink_rows("out", "k")
 
 
@@ -362,7 +356,7 @@ def test_capacity_is_enforced_on_the_sum(runner, tmp_path, sink_rows):
         run.step(third, "out")
     larger = runner(keyed(Bloom(key=("k",), capacity=100)))
     larger.step(third, "out")
-    assert settle_once(run.job.database, third.batch_id).failed == 0
+    assert run.ledger.settle(third.batch_id).failed == 0
     assert Counter(sink_rows("out", "k")) == Counter(
         (str(k),) for k in [*range(6), *range(10, 16), *range(6, 10), *range(16, 20)]
     )
@@ -404,13 +398,12 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     batch = run.open()
     run.steps(batch)
     run.step(batch, "thrice")  # supersedes what reads it; nothing behind it runs again
-    with run.job.database.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO step_run (batch_id, step, state, attempt_id, try_number, opened_at,"
-            f" lease_until) VALUES ({batch.batch_id}, 'lossy', 'running',"
-            " 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
-        )
-    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    run.ledger.change(
+        "INSERT INTO step_run (batch_id, step, state, attempt_id, try_number, opened_at,"
+        f" lease_until) VALUES ({batch.batch_id}, 'lossy', 'running',"
+        " 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
+    )
+    assert run.ledger.settle(batch.batch_id).failed == 5
     assert len(sink_rows()) == 15
     replay = run.open_replay(batch.batch_id)
     assert run.settled(replay).failed == 0
@@ -436,9 +429,9 @@ def test_what_a_superseded_run_published_gives_way_to_the_replay(runner, tmp_pat
     with dies_at("published"), pytest.raises(Died):
         run.step(batch, "out")
     run.step(batch, "same")
-    started(run.job.database, batch.batch_id, "out")
-    age(run.job.database, batch.batch_id, 100)
-    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    run.ledger.start(batch.batch_id, "out")
+    run.ledger.age(batch.batch_id, 100)
+    assert run.ledger.settle(batch.batch_id).failed == 5
     assert run.settled(run.open_replay(batch.batch_id)).failed == 0
     if kind == "delta":
         found = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
@@ -468,7 +461,7 @@ def test_what_a_dead_run_published_in_a_table_is_there_once(runner, tmp_path, se
     with dies_at("published"), pytest.raises(Died):
         run.step(batch, "out")
     assert settle_and_follow(run.job, batch.batch_id).failed == 0
-    (state,) = rows(run.job.database, "SELECT state FROM sink_publication")
+    (state,) = run.ledger.rows("SELECT state FROM sink_publication")
     assert state == ("published",)
     if kind == "delta":
         found = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()["n"].to_pylist()

@@ -9,7 +9,6 @@ import pytest
 from ledger.sinks.base import Publisher, Sink
 from ledger.store import asking
 from tests.support.examples import EXAMPLES
-from tests.support.ledgers import rows
 from tests.support.pages import PAGES, blocks
 from tests.support.places import ROOT
 
@@ -22,10 +21,9 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
-def views(database):
+def views(ledger):
     """Every view with its comment, and its columns with theirs, as the ledger has them."""
-    found = rows(
-        database,
+    found = ledger.rows(
         "SELECT c.relname, obj_description(c.oid) AS comment, a.attname, col_description(c.oid,"
         " a.attnum) AS meaning FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND"
         " a.attnum > 0 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND"
@@ -53,10 +51,10 @@ def test_there_are_queries_to_run():
     assert len(blocks(ROOT / "docs" / "sql.md", "sql")) >= 5
 
 
-def test_every_view_and_column_is_documented(database):
+def test_every_view_and_column_is_documented(ledger):
     """docs/sql.md describes each column of each view in the words of the schema."""
     page = (ROOT / "docs" / "sql.md").read_text()
-    found = views(database)
+    found = views(ledger)
     assert len(found) >= 8
     for name, (comment, columns) in found.items():
         section = page.partition(f"### `{name}`\n")[2].partition("\n#")[0]

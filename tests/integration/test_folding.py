@@ -10,13 +10,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
-from ledger.batch.settlement import settle_once
 from ledger.deltas import posting, stored
 from ledger.errors import IntegrityError, UnavailableError
 from ledger.execution import settle_and_follow
 from ledger.spark.session import session_conf
 from ledger.spark.sink_tracking import AcksRows, Tally
-from tests.support.ledgers import one, rows
 
 COUNT = 20
 DRIVER = {"few_rows": -1}
@@ -101,9 +99,7 @@ def acked_by(run, batch, step):
         " WHERE batch_id = :batch AND r.step = :step AND r.state = 'committed'"
         " GROUP BY 1 ORDER BY 1"
     )
-    return [
-        tuple(row) for row in rows(run.job.database, statement, batch=batch.batch_id, step=step)
-    ]
+    return [tuple(row) for row in run.ledger.rows(statement, batch=batch.batch_id, step=step)]
 
 
 def whole(frame):
@@ -140,7 +136,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     assert here.endswith("in the driver")
     assert by_file.endswith("each by itself, by executors")
     assert as_read == "a frame by executors"
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def hurt(step, change):
@@ -164,7 +160,7 @@ def test_what_a_sink_reads_otherwise_than_it_lies_is_named(runner, ways, change,
     """
     run = runner(chain(thrice), **fields, on_read=hurt("out", change))
     settlement = run.settled(run.open())
-    failed = rows(run.job.database, "SELECT root_id - 1 AS n, step FROM failed_root ORDER BY 1")
+    failed = run.ledger.rows("SELECT root_id - 1 AS n, step FROM failed_root ORDER BY 1")
     assert [tuple(row) for row in failed] == [(n, "out") for n in sorted(lost)]
     assert settlement.failed == len(lost)
     assert ways("out")[-1].startswith("a frame")
@@ -230,7 +226,7 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     run = runner(made, **fields)
     batch = run.open()
     run.step(batch, "numbers")
-    file = one(run.job.database, "SELECT path, step_run_id FROM step_run_file")
+    file = run.ledger.row("SELECT path, step_run_id FROM step_run_file")
     path = Path(file.path)
     path.with_name(f".{path.name}.crc").unlink()  # Spark's own, of the whole file
     table = pq.read_table(file.path)
@@ -240,7 +236,7 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
         connection.exec_driver_sql(f"UPDATE step_run_file SET bytes = {size}")
     with pytest.raises(IntegrityError, match=f"rows read by odd in run 2: wrote {COUNT}, found 19"):
         run.step(batch, "odd")
-    found = rows(run.job.database, "SELECT state FROM step_run WHERE step = 'odd'")
+    found = run.ledger.rows("SELECT state FROM step_run WHERE step = 'odd'")
     assert [row.state for row in found] == ["failed"]
 
 
@@ -255,7 +251,7 @@ def test_a_run_whose_check_fails_in_the_driver_has_posted_nothing(runner, fields
     with pytest.raises(IntegrityError, match="rows read by odd in run 2"):
         run.step(batch, "odd")
     for table in ("step_run_bucket", "ledger_delta"):
-        posted = rows(run.job.database, f"SELECT DISTINCT step_run_id FROM {table}")
+        posted = run.ledger.rows(f"SELECT DISTINCT step_run_id FROM {table}")
         assert [tuple(row) for row in posted] == [(1,)]
 
 
@@ -277,11 +273,11 @@ def test_one_bucket_that_is_not_posted_fails_the_run(runner, monkeypatch):
     monkeypatch.undo()
     assert len(posted) == 2
     assert min(posted) > 0
-    found = one(run.job.database, "SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
+    found = run.ledger.row("SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
     assert found[0] == sum(posted)
     run.step(batch, "scattered")
     run.step(batch, "out")
-    settlement = settle_once(run.job.database, batch.batch_id)
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
@@ -299,7 +295,7 @@ def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_
         connection.exec_driver_sql(statement.replace("+ 1", "- 1"))
     again = runner(chain(odd, acks="on_read"))
     again.steps(batch)
-    settlement = settle_once(run.job.database, batch.batch_id)
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
@@ -308,15 +304,14 @@ def test_a_run_commits_what_its_threads_posted(runner):
     run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
     batch = run.open()
     run.steps(batch)
-    buckets = rows(
-        run.job.database,
+    buckets = run.ledger.rows(
         "SELECT step, count(*) AS buckets, sum(b.rows) AS rows, max(delta_rows) AS recorded"
         " FROM step_run_bucket b JOIN step_run USING (step_run_id) GROUP BY step",
     )
     assert {row.step for row in buckets} == {"numbers", "scattered", "out"}
     assert all(row.rows == row.recorded for row in buckets)
     assert max(row.buckets for row in buckets) > 1
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def replace_ackers(pipeline, count):

@@ -11,11 +11,8 @@ from pyspark.sql import DataFrame
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.outcome.report import advise
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.records.explain import explain
 from ledger.errors import InputError
 from ledger.spark.origins.reread import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
-from tests.support.ledgers import rows
 
 HEADER = "order_id,amount,city\n"
 FIRST = "O1,5,Bern\nO2,x,Bern\n\nO3,7,Atlantis\nO4,y,Bern\nO5,z,Bern\nO6,q,Atlantis\nO7,w,Bern\n"
@@ -43,10 +40,10 @@ def write(tmp_path, text):
     (tmp_path / "cities.csv").write_text("city\nBern\n")
 
 
-def of(database):
+def of(ledger):
     """By key: each failed record's explanation."""
-    found = rows(database, "SELECT message_id FROM failed_message")
-    told = [explain(database, row.message_id) for row in found]
+    found = ledger.rows("SELECT message_id FROM failed_message")
+    told = [ledger.explain(row.message_id) for row in found]
     return {one.key["order_id"]: one for one in told}
 
 
@@ -55,9 +52,9 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     still broken says so."""
     write(tmp_path, FIRST)
     run = runner(orders(key=("order_id",)))
-    database, batch = run.job.database, run.open()
+    ledger, batch = run.ledger, run.open()
     run.settled(batch)
-    before = of(database)
+    before = of(ledger)
     lines = {key: (one.last_seen, one.source_line) for key, one in before.items()}
     assert lines == {
         "O2": ("orders", 3),
@@ -75,12 +72,12 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
         f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id} --record {root} --from-source"
     )
     assert before["O2"].next[1] == command
-    advice = str(advise(summarize(database, batch.batch_id)))
+    advice = str(advise(ledger.summary(batch.batch_id)))
     assert f"--batch {batch.batch_id} --step orders --from-source" in advice
 
     write(tmp_path, FIXED)
     run.settled(run.open_replay(batch.batch_id, from_source=True))
-    after = of(database)
+    after = of(ledger)
     why = {key: (one.verdict, one.attempts[-1]["reason"]) for key, one in after.items()}
     assert why == {
         "O2": ("recovered", None),
@@ -106,9 +103,8 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
         InputError, match=r"has no key: declare it with key=\(\.\.\.\).* --reprocess"
     ):
         run.open_replay(batch.batch_id, from_source=True)
-    found = explain(
-        run.job.database,
-        rows(run.job.database, "SELECT root_id FROM failed_root WHERE step = 'orders'")[0].root_id,
+    found = run.ledger.explain(
+        run.ledger.rows("SELECT root_id FROM failed_root WHERE step = 'orders'")[0].root_id,
     )
     assert found.key is None
     assert (
@@ -166,8 +162,8 @@ def test_content_of_parquet_and_json(runner, tmp_path):
     run = runner(made)
     run.settled(run.open())
     found = [
-        explain(run.job.database, row.root_id)
-        for row in rows(run.job.database, "SELECT root_id FROM failed_root ORDER BY 1")
+        run.ledger.explain(row.root_id)
+        for row in run.ledger.rows("SELECT root_id FROM failed_root ORDER BY 1")
     ]
     by_source = {(one.source, one.key["id"]): one for one in found}
     kept = {
@@ -230,8 +226,8 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     (tmp_path / "in.csv").write_text(head + "\n".join(fixed) + "\n")
     run.settled(run.open_replay(batch.batch_id, from_source=True))
     assert sink_rows("out", "n", "v") == [(7, 1), (8, 2)]
-    found = rows(run.job.database, "SELECT message_id FROM failed_message ORDER BY 1")
-    told = [explain(run.job.database, row.message_id) for row in found]
+    found = run.ledger.rows("SELECT message_id FROM failed_message ORDER BY 1")
+    told = [run.ledger.explain(row.message_id) for row in found]
     assert [one.attempts[-1]["reason"] for one in told] == [
         None,
         None,
@@ -271,7 +267,7 @@ def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
     run = runner(made)
     batch = run.open()
     assert run.settled(batch).failed > 0
-    advice = str(advise(summarize(run.job.database, batch.batch_id)))
+    advice = str(advise(run.ledger.summary(batch.batch_id)))
     assert "--from-source" not in advice
     assert "deliver the records again, corrected" in advice
     with pytest.raises(
@@ -325,8 +321,7 @@ def test_what_is_redacted_may_change_before_a_replay(runner, tmp_path, sink_rows
     run = runner(accounts(before))
     batch = run.open()
     run.settled(batch)
-    found = rows(
-        run.job.database,
+    found = run.ledger.rows(
         "SELECT m.source, f.key::text AS key, f.content, r.reason FROM failed_payload f"
         " JOIN failed_message m USING (message_id) JOIN failed_root r ON r.root_id = m.root_id",
     )
@@ -339,7 +334,7 @@ def test_what_is_redacted_may_change_before_a_replay(runner, tmp_path, sink_rows
     write(7)
     again = runner(accounts(after))
     again.settled(again.open_replay(batch.batch_id, from_source=True))
-    statuses = rows(run.job.database, "SELECT DISTINCT status::text FROM failed_message")
+    statuses = run.ledger.rows("SELECT DISTINCT status::text FROM failed_message")
     assert statuses == [("recovered",)]
     assert sink_rows("keyed", "email", "n") == [("a@b.org", 7)]
     assert sink_rows("without", "id", "n") == [("W1", 7)]

@@ -12,19 +12,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.acceptance import accept
-from ledger.batch.quarantine import quarantine
-from ledger.batch.records.explain import explain
-from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.records.snapshots import MOST_CHARACTERS
-from ledger.batch.settlement import settle_once
 from ledger.cli import base, listing, records, tables
 from ledger.core.text import MOST_REASON, printable
 from ledger.deltas.posting import NO_REASON
 from ledger.errors import DeclarationError, InputError
 from ledger.store.queries import payloads, reports
-from tests.support.ledgers import emit, empty, opened, rows, run_middle, run_sink
-from tests.support.payloads import write_snapshot
+from tests.support.ledgers import Ledger
 
 NASTY = (
     "", " ", "'; DROP TABLE batch; --", '"', "`", "\\", "%s %(x)s {} {{ ds }} $1", "\0", "a\0b",
@@ -109,18 +103,19 @@ def test_a_terminal_shows_texts_and_obeys_none(text):
 def test_a_reason_is_kept_as_it_can_be(migrated, reasons):
     """Whatever a stage says: the record fails, its reason is in the views, cut where it is longer
     than any reason, and the commands show it without obeying it."""
-    empty(migrated)
-    batch = opened(migrated, chain())
-    roots = emit(migrated, batch, len(reasons))
-    run_middle(migrated, batch, roots, fail=dict(zip(roots, reasons, strict=True)))
-    run_sink(migrated, batch, [])
-    settle_once(migrated, batch.batch_id)
-    kept = rows(migrated, "SELECT reason FROM failed_root_detail ORDER BY root_id")
+    ledger = Ledger(migrated)
+    ledger.empty()
+    batch = ledger.open(chain())
+    roots = ledger.emit(batch, len(reasons))
+    ledger.run_middle(batch, roots, fail=dict(zip(roots, reasons, strict=True)))
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
+    kept = ledger.rows("SELECT reason FROM failed_root_detail ORDER BY root_id")
     assert [row.reason for row in kept] == [_kept(reason) for reason in reasons]
-    found = migrated.transact(lambda c: reports.failures(c, CHOSEN))
+    found = ledger.transact(reports.failures, CHOSEN)
     shown = [on_terminal(tables.failures([asdict(row) for row in found]))]
     for root, reason in zip(roots, reasons, strict=True):
-        told = vars(explain(migrated, root))
+        told = vars(ledger.explain(root))
         shown.append(on_terminal(records._explained(told)))
         as_json = json.loads(json.dumps(told, default=str))
         assert as_json["attempts"][0]["reason"] == _kept(reason)
@@ -156,40 +151,41 @@ COLUMNS = TEXTS.filter(lambda name: name and not name.startswith("_") and "`" no
 def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
     """Columns and values of any text come back from the ledger as they were, as key and as
     content, are found by --where, and are shown without commanding the terminal."""
-    empty(migrated)
+    ledger = Ledger(migrated)
+    ledger.empty()
     name = next(iter(fields))
-    batch = opened(migrated, chain(key=(name,)))
-    roots = emit(migrated, batch, 2)
-    run_middle(migrated, batch, roots, lose=[roots[0]])
-    run_sink(migrated, batch, roots[1:])
-    settle_once(migrated, batch.batch_id)
+    batch = ledger.open(chain(key=(name,)))
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, lose=[roots[0]])
+    ledger.run_sink(batch, roots[1:])
+    ledger.settle(batch.batch_id)
     row = {**fields, "_ackledger_raw": None, "_ackledger_error": None, "_ackledger_file": None}
-    write_snapshot(migrated, batch, tmp_path_factory.mktemp("snapshot"), [row, row])
-    assert keep_payloads(migrated, batch.batch_id) == 1
-    (kept,) = rows(migrated, "SELECT key, content, parsed FROM failed_payload")
+    ledger.write_snapshot(batch, tmp_path_factory.mktemp("snapshot"), [row, row])
+    assert ledger.keep_payloads(batch.batch_id) == 1
+    (kept,) = ledger.rows("SELECT key, content, parsed FROM failed_payload")
     replaced = {column: value.replace("\0", "\ufffd") for column, value in fields.items()}
     assert kept.key == {name: replaced[name]}
     if kept.parsed:
         assert json.loads(kept.content) == fields
     else:
         assert "\0" in "".join(fields.values()) or len(kept.content) > MOST_CHARACTERS
-    found = list(migrated.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5))))
+    found = ledger.database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
     shown = [
         on_terminal(listing.listed({"records": [records._record(one) for one in found],
                                      "total": 1})),
-        on_terminal(records._explained(vars(explain(migrated, roots[0])))),
+        on_terminal(records._explained(vars(ledger.explain(roots[0])))),
     ]  # fmt: skip
     assert not COMMANDS.search("".join(shown).replace("\t", ""))
 
 
-def test_a_record_of_a_megabyte(database, tmp_path):
+def test_a_record_of_a_megabyte(ledger, tmp_path):
     """Of a long record the ledger keeps the beginning and says so; a table shows one line of it;
     its key is kept whole."""
-    batch = opened(database, chain(key=("id",)))
-    roots = emit(database, batch, 2)
-    run_middle(database, batch, roots, lose=roots)
-    run_sink(database, batch, [])
-    settle_once(database, batch.batch_id)
+    batch = ledger.open(chain(key=("id",)))
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, lose=roots)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     long = "\u00e4" * 1_000_000
     row = {
         "id": "7",
@@ -205,33 +201,33 @@ def test_a_record_of_a_megabyte(database, tmp_path):
         "_ackledger_error": "broken",
         "_ackledger_file": None,
     }
-    write_snapshot(database, batch, tmp_path, [row, raw])
-    assert keep_payloads(database, batch.batch_id) == 2
-    for kept in rows(database, "SELECT content, parsed FROM failed_payload"):
+    ledger.write_snapshot(batch, tmp_path, [row, raw])
+    assert ledger.keep_payloads(batch.batch_id) == 2
+    for kept in ledger.rows("SELECT content, parsed FROM failed_payload"):
         assert kept.content.endswith("characters)")
         assert len(kept.content) < MOST_CHARACTERS + 50
         assert not kept.parsed
-    found = database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
+    found = ledger.database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
     listed = {"records": [records._record(one) for one in found], "total": 2}
     assert max(map(len, on_terminal(listing.listed(listed)).splitlines())) <= 100
 
 
-def test_what_a_person_says_is_kept(database):
+def test_what_a_person_says_is_kept(ledger):
     """A person's reason of any text is kept; what PostgreSQL cannot hold of it is replaced."""
-    batch = opened(database, chain())
-    roots = emit(database, batch, len(NASTY))
-    run_middle(database, batch, roots, lose=roots)
-    run_sink(database, batch, [])
-    settle_once(database, batch.batch_id)
+    batch = ledger.open(chain())
+    roots = ledger.emit(batch, len(NASTY))
+    ledger.run_middle(batch, roots, lose=roots)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     for root, reason in zip(roots, NASTY, strict=True):
         if not reason.strip():
             with pytest.raises(InputError, match="the reason is empty"):
-                quarantine(database, reason, "me", record=root)
+                ledger.quarantine(reason, "me", record=root)
             continue
-        quarantine(database, reason, "me", record=root)
-        assert on_terminal(records._explained(vars(explain(database, root))))
-        accept(database, batch.batch_id, by="me", reason=reason)
-    kept = [row.reason for row in rows(database, "SELECT reason FROM manual_quarantine")]
+        ledger.quarantine(reason, "me", record=root)
+        assert on_terminal(records._explained(vars(ledger.explain(root))))
+        ledger.accept(batch.batch_id, by="me", reason=reason)
+    kept = [row.reason for row in ledger.rows("SELECT reason FROM manual_quarantine")]
     assert len(kept) == len([one for one in NASTY if one.strip()])
     assert "'; DROP TABLE batch; --" in kept
     assert "a\ufffdb" in kept

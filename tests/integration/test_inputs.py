@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, dropped
 from ledger.errors import StageError
 from ledger.spark.frames import stored
-from tests.support.ledgers import one, rows
 
 COUNT = 20
 FAILED = "SELECT step, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 1, 2"
@@ -34,15 +33,15 @@ def diamond(unite, **options):
         return frame.withColumn("side", F.lit("right"))
 
     @made.stage(reads=["left", "right"], **options)
-    def united(one, other):
-        return unite(one, other)
+    def united(left, right):
+        return unite(left, right)
 
     made.sink("out", ParquetSink("out"), reads="united")
     return made
 
 
 def failures(run):
-    return [tuple(row) for row in rows(run.job.database, FAILED)]
+    return [tuple(row) for row in run.ledger.rows(FAILED)]
 
 
 def test_diamond(runner, tmp_path, sink_rows):
@@ -52,9 +51,9 @@ def test_diamond(runner, tmp_path, sink_rows):
     batch = run.open()
     for name in ("numbers", "left", "right", "united"):
         run.step(batch, name)
-        assert len(rows(run.job.database, "SELECT * FROM pending_root")) == COUNT
+        assert len(run.ledger.rows("SELECT * FROM pending_root")) == COUNT
     run.step(batch, "out")
-    assert rows(run.job.database, "SELECT * FROM pending_root") == []
+    assert run.ledger.rows("SELECT * FROM pending_root") == []
     assert run.settled(batch).failed == 0
     expected = Counter((n, side) for n in range(COUNT) for side in ("left", "right"))
     assert Counter(sink_rows("out", "n", "side")) == expected
@@ -78,7 +77,7 @@ def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
     run = runner(diamond(unite))
     assert run.settled(run.open()).failed == lost
     assert failures(run) == [("united", "lost", lost)]
-    detail = one(run.job.database, "SELECT DISTINCT detail FROM failed_root").detail
+    detail = run.ledger.row("SELECT DISTINCT detail FROM failed_root").detail
     assert detail == "2 edges from left, right, 1 acked"
 
 
@@ -98,7 +97,7 @@ def test_marks_over_several_inputs(runner, tmp_path, sink_rows, folded_by):
     run = runner(diamond(lambda left, right: (left, dropped(right, "the left will do"))))
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
-    drops = rows(run.job.database, "SELECT step, reason, records FROM step_drops")
+    drops = run.ledger.rows("SELECT step, reason, records FROM step_drops")
     assert [tuple(row) for row in drops] == [("united", "the left will do", COUNT)]
 
 
@@ -108,7 +107,7 @@ def test_on_read_over_several_inputs(runner, tmp_path, folded_by):
     made = diamond(lambda left, right: left.where("n < 5").unionByName(right), acks="on_read")
     run = runner(made)
     assert run.settled(run.open()).failed == 0
-    drops = rows(run.job.database, "SELECT reason, records FROM step_drops")
+    drops = run.ledger.rows("SELECT reason, records FROM step_drops")
     assert [tuple(row) for row in drops] == [("no output", COUNT - 5)]
 
 
@@ -202,13 +201,12 @@ def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
     broken = runner(two_sources([1003, 1004]))
     batch = broken.open()
     assert broken.settled(batch).failed == 2
-    found = rows(broken.job.database, "SELECT DISTINCT source, step FROM failed_root_detail")
+    found = broken.ledger.rows("SELECT DISTINCT source, step FROM failed_root_detail")
     assert [tuple(row) for row in found] == [("large", "united")]
     fixed = runner(two_sources([]))
     replay = fixed.open_replay(batch.batch_id)
     assert fixed.settled(replay).failed == 0
-    emitted = rows(
-        broken.job.database,
+    emitted = broken.ledger.rows(
         f"SELECT source, roots FROM batch_source WHERE batch_id = {replay.batch_id} ORDER BY 1",
     )
     assert [tuple(row) for row in emitted] == [("large", 2), ("small", 0)]
@@ -229,7 +227,7 @@ def test_a_snapshot_of_many_files(runner, tmp_path, sink_rows, monkeypatch):
     run = runner(made)
     batch = run.open()
     run.step(batch, "numbers")
-    (files,) = rows(run.job.database, "SELECT count(*) FROM step_run_file")
+    (files,) = run.ledger.rows("SELECT count(*) FROM step_run_file")
     assert tuple(files) == (3,)
     assert run.settled(batch).failed == 0
     assert sink_rows("out", "n") == sorted([(n,) for n in range(3 * COUNT)], key=repr)

@@ -11,14 +11,9 @@ from typer.testing import CliRunner
 
 from ledger.batch.upkeep import installation
 from ledger.batch.upkeep.installation import examine_installation
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli.base import app
 from ledger.store.revisions import head
-from tests.support.ledgers import (
-    age_ledger,
-    opened,
-    pipeline,
-)
+from tests.support.ledgers import pipeline
 
 SUBJECTS = [
     "versions", "java", "spark-submit", "database", "storage", "roles", "clock", "sweeper",
@@ -43,9 +38,9 @@ def given(database, settings):
     return settings.model_copy(update={"database_url": url})
 
 
-def test_a_sound_installation_is_told_in_full(given, database):
+def test_a_sound_installation_is_told_in_full(given, ledger):
     """Each thing with what was found, in the order in which one depends on another."""
-    sweep_once(database)
+    ledger.sweep()
     found = told(given)
     assert list(found) == SUBJECTS
     assert all(ok for ok, _ in found.values()), found
@@ -156,17 +151,17 @@ def test_clocks_that_differ_are_named(given, monkeypatch):
     assert "follow one time server" in wrong(given, "clock")
 
 
-def test_a_sweeper_that_is_missed_is_named(given, database):
+def test_a_sweeper_that_is_missed_is_named(given, ledger):
     """Once a batch has been open for an hour and nobody swept; not where none is open."""
     assert told(given)["sweeper"] == (True, "it never ran")
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     assert told(given)["sweeper"] == (True, "it never ran")
-    age_ledger(database, 2 * 3600)
+    ledger.age_all(2 * 3600)
     message = wrong(given, "sweeper")
     assert f"it never ran, and batch {batch.batch_id} has been open since" in message
-    sweep_once(database)
+    ledger.sweep()
     assert told(given)["sweeper"][0]
-    age_ledger(database, 3 * 3600)
+    ledger.age_all(3 * 3600)
     assert wrong(given, "sweeper").startswith("it ran 3 hours ago, and batch")
 
 

@@ -15,7 +15,6 @@ from ledger import execution as running
 from ledger.batch.advice.batches import reprocess
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
-from ledger.batch.settlement import settle_once
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, LostFileError
@@ -23,7 +22,6 @@ from ledger.execution import withhold
 from ledger.execution.follow_ups import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
@@ -135,7 +133,7 @@ def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert len(withhold(job, batch.batch_id)) == (3 if without else 0)
     files = staged(tmp_path, batch.batch_id, "**/kept-*/**" if without else "**")
     lose(files)
@@ -147,7 +145,7 @@ def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
     key, interval = RunKey("", "again"), Interval(START, END)
     again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
     run.steps(again)
-    settle_once(job.database, again.batch_id)
+    run.ledger.settle(again.batch_id)
     publish_settled(job, again.batch_id)
     assert shown(tmp_path, target) == every(expected(n for n in range(COUNT) if n not in without))
 
@@ -158,12 +156,12 @@ def test_a_file_that_is_lost_before_rows_are_withheld(runner, tmp_path, target):
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     lost = staged(tmp_path, batch.batch_id)["delta"]
     lost.unlink()
     with pytest.raises(LostFileError, match=rf"sink 'delta' cannot publish .*{lost.name}.*gone"):
         publish_settled(run.job, batch.batch_id)
-    found = rows(run.job.database, "SELECT sink, state FROM sink_publication ORDER BY sink")
+    found = run.ledger.rows("SELECT sink, state FROM sink_publication ORDER BY sink")
     states = [("delta", "decided"), ("folder", "published"), ("plain", "published")]
     assert [tuple(row) for row in found] == states
 
@@ -175,7 +173,7 @@ def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(run.job, batch.batch_id)
     with dies_at("publishing"):
         with pytest.raises(Died):
@@ -207,7 +205,7 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     batch = run.open()
     run.steps(batch)
     job = run.job
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     monkeypatch.delenv("LOSING_URL")
     with pytest.raises(ConfigurationError, match="LOSING_URL"):
         publish_settled(job, batch.batch_id)
@@ -218,7 +216,7 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     fixed = runner(pipeline("env:LOSING_URL"))
     replay = fixed.open_replay(batch.batch_id)
     fixed.steps(replay)
-    settle_once(job.database, replay.batch_id)
+    run.ledger.settle(replay.batch_id)
     publish_settled(fixed.job, replay.batch_id)
     assert shown(tmp_path, target) == every(expected(range(COUNT)))
     monkeypatch.delenv("LOSING_URL")
@@ -250,7 +248,7 @@ def test_another_driver_publishes_while_rows_are_withheld(runner, tmp_path, targ
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     reached_by = []
 
     def publish_meanwhile(point, of):

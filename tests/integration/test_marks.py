@@ -10,9 +10,7 @@ from pyspark.sql import functions as F
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, acked, dropped, failed
 from ledger.batch.holds import preview_of
-from ledger.batch.records.explain import explain
 from ledger.errors import DeclarationError, StageError
-from tests.support.ledgers import one, rows
 
 COUNT = 30
 DROPS = "SELECT step, reason, records FROM step_drops ORDER BY reason"
@@ -55,7 +53,7 @@ def recorded(function, schema="n INT, twice INT", **options):
 
 
 def failures(run):
-    return [tuple(row) for row in rows(run.job.database, FAILED)]
+    return [tuple(row) for row in run.ledger.rows(FAILED)]
 
 
 @pytest.mark.parametrize("fan_in", [1, 3])
@@ -76,7 +74,7 @@ def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in,
     assert [row[0] for row in sink_rows("out", "n")] == sorted(
         [*range(0, COUNT, 3)] * fan_in, key=str
     )
-    found = [tuple(row) for row in rows(run.job.database, DROPS)]
+    found = [tuple(row) for row in run.ledger.rows(DROPS)]
     assert found == [("sift", "one too few", 10 * fan_in), ("sift", "one too many", 10 * fan_in)]
 
 
@@ -91,7 +89,7 @@ def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, si
     run = runner(piped(tmp_path, framed(sift)))
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == 10
-    assert sum(row.records for row in rows(run.job.database, DROPS)) == COUNT - 10
+    assert sum(row.records for row in run.ledger.rows(DROPS)) == COUNT - 10
 
 
 def test_what_is_neither_emitted_nor_dropped_is_lost(runner, tmp_path):
@@ -115,7 +113,7 @@ def test_on_read_counts_what_it_swallowed(runner, tmp_path):
 
     run = runner(piped(tmp_path, framed(sift, acks="on_read"), 2))
     assert run.settled(run.open()).failed == 0
-    found = [tuple(row) for row in rows(run.job.database, DROPS)]
+    found = [tuple(row) for row in run.ledger.rows(DROPS)]
     assert found == [("sift", "no output", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
 
 
@@ -143,9 +141,7 @@ def test_stages_that_only_a_combine_reads(runner, tmp_path):
     run = runner(made)
     assert run.settled(run.open()).failed == 3
     assert failures(run) == [("doubled", "more than one row for an input", 3)]
-    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [
-        ("sifted", "no output", COUNT - 10)
-    ]
+    assert [tuple(row) for row in run.ledger.rows(DROPS)] == [("sifted", "no output", COUNT - 10)]
 
 
 def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
@@ -165,7 +161,7 @@ def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
     assert run.settled(batch).failed == 15
     assert failures(run) == [("judge", "no good", 3), ("judge", "not acked by judge", 12)]
     assert len(sink_rows("out", "n")) == 10
-    assert rows(run.job.database, DROPS) == []
+    assert run.ledger.rows(DROPS) == []
 
 
 @pytest.mark.parametrize("fan_in", [1, 2])
@@ -273,7 +269,7 @@ def test_record_that_yields_nothing(runner, tmp_path):
     run = runner(piped(tmp_path, recorded(sift, "n INT")))
     assert run.settled(run.open()).failed == COUNT - 10
     assert failures(run) == [("sift", "emitted nothing", COUNT - 10)]
-    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [("sift", "small", 5)]
+    assert [tuple(row) for row in run.ledger.rows(DROPS)] == [("sift", "small", 5)]
 
 
 def test_required_column_of_a_record_stage(runner, tmp_path, sink_rows):
@@ -408,7 +404,7 @@ def test_a_value_that_does_not_fit_fails_its_record(runner, tmp_path, sink_rows)
     reasons = [reason for _, reason, _ in failures(run)]
     expected = [reason for _, reason in MISFITS]
     assert sorted(reasons) == sorted([*expected, "ValueError: NUL \\x00", "lone \\udfff"])
-    assert rows(run.job.database, DROPS)[0].reason == "for \\ud800 \\x00"
+    assert run.ledger.rows(DROPS)[0].reason == "for \\ud800 \\x00"
     arrived = sink_rows("out", "n", "f", "s", "v")
     assert arrived == [(n, 2.0, "é", "abc") for n in range(len(MISFITS) + len(REASONS) + 1, COUNT)]
 
@@ -475,10 +471,10 @@ def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
     assert "30 of 30 records failed; the limit is 50 %" in settlement.reason
     told = ["On hold: not decided. These records would fail:", "  30 at buggy: KeyError: 'm'"]
     assert preview_of(run.job.database, batch.batch_id) == told
-    sample = rows(run.job.database, "SELECT root_id, content FROM hold_sample ORDER BY root_id")
+    sample = run.ledger.rows("SELECT root_id, content FROM hold_sample ORDER BY root_id")
     assert [json.loads(row.content)["n"] for row in sample] == list(range(COUNT))
-    assert explain(run.job.database, sample[7].root_id).content == '{"n": 7}'
-    assert one(run.job.database, "SELECT count(*) FROM failed_message")[0] == 0
+    assert run.ledger.explain(sample[7].root_id).content == '{"n": 7}'
+    assert run.ledger.row("SELECT count(*) FROM failed_message")[0] == 0
 
 
 def plain(record):

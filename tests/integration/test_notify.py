@@ -8,12 +8,10 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
 from ledger.batch.opening import open_batch
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import OverdueFollowUp, sweep_once
+from ledger.batch.upkeep.sweeper import OverdueFollowUp
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow
-from ledger.store.queries import batches
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
@@ -63,19 +61,19 @@ def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
     numbers(tmp_path)
     told = Told()
     run = runner(noticed(told))
-    database = run.job.database
+    ledger = run.ledger
     key, interval = RunKey("noticed", "run"), Interval(START, END)
-    batch = open_batch(database, run.job.settings, run.job.pipeline, key, interval)
+    batch = open_batch(ledger.database, run.job.settings, run.job.pipeline, key, interval)
     run.steps(batch)
-    (settled,) = sweep_once(database).settlements
+    (settled,) = ledger.sweep().settlements
     assert settled.decided
-    now = database.transact(batches.database_now)
-    assert sweep_once(database, now=now + timedelta(minutes=14)).overdue == ()
+    now = ledger.now()
+    assert ledger.sweep(now=now + timedelta(minutes=14)).overdue == ()
     later = now + timedelta(minutes=16)
-    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(batch.batch_id, "noticed"),)
+    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, "noticed"),)
     notify(run.job, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
-    assert sweep_once(database, now=later).overdue == ()
+    assert ledger.sweep(now=later).overdue == ()
     assert told.acked == {batch.batch_id: [1, 2, 4]}
 
 
@@ -110,23 +108,25 @@ def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
     numbers(tmp_path)
     told = Told()
     run = runner(noticed(told, [2]))
-    database, interval = run.job.database, Interval(START, END)
+    ledger, interval = run.ledger, Interval(START, END)
 
     def opened(run_id, **options):
         key = RunKey("noticed", run_id)
-        return open_batch(database, run.job.settings, run.job.pipeline, key, interval, **options)
+        return open_batch(
+            ledger.database, run.job.settings, run.job.pipeline, key, interval, **options
+        )
 
     first = opened("first")
     run.steps(first)
-    settle_once(database, first.batch_id)
+    ledger.settle(first.batch_id)
     publish_settled(run.job, first.batch_id)
     run.settled(opened("again", reprocess=True))
-    later = database.transact(batches.database_now) + timedelta(minutes=16)
-    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
+    later = ledger.now() + timedelta(minutes=16)
+    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
     assert notify(run.job, first.batch_id) == ["numbers"]
     assert told.acked[first.batch_id] == [1, 4]
     assert notify(run.job, first.batch_id) == []
-    assert sweep_once(database, now=later).overdue == ()
+    assert ledger.sweep(now=later).overdue == ()
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):

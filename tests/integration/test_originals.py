@@ -9,14 +9,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, acked, testing
-from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, heartbeat
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, NotReadyError
 from ledger.execution import run_step
-from ledger.store.queries import batches, runs
+from ledger.store.queries import runs
 from tests.support.dying import dies_at
-from tests.support.ledgers import one, rows
+from tests.support.ledgers import Ledger
 from tests.support.runner import START
 
 COUNT = 12
@@ -70,7 +69,7 @@ def test_self_anchor(spark):
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     assert held_by(result) == Counter(list(range(COUNT)) * 2)
     edges = "SELECT step, acked_edges, emitted_edges FROM step_run ORDER BY step_run_id"
-    assert [tuple(row) for row in rows(result.lab.database, edges)] == [
+    assert [tuple(row) for row in Ledger(result.lab.database).rows(edges)] == [
         ("numbers", 0, COUNT),
         ("keep", COUNT, COUNT),
         ("twice", COUNT, 2 * COUNT),
@@ -105,14 +104,14 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
     written(tmp_path, 0, range(COUNT))
 
     def slow(frame):
-        database = run.job.database
-        start = database.transact(batches.database_now)
-        (own,) = rows(database, "SELECT step_run_id FROM step_run WHERE state = 'running'")
+        ledger = run.ledger
+        start = ledger.now()
+        (own,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'running'")
         for seconds in (60, 120, 180):
             renew = partial(runs.renew_lease, run_id=own.step_run_id, lease_seconds=seconds + 5)
-            assert database.transact(renew)
+            assert ledger.transact(renew)
             now = start + timedelta(seconds=seconds)
-            found.append(settle_once(database, batch.batch_id, now=now).status)
+            found.append(ledger.settle(batch.batch_id, now=now).status)
         raise testing.Crash
 
     found = []
@@ -121,12 +120,12 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
     with dies_at("before failure", raises=testing.Crash), pytest.raises(testing.Crash):
         run.steps(batch)
     assert found == [BatchStatus.OPEN] * 3
-    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM step_run WHERE step = 'slow'")
+    (lapsed,) = run.ledger.row("SELECT max(lease_until) FROM step_run WHERE step = 'slow'")
     for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
         now = lapsed + timedelta(seconds=seconds)
-        assert settle_once(run.job.database, batch.batch_id, now=now).status is status
+        assert run.ledger.settle(batch.batch_id, now=now).status is status
     why = "SELECT step, reason, count(*) FROM failed_root GROUP BY 1, 2"
-    assert rows(run.job.database, why) == [("slow", "did not commit in time", COUNT)]
+    assert run.ledger.rows(why) == [("slow", "did not commit in time", COUNT)]
 
 
 def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
@@ -138,9 +137,9 @@ def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
 
     def slow(frame):
         own = "SELECT lease_until FROM step_run WHERE state = 'running'"
-        first = one(run.job.database, own).lease_until
+        first = run.ledger.row(own).lease_until
         deadline = time.monotonic() + 20
-        while one(run.job.database, own).lease_until == first:
+        while run.ledger.row(own).lease_until == first:
             assert time.monotonic() < deadline, "the lease is what it was"
             time.sleep(0.05)
         return frame
@@ -192,7 +191,7 @@ def test_replays_take_what_failed(runner, tmp_path, sink_rows):
         for batch_id in own if step.name == "late" else reverse:
             run_step(run.job, batch_id, step.name, Attempt())
     for batch_id in reverse:
-        assert settle_once(run.job.database, batch_id).failed == len(own[batch_id])
+        assert run.ledger.settle(batch_id).failed == len(own[batch_id])
     failed.clear()
     lost.clear()
     for batch_id in reverse:
@@ -222,7 +221,7 @@ def test_acks_of_a_stale_owner(runner, tmp_path, sink_rows):
     with pytest.raises(FencedError, match="newer attempt"):
         run.step(batch, "owned")
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 1
+    assert run.ledger.settle(batch.batch_id).failed == 1
     assert Counter(sink_rows("out", "n")) == Counter((n,) for n in range(COUNT) if n != 7)
     assert len(attempts) == 2
 
@@ -232,7 +231,7 @@ def test_broadcast_acks_once_for_each_consumer(spark):
     result = testing.run_batch(piped(sinks=("one", "two", "three")), GIVEN, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     edges = "SELECT step, emitted_edges, acked_edges FROM step_run ORDER BY step_run_id"
-    found = {row.step: tuple(row)[1:] for row in rows(result.lab.database, edges)}
+    found = {row.step: tuple(row)[1:] for row in Ledger(result.lab.database).rows(edges)}
     assert found == {
         "numbers": (3 * COUNT, 0),
         "one": (0, COUNT),

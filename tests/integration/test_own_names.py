@@ -15,7 +15,6 @@ from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.core.column_names import PREFIX, PUBLIC
 from ledger.errors import DeclarationError
 from ledger.sources.parsing.typed import check_schema, struct
-from tests.support.ledgers import rows
 from tests.support.places import ROOT
 
 
@@ -140,7 +139,7 @@ def pipeline(source: FileSource, sinks, *, fixed: bool, acked=None, failed=None)
 
 @pytest.mark.parametrize(("form", "names"), CASES)
 def test_columns_may_have_any_name_without_the_prefix(
-    form, names, runner, database, tmp_path, sink_rows, warehouse_url
+    form, names, runner, ledger, tmp_path, sink_rows, warehouse_url
 ):
     """Each of them is a column of a source in every format, of a reference, of stages and of sinks
     of every kind; a record fails, is kept with its values, and is replayed."""
@@ -158,7 +157,7 @@ def test_columns_may_have_any_name_without_the_prefix(
     assert [(one["record"], one["step"], one["reason"]) for one in failed] == [
         (records[2], "joined", "2 of value")
     ]
-    kept = rows(database, "SELECT key, content FROM failed_payload")
+    kept = ledger.rows("SELECT key, content FROM failed_payload")
     assert [json.loads(one.content) for one in kept] == [records[2]]
     assert [one.key for one in kept] == [{"root": "2 of root", "value": "2 of value"}]
     fixed = runner(pipeline(source, sinks, fixed=True))

@@ -10,7 +10,6 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.batch.settlement import settle_once
 from ledger.execution import withhold
 from ledger.store import embedded
 from tests.support.publishing import publish_settled
@@ -76,7 +75,7 @@ def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
     parts = tmp_path / "lake" / "_ackledger" / f"batch-{batch.batch_id}"
     assert [stat.S_IMODE(part.stat().st_mode) for part in parts.glob("run-*")] == [0o700]
 
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert sorted(withhold(run.job, batch.batch_id)) == ["folder", "lake", "plain"]
     for place in (parts, storage / "plain" / f"batch={batch.batch_id}"):
         assert [stat.S_IMODE(part.stat().st_mode) for part in place.glob("kept-*")] == [0o700]

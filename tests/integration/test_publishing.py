@@ -11,11 +11,9 @@ from pyspark.sql import functions as F
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
 from ledger.batch.publishing import needs_withholding, publish
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
+from ledger.batch.step_runs import Attempt
+from ledger.batch.upkeep.sweeper import SweepOptions
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
@@ -23,7 +21,6 @@ from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.execution import settle_and_follow
 from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows, started
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
@@ -75,7 +72,7 @@ def test_nothing_is_published_before_the_settlement(runner, tmp_path, sink_rows)
     batch = run.open()
     run.steps(batch)
     assert shown(sink_rows) == Counter()
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
@@ -119,7 +116,7 @@ def test_a_clean_batch_is_one_rename(runner, tmp_path):
     batch = run.open()
     run.steps(batch)
     staged = {path.stat().st_ino for path in (tmp_path / "out" / "_staging").rglob("*.parquet")}
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert not needs_withholding(run.job.database, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
     folder = tmp_path / "out" / f"ackledger_batch={batch.batch_id}"
@@ -136,8 +133,8 @@ def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, 
     run = runner(made)
     batch = run.open()
     run.steps(batch)
-    assert settle_once(run.job.database, batch.batch_id).failed == 3
-    found = rows(run.job.database, "SELECT sink, state, rows FROM sink_publication ORDER BY sink")
+    assert run.ledger.settle(batch.batch_id).failed == 3
+    found = run.ledger.rows("SELECT sink, state, rows FROM sink_publication ORDER BY sink")
     assert [tuple(row) for row in found] == [("all", "decided", None), ("late_sink", "ready", 34)]
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
@@ -151,15 +148,15 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     with dies_at("recording publication"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == expected(lambda n: n not in LOST)
-    assert [one.count for one in summarize(run.job.database, batch.batch_id).pending] == [2]
+    assert [one.count for one in run.ledger.summary(batch.batch_id).pending] == [2]
     assert len(publish_settled(run.job, batch.batch_id)) == 2
     assert publish_settled(run.job, batch.batch_id) == []
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
-    assert summarize(run.job.database, batch.batch_id).pending == ()
+    assert run.ledger.summary(batch.batch_id).pending == ()
 
 
 def test_two_publishers_at_once(runner, tmp_path, sink_rows):
@@ -170,7 +167,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     run = runner(branching())
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     job, barrier, told = run.job, threading.Barrier(4), []
 
     def work():
@@ -196,7 +193,7 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     job = run.job
     with pytest.raises(NotReadyError, match="rows of failed records are yet to be withheld"):
         publish(job.database, job.settings, job.pipeline, batch.batch_id)
@@ -210,7 +207,7 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
     said = (
         rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
@@ -233,9 +230,9 @@ def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path
     batch = run.open()
     for name in ("numbers", "twice", "lossy", "late", "all"):
         run.step(batch, name)
-    open_run(run.job.database, batch.batch_id, "late_sink", Attempt())
-    age(run.job.database, batch.batch_id, 100)
-    assert settle_once(run.job.database, batch.batch_id).failed == 20
+    run.ledger.open_run(batch.batch_id, "late_sink", Attempt())
+    run.ledger.age(batch.batch_id, 100)
+    assert run.ledger.settle(batch.batch_id).failed == 20
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == Counter()
     assert run.settled(run.open_replay(batch.batch_id)).failed == 0
@@ -255,7 +252,7 @@ def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_r
     again = runner(branching(lose={3}, settle="hold", max_replays=2))
     again.settled(again.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
-    found = summarize(run.job.database, batch.batch_id)
+    found = run.ledger.summary(batch.batch_id)
     assert (found.roots.failed, found.roots.quarantined, found.pending) == (0, 1, ())
 
 
@@ -313,11 +310,11 @@ def test_reprocessing_replaces_what_is_published(runner, tmp_path, sink_rows):
         reprocess=True,
     )
     fixed.steps(again)
-    settle_once(job.database, again.batch_id)
+    fixed.ledger.settle(again.batch_id)
     assert shown(sink_rows) == expected(lambda n: n != 3)
     publish_settled(job, again.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3, 30)
-    states = rows(job.database, "SELECT batch_id, sink, state FROM sink_publication ORDER BY 1, 2")
+    states = fixed.ledger.rows("SELECT batch_id, sink, state FROM sink_publication ORDER BY 1, 2")
     assert [row.state for row in states] == ["replaced"] * 4 + ["published"] * 2
 
 
@@ -330,7 +327,7 @@ def test_what_was_not_published_when_it_was_replaced_never_is(runner, tmp_path, 
     batch = run.open()
     run.steps(batch)
     job = run.job
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     again = open_batch(
         job.database,
         job.settings,
@@ -373,7 +370,7 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
             " 'checked'"
         )
     run.step(first, "other")
-    assert settle_once(run.job.database, first.batch_id).failed == 1
+    assert run.ledger.settle(first.batch_id).failed == 1
     publish_settled(run.job, first.batch_id)
     assert [key for (key,) in sink_rows("out", "k")] == ["a", "c"]
     (tmp_path / "in.csv").write_text("k,n\nb,7\nc,8\n")
@@ -419,9 +416,9 @@ def test_at_least_once_publishes_all_at_once(runner, tmp_path, sink_rows):
     assert sum(shown(sink_rows).values()) == 40 - len(LOST)
     found = "SELECT sink, state FROM sink_publication ORDER BY sink, step_run_id"
     states = [("all", "replaced"), ("all", "published"), ("late_sink", "published")]
-    assert [tuple(row) for row in rows(run.job.database, found)] == states
+    assert [tuple(row) for row in run.ledger.rows(found)] == states
     settle_and_follow(run.job, batch.batch_id)
-    assert [tuple(row) for row in rows(run.job.database, found)] == states
+    assert [tuple(row) for row in run.ledger.rows(found)] == states
     assert run.open_replay(batch.batch_id).guarantee is Guarantee.AT_LEAST_ONCE
 
 
@@ -436,17 +433,16 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
         run.step(batch, "all")
     assert "'all' is not published yet: OSError: disk full" in caplog.text
     assert "ackledger publish MODULE:PIPELINE --batch" in caplog.text
-    database, later = run.job.database, datetime.now(UTC) + timedelta(hours=1)
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET dag_id = 'branching'")
-    assert not database.transact(lambda c: publications.overdue(c, later))  # its run may live
-    assert settle_once(database, batch.batch_id).failed == 0
-    overdue = database.transact(lambda c: publications.overdue(c, later))
+    ledger, later = run.ledger, datetime.now(UTC) + timedelta(hours=1)
+    ledger.change("UPDATE batch SET dag_id = 'branching'")
+    assert not ledger.transact(publications.overdue, later)  # its run may live
+    assert ledger.settle(batch.batch_id).failed == 0
+    overdue = ledger.transact(publications.overdue, later)
     assert [row.batch_id for row in overdue] == [batch.batch_id]
-    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.INCOMPLETE
+    assert run.ledger.summary(batch.batch_id).outcome is Outcome.INCOMPLETE
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)
-    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.COMPLETE
+    assert run.ledger.summary(batch.batch_id).outcome is Outcome.COMPLETE
     assert shown(sink_rows) == expected()
 
 
@@ -470,10 +466,10 @@ def test_two_runs_of_a_sink_are_published_one_after_the_other(runner, tmp_path, 
         run.step(batch, "all")
     assert "is being published by another process" in caplog.text
     found = "SELECT state FROM sink_publication WHERE sink = 'all' ORDER BY step_run_id"
-    states = [row.state for row in rows(run.job.database, found)]
+    states = [row.state for row in run.ledger.rows(found)]
     assert states == ["published", "ready"]
     assert settle_and_follow(run.job, batch.batch_id).failed == 0
-    states = [row.state for row in rows(run.job.database, found)]
+    states = [row.state for row in run.ledger.rows(found)]
     assert states == ["replaced", "published"]
     assert shown(sink_rows) == expected()
 
@@ -489,14 +485,13 @@ def test_what_was_to_be_published_of_an_abandoned_batch_is_not(runner, tmp_path,
         run.step(batch, name)
     with dies_at("publishing", "all"), pytest.raises(Died):
         run.step(batch, "all")
-    database = run.job.database
-    started(database, batch.batch_id, "numbers")
-    with database.plain.begin() as connection:  # its source is to run again
-        connection.exec_driver_sql(
-            "UPDATE step_run SET state = 'superseded' WHERE state = 'committed'"
-        )
-    age(database, batch.batch_id, 10_000)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    ledger = run.ledger
+    ledger.start(batch.batch_id, "numbers")
+    ledger.change(  # its source is to run again
+        "UPDATE step_run SET state = 'superseded' WHERE state = 'committed'"
+    )
+    ledger.age(batch.batch_id, 10_000)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
     assert publish_settled(run.job, batch.batch_id) == []
     again = run.open()
     assert again.batch_id == batch.batch_id
@@ -515,12 +510,12 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
         job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
     )
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
-    now = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    (late,) = sweep_once(job.database, SweepOptions(), now=now).overdue
+    run.ledger.settle(batch.batch_id)
+    now = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
+    (late,) = run.ledger.sweep(SweepOptions(), now=now).overdue
     assert (late.batch_id, late.dag_id) == (batch.batch_id, "dag")
     publish_settled(job, batch.batch_id)
-    assert sweep_once(job.database, SweepOptions(), now=now).overdue == ()
+    assert run.ledger.sweep(SweepOptions(), now=now).overdue == ()
 
 
 @pytest.mark.parametrize("made", [branching(lose=LOST)])
@@ -530,8 +525,7 @@ def test_the_ledger_says_what_is_published(runner, tmp_path, made):
     run = runner(made)
     batch = run.open()
     run.settled(batch)
-    found = rows(
-        run.job.database,
+    found = run.ledger.rows(
         "SELECT sink, state, rows, withheld_rows FROM sink_publication ORDER BY sink",
     )
     assert [tuple(row) for row in found] == [

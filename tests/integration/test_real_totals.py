@@ -14,7 +14,6 @@ from ledger.core.states import BatchStatus
 from ledger.errors import LedgerError
 from ledger.execution import combine
 from tests.support.flights import write_slice
-from tests.support.ledgers import one, rows
 
 pytestmark = pytest.mark.compiled
 
@@ -106,7 +105,7 @@ def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
     run.settled(run.open_replay(batch.batch_id, "first"))
     run.settled(run.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == oracle(flown, [POISON])
-    reasons = rows(run.job.database, "SELECT step, reason FROM quarantine")
+    reasons = run.ledger.rows("SELECT step, reason FROM quarantine")
     assert reasons == [("checked", "implausible")]
     fixed = runner(totals())
     fixed.settled(fixed.open_replay(batch.batch_id, "third", quarantined=True))
@@ -123,7 +122,7 @@ def test_a_poison_after_the_total_of_its_day(runner, flown, sink_rows):
     assert run.settled(batch).failed == of_day > 100
     assert shown(sink_rows) == [total for total in oracle(flown) if total[:2] != ("UA", 1)]
     run.settled(run.open_replay(batch.batch_id, "first"))
-    assert one(run.job.database, "SELECT count(*) FROM quarantine")[0] == 0
+    assert run.ledger.row("SELECT count(*) FROM quarantine")[0] == 0
     fixed = runner(totals())
     fixed.settled(fixed.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == oracle(flown)
@@ -180,8 +179,7 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
     fixed = runner(joined(False))
     fixed.settled(fixed.open_replay(batch.batch_id))
     assert sink_rows("out", *columns) == expected(matched)
-    failed = rows(
-        run.job.database,
+    failed = run.ledger.rows(
         "SELECT source, count(DISTINCT message_id) FROM failed_root_detail WHERE status = 'failed'"
         " GROUP BY 1 ORDER BY 1",
     )
@@ -227,5 +225,5 @@ def test_a_combine_with_a_flight_lost_before_it_and_one_it_fails_at(
     fixed = runner(daily())
     combine(fixed.job, again.batch_id)
     assert shown(sink_rows, "daily") == oracle(flown)
-    found = rows(run.job.database, "SELECT DISTINCT status, failed FROM batch_status")
+    found = run.ledger.rows("SELECT DISTINCT status, failed FROM batch_status")
     assert [tuple(row) for row in found] == [(BatchStatus.SETTLED, 0)]

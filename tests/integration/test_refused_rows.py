@@ -12,12 +12,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
-from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import dies_at
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 
 COUNT = 14
@@ -151,8 +149,7 @@ def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
     work = runner(pipeline(url, guarantee))
     batch = work.open()
     assert work.settled(batch).failed == len(refused)
-    found = rows(
-        work.job.database,
+    found = work.ledger.rows(
         "SELECT r.root_id - s.first_root AS place, r.step, r.reason FROM failed_root r "
         "JOIN batch_source s USING (batch_id) ORDER BY 1",
     )
@@ -181,7 +178,7 @@ def test_what_changes_after_the_staging(runner, tmp_path, target):
     work = runner(pipeline(url, "exactly_once"))
     batch = work.open()
     work.steps(batch)
-    assert settle_once(work.job.database, batch.batch_id).failed == 0
+    assert work.ledger.settle(batch.batch_id).failed == 0
     table.alter.add_constraint({"later": "n > 1"})
     run("ALTER TABLE plain ADD CONSTRAINT later CHECK (n > 1)")
     with pytest.raises(ConfigurationError, match=r"delta\.constraints\.later = n > 1: .*Drop it"):
@@ -265,7 +262,7 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     work = runner(made)
     batch = work.open()
     assert work.settled(batch).failed == 2
-    found = rows(work.job.database, "SELECT step, reason, shared, own_failure FROM failed_root")
+    found = work.ledger.rows("SELECT step, reason, shared, own_failure FROM failed_root")
     assert {tuple(row) for row in found} == {("sums", CHECK.format("sums", "odd"), True, False)}
     assert sorted(run("SELECT k, n FROM sums")) == [("b", 3), ("c", 4)]
     again = work.open_replay(batch.batch_id, "again")
@@ -300,7 +297,7 @@ def test_a_sink_that_refuses_rows_when_it_runs_again(runner, tmp_path, target, f
     assert run("SELECT n FROM again ORDER BY n") == ([] if down else [(1,), (2,), (3,)])
     assert settle_and_follow(work.job, batch.batch_id).failed == 1
     assert run("SELECT n FROM again ORDER BY n") == [(1,), (2,)]
-    found = rows(work.job.database, "SELECT state FROM sink_publication ORDER BY step_run_id")
+    found = work.ledger.rows("SELECT state FROM sink_publication ORDER BY step_run_id")
     assert [row.state for row in found] == ["replaced", "published"]
     run("ALTER TABLE again DROP CONSTRAINT small")
     assert work.settled(work.open_replay(batch.batch_id)).failed == 0
@@ -330,7 +327,7 @@ def test_a_row_for_which_a_constraint_raises(runner, tmp_path):
     batch = work.open()
     assert work.settled(batch).failed == 2
     query = "SELECT root_id, step, reason FROM failed_root_detail ORDER BY 1"
-    found = rows(work.job.database, query)
+    found = work.ledger.rows(query)
     words = "CHECK constraint share (10 / n > 1) violated"
     assert [tuple(one) for one in found] == [(1, "delta", words), (3, "delta", words)]
     shown = DeltaTable(tmp_path / "delta").to_pyarrow_table().column("n").to_pylist()

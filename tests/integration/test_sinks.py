@@ -19,7 +19,6 @@ from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.opening import open_batch
-from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, StageError
 from ledger.store import embedded
@@ -145,7 +144,7 @@ def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_pa
     run = runner(made)
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     staged = sorted(map(str, (tmp_path / "delta").rglob("part-*.parquet")))
     publish_settled(run.job, batch.batch_id)
     table = DeltaTable(tmp_path / "delta")
@@ -311,7 +310,7 @@ def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target):
     run = runner(spread(target, LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     with dies_at("published", "delta"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert len(publish_settled(run.job, batch.batch_id)) == 4

@@ -14,13 +14,9 @@ from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
 from ledger.batch import state_runs
-from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
@@ -29,7 +25,7 @@ from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
 from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows, started
+from tests.support.ledgers import Ledger
 from tests.support.publishing import publish_settled
 from tests.support.runner import START, Runner
 
@@ -115,26 +111,24 @@ def opened(run: Runner, day: int):
 
 def abandoned(run: Runner, day: int):
     """A day's batch whose emit died, abandoned."""
-    batch, database = opened(run, day), run.job.database
-    started(database, batch.batch_id, "flights")
-    age(database, batch.batch_id, 120)
-    assert settle_once(database, batch.batch_id).status == "abandoned"
+    batch, ledger = opened(run, day), run.ledger
+    ledger.start(batch.batch_id, "flights")
+    ledger.age(batch.batch_id, 120)
+    assert ledger.settle(batch.batch_id).status == "abandoned"
 
 
-def queue(database):
+def queue(ledger):
     """The batches of the view by state, and what the waiting ones wait for."""
-    found = rows(
-        database,
+    found = ledger.rows(
         "SELECT batch_id, state, waits_for_batch_id FROM state_progress ORDER BY batch_id",
     )
     return [tuple(row) for row in found]
 
 
-def history(database):
+def history(ledger):
     """The batches in the order in which the state has taken them in."""
     return [
-        row.batch_id
-        for row in rows(database, "SELECT batch_id FROM checkpoint ORDER BY step_run_id")
+        row.batch_id for row in ledger.rows("SELECT batch_id FROM checkpoint ORDER BY step_run_id")
     ]
 
 
@@ -155,8 +149,7 @@ def test_running_totals_over_batches_and_a_replay(runner, days, balances):
     assert balances() == oracle(1, 2, 3, without=[201])
     assert len(list((days / "balances").glob("ackledger_batch=*"))) == 1
     assert (
-        one(
-            run.job.database,
+        run.ledger.row(
             "SELECT count(*) AS n FROM sink_publication WHERE sink = 'balances' AND state ="
             " 'published'",
         ).n
@@ -169,20 +162,20 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
     in order.
     """
     run = runner(totals())
-    database = run.job.database
+    ledger = run.ledger
     first, second = opened(run, 1), opened(run, 2)
     run.settled(second)
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
-    assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
-    (told,) = summarize(database, second.batch_id).waits
+    assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
+    (told,) = ledger.summary(second.batch_id).waits
     assert told.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
     assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in told
-    assert summarize(database, second.batch_id).outcome is Outcome.COMPLETE
+    assert ledger.summary(second.batch_id).outcome is Outcome.COMPLETE
     run.settled(first)
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2)
-    assert queue(database) == [(1, "committed", None), (2, "committed", None)]
+    assert queue(ledger) == [(1, "committed", None), (2, "committed", None)]
 
 
 def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_rows):
@@ -190,17 +183,17 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     batch 1 settle.
     """
     run = runner(totals(lose=[100, 101, 102], max_failed_ratio=0.1))
-    database = run.job.database
+    ledger = run.ledger
     assert run.settled(opened(run, 1)).status == "held"
     run.settled(opened(run, 2))
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
-    (told,) = summarize(database, 2).waits
+    (told,) = ledger.summary(2).waits
     assert "waits for batch 1: it is on hold" in told
     assert told.endswith(". Or publish the rest anyway: ackledger release 1")
-    release(database, 1)
+    ledger.release(1)
     advance_states(run.job, 2)
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2, without=[100, 101, 102])
 
 
@@ -209,12 +202,12 @@ def test_an_abandoned_batch_is_skipped(runner, days, balances):
     when it comes.
     """
     run = runner(totals(message_timeout="10s"))
-    database = run.job.database
+    ledger = run.ledger
     abandoned(run, 1)
     run.settled(opened(run, 2))
     assert balances() == oracle(2)
     run.settled(opened(run, 1))
-    assert history(database) == [2, 1]
+    assert history(ledger) == [2, 1]
     assert balances() == oracle(1, 2)
 
 
@@ -222,7 +215,7 @@ def settled(run: Runner, day: int):
     """Run a day's batch up to its settlement, and show its record-wise sinks."""
     batch = opened(run, day)
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(run.job, batch.batch_id)
     return batch
 
@@ -245,7 +238,7 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     state.
     """
     run = runner(totals())
-    database = run.job.database
+    ledger = run.ledger
     run.settled(opened(run, 1))
     settled(run, 2)
     with dies_at(place, nth=nth), pytest.raises(Died):
@@ -253,8 +246,8 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     assert balances() in (oracle(1), oracle(1, 2))
     advance_states(run.job, 2)
     assert balances() == oracle(1, 2)
-    assert history(database) == [1, 2]
-    assert not state_runs.is_due(database, run.job.pipeline)
+    assert history(ledger) == [1, 2]
+    assert not state_runs.is_due(ledger.database, run.job.pipeline)
 
 
 def test_a_state_that_cannot_be_published_keeps_no_later_one_waiting(
@@ -270,7 +263,7 @@ def test_a_state_that_cannot_be_published_keeps_no_later_one_waiting(
     refused = StageError("the target refuses it")
     with dies_at("publishing", raises=refused), pytest.raises(StageError, match="refuses it"):
         advance_states(run.job)
-    assert history(run.job.database) == [1, 2]
+    assert history(run.ledger) == [1, 2]
     assert balances() == []
     advance_states(run.job)
     assert balances() == oracle(1, 2)
@@ -290,7 +283,7 @@ def test_a_state_that_was_published_and_not_noted_gives_way(runner, days, balanc
     refused = StageError("the target refuses it")
     with dies_at("publishing", raises=refused), pytest.raises(StageError, match="refuses it"):
         advance_states(run.job)
-    assert history(run.job.database) == [1, 2, 3]
+    assert history(run.ledger) == [1, 2, 3]
     advance_states(run.job)
     assert balances() == oracle(1, 2, 3)
 
@@ -300,24 +293,24 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     committed state.
     """
     run = runner(totals())
-    database = run.job.database
+    ledger = run.ledger
     run.settled(opened(run, 1))
     settled(run, 2)
     step = run.job.pipeline.step("balance")
-    dead = state_runs.open_next(database, run.job.pipeline, step, Attempt())
-    assert state_runs.open_next(database, run.job.pipeline, step, Attempt()) == HeldByAnotherDriver(
-        2, dead.run.run_id
-    )
-    age(database, 2, 120)
+    dead = state_runs.open_next(ledger.database, run.job.pipeline, step, Attempt())
+    assert state_runs.open_next(
+        ledger.database, run.job.pipeline, step, Attempt()
+    ) == HeldByAnotherDriver(2, dead.run.run_id)
+    ledger.age(2, 120)
     advance_states(run.job, 2)
     assert balances() == oracle(1, 2)
     with pytest.raises(LedgerError):  # what it began with is gone
         run_state(run.job, dead, step)
     nothing = StepOutput(Record(), [])
     with pytest.raises(FencedError):
-        commit_state(database, dead, nothing, {"balances": nothing}, None)
+        commit_state(ledger.database, dead, nothing, {"balances": nothing}, None)
     assert balances() == oracle(1, 2)
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
 
 
 def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
@@ -344,7 +337,7 @@ def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
     for driver in drivers:
         driver.join()
     assert errors == []
-    assert history(run.job.database) == [1, 2, 3]
+    assert history(run.ledger) == [1, 2, 3]
     assert len(calls) == 3
     assert balances() == oracle(1, 2, 3)
 
@@ -354,17 +347,17 @@ def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
     out of order.
     """
     run = runner(totals(message_timeout="10s"))
-    database = run.job.database
+    ledger = run.ledger
     abandoned(run, 1)
     settled(run, 2)
     again = runner(totals(message_timeout="10s", during=lambda: opened(run, 1)))
     with pytest.raises(FencedError, match=r"batch 2 is not kept: .* waits for batch 1: it is open"):
         advance_states(again.job, 2)
     assert balances() == []
-    ended = rows(database, "SELECT state FROM step_run WHERE failure LIKE '%is not kept%'")
+    ended = ledger.rows("SELECT state FROM step_run WHERE failure LIKE '%is not kept%'")
     assert {row.state for row in ended} == {"fenced"}
     run.settled(opened(run, 1))
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2)
 
 
@@ -441,7 +434,7 @@ def test_an_object_keeps_its_state(runner, days, sink_rows):
         ("ack_commit", 2),
     ]
     assert sink_rows("shown", "flights") == [(12,)]
-    found = rows(run.job.database, "SELECT snapshot FROM state_progress ORDER BY batch_id")
+    found = run.ledger.rows("SELECT snapshot FROM state_progress ORDER BY batch_id")
     assert [row.snapshot for row in found] == [
         {"flights": 6, "key": "1"},
         {"flights": 12, "key": "2"},
@@ -665,15 +658,15 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
     in order.
     """
     run = runner(totals(lose=[104], settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     first = opened(run, 1)
     run.settled(first)
     run.settled(opened(run, 2))
     assert balances() == []
-    assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
+    assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
     fixed = runner(totals(settle="hold"))
     fixed.settled(fixed.open_replay(first.batch_id))
-    assert history(database) == [1, 3, 2]
+    assert history(ledger) == [1, 3, 2]
     assert balances() == oracle(1, 2)
 
 
@@ -683,30 +676,30 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     sends for whoever asks.
     """
     run = runner(ranked(fail=[104], settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     start = START + timedelta(days=1)
     first = open_batch(
-        database,
+        ledger.database,
         run.job.settings,
         run.job.pipeline,
         RunKey("dag", "day1"),
         Interval(start, start + timedelta(days=1)),
     )
     run.steps(first)
-    assert settle_once(database, first.batch_id).failed == 1  # quarantined at once
+    assert ledger.settle(first.batch_id).failed == 1  # quarantined at once
     second = opened(run, 2)
     run.steps(second)
-    settle_once(database, second.batch_id)
+    ledger.settle(second.batch_id)
     advance_states(run.job, second.batch_id)
-    assert history(database) == []
-    assert "without the records that were quarantined" in summarize(database, 2).waits[0]
-    later = one(database, "SELECT now() + interval '1 hour' AS later").later
-    assert [one.batch_id for one in sweep_once(database, now=later).overdue] == [1]
-    waiting = database.transact(lambda c: publications.waiting(c, "running", None))
+    assert history(ledger) == []
+    assert "without the records that were quarantined" in ledger.summary(2).waits[0]
+    later = ledger.row("SELECT now() + interval '1 hour' AS later").later
+    assert [one.batch_id for one in ledger.sweep(now=later).overdue] == [1]
+    waiting = ledger.transact(publications.waiting, "running", None)
     assert waiting == [1, 2]
     publish_settled(run.job, first.batch_id)
     run.settled(run.open_replay(first.batch_id))
-    assert history(database) == [1, 3, 2]
+    assert history(ledger) == [1, 3, 2]
     assert balances() == oracle(1, 2, without=[104])
 
 
@@ -715,7 +708,7 @@ def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, b
     before that it may.
     """
     run = runner(totals(fail=[104], max_replays=0, settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     first = opened(run, 1)
     run.settled(first)
     fixed = runner(totals(max_replays=0, settle="hold"))
@@ -724,7 +717,7 @@ def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, b
     bad = runner(totals(fail=[201], max_replays=0, settle="hold"))
     bad.settled(lossy)
     run.settled(opened(run, 3))
-    assert history(database) == [1, 2, 3, 4]
+    assert history(ledger) == [1, 2, 3, 4]
     with pytest.raises(
         InputError, match=r"record of batch 3 .* belongs before batch 4, which the state 'balance'"
     ):
@@ -737,7 +730,7 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
     own, at the end.
     """
     run = runner(totals(message_timeout="10s", settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     abandoned(run, 1)
     run.settled(opened(run, 2))
     with pytest.raises(
@@ -746,7 +739,7 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
         opened(run, 1)
     start = START + timedelta(days=1)
     run.settled(run.open("anew", start, start + timedelta(days=1)))
-    assert history(database) == [2, 3]
+    assert history(ledger) == [2, 3]
     assert balances() == oracle(1, 2)
 
 
@@ -778,9 +771,9 @@ def test_a_batch_that_a_state_includes_is_not_reprocessed(runner, days, balances
     settled(run, 2)
     again = reprocess(2)
     advance_states(job, 2)
-    assert queue(job.database)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
+    assert queue(run.ledger)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
     run.settled(again)
-    assert history(job.database) == [1, 3]
+    assert history(run.ledger) == [1, 3]
     assert balances() == oracle(1, 2)
 
 
@@ -820,13 +813,13 @@ def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
     key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
     batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(job, batch.batch_id)
-    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    assert sweep_once(job.database).overdue == ()
-    assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [1]
+    later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
+    assert run.ledger.sweep().overdue == ()
+    assert [one.batch_id for one in run.ledger.sweep(now=later).overdue] == [1]
     advance_states(job, batch.batch_id)
-    assert sweep_once(job.database, now=later).overdue == ()
+    assert run.ledger.sweep(now=later).overdue == ()
     assert balances() == oracle(1)
 
 
@@ -1043,5 +1036,5 @@ def test_two_states_and_a_combine_side_by_side(spark):
     again = testing.replay(first, made())
     assert again.rows["total_sink"] == [{"n": 6}]
     assert again.rows["batches_sink"] == [{"id": 2}]
-    later = one(first.lab.database, "SELECT now() + interval '1 hour' AS later").later
-    assert sweep_once(first.lab.database, now=later).overdue == ()
+    later = Ledger(first.lab.database).row("SELECT now() + interval '1 hour' AS later").later
+    assert Ledger(first.lab.database).sweep(now=later).overdue == ()

@@ -13,7 +13,6 @@ from ledger.store import asking
 from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 from tests.support import tls
-from tests.support.ledgers import one
 from tests.support.runner import Runner
 
 HINT = "Check sslmode, sslrootcert, sslcert and sslkey of the address"
@@ -72,8 +71,8 @@ def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
     with engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT n FROM evens ORDER BY n").scalars().all()
     assert found == [2, 4, 6, 8, 10]
-    counts = one(
-        secure, "SELECT acked, failed FROM batch_status WHERE batch_id = :id", id=batch.batch_id
+    counts = run.ledger.row(
+        "SELECT acked, failed FROM batch_status WHERE batch_id = :id", id=batch.batch_id
     )
     assert tuple(counts) == (5, 5)
     (row,) = asking.answer(secure, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")

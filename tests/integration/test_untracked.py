@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, dropped
 from ledger.errors import StageError
-from tests.support.ledgers import rows
 
 COUNT = 30
 
@@ -53,7 +52,7 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
         (n, 3, 6) for n in range(5)
     )
     assert len(sink_rows("kept")) == COUNT // 2
-    found = rows(run.job.database, "SELECT step, delta_rows FROM step_run ORDER BY step_run_id")
+    found = run.ledger.rows("SELECT step, delta_rows FROM step_run ORDER BY step_run_id")
     assert {row.step: row.delta_rows for row in found} == {
         "numbers": COUNT,
         "odd": COUNT,
@@ -76,7 +75,7 @@ def test_a_loss_before_the_end_is_still_found(runner, tmp_path):
     made.sink("more", ParquetSink("more"), reads="picky")
     run = runner(made)
     assert run.settled(run.open()).failed == 5
-    found = rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root_detail")
+    found = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root_detail")
     assert [tuple(row) for row in found] == [("picky", "lost")]
 
 

@@ -3,19 +3,18 @@
 import pytest
 from typer.testing import CliRunner
 
-from ledger.batch.settlement import settle_once
 from ledger.cli import inspecting
 from ledger.cli.base import app
-from tests.support.ledgers import emit, keyed, opened, run_middle, run_sink
+from tests.support.ledgers import keyed
 
 
 @pytest.fixture
-def under_way(database, environment):
+def under_way(ledger, environment):
     """An open batch of which every step is committed."""
-    found = opened(database, keyed())
-    roots = emit(database, found, 3)
-    run_middle(database, found, roots)
-    run_sink(database, found, roots)
+    found = ledger.open(keyed())
+    roots = ledger.emit(found, 3)
+    ledger.run_middle(found, roots)
+    ledger.run_sink(found, roots)
     return found
 
 
@@ -24,13 +23,13 @@ def watched(*chosen):
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["one batch", "all batches"])
-def test_it_looks_again_until_nothing_is_open(database, under_way, monkeypatch, one):
+def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, one):
     """It ends by itself once the batch is decided, and shows it so."""
     looks = []
 
     def settled_meanwhile(seconds):
         looks.append(seconds)
-        settle_once(database, under_way.batch_id)
+        ledger.settle(under_way.batch_id)
 
     monkeypatch.setattr(inspecting, "sleep", settled_meanwhile)
     said = watched(*(["--batch", str(under_way.batch_id)] if one else []))

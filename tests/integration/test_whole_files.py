@@ -15,7 +15,6 @@ from ledger.errors import InputError, LostFileError, UnavailableError
 from ledger.spark.failures import translated
 from ledger.spark.origins.claim import FromClaim
 from tests.support.footers import move_row_group
-from tests.support.ledgers import rows
 
 
 def copying(**source):
@@ -90,7 +89,7 @@ def test_a_value_of_too_many_lines_fails_as_one_record(
     assert (settlement.roots, settlement.failed) == (3, 1)
     assert sink_rows("out", "s") == [("first",), ("last",)]
     run.settled(run.open_replay(batch.batch_id))
-    reasons = rows(run.job.database, "SELECT reason FROM failed_root")
+    reasons = run.ledger.rows("SELECT reason FROM failed_root")
     says = "malformed csv: a quote is open for more than 10,000 lines, of which the first 10,000"
     assert [row.reason for row in reasons] == [f"{says} are kept"] * 2
 

@@ -20,7 +20,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches
 from tests.polluted.comparison import Failed, Row, Verdict, compare
 from tests.polluted.corpus import Dialect, Polluted
-from tests.support.ledgers import rows
+from tests.support.ledgers import Ledger
 from tests.support.runner import Runner
 
 _NUMBER = "record_of_the_ledger"
@@ -74,7 +74,7 @@ def _records(lab: Lab, name: str, dialect: Dialect) -> dict[str, list[Row | Fail
     run.settled(batch)
     outcomes = _acked(Path(lab.settings.data) / f"{name}_out", dialect)
     failed = f"SELECT root_id, reason FROM failed_root WHERE batch_id = {batch.batch_id}"
-    for root, reason in rows(lab.database, failed):
+    for root, reason in Ledger(lab.database).rows(failed):
         assert root not in outcomes, f"record {root} is both acked and failed"
         outcomes[root] = Failed(reason)
     found: dict[str, list[Row | Failed | None]] = defaultdict(list)

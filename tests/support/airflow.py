@@ -13,6 +13,7 @@ from typing import Any
 
 from ledger.store.connection import Database
 from scripts.airflow_api import AirflowApi
+from tests.support.ledgers import Ledger
 
 SECRET = "a-passphrase-that-must-not-leak"
 
@@ -25,7 +26,7 @@ class Airflow(AirflowApi):
         self.home = home
         self.data = Path(environment["ACKLEDGER_DATA"])
         self.environment = environment
-        self.ledger = Database(environment["ACKLEDGER_DATABASE_URL"])
+        self.ledger = Ledger(Database(environment["ACKLEDGER_DATABASE_URL"]))
 
     def command(self, *arguments: str) -> str:
         """Run Airflow's command; its output."""

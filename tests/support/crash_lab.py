@@ -12,7 +12,6 @@ from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.execution import combine, notify, run_step, withhold
 from ledger.spark.job import Job
@@ -58,7 +57,9 @@ class Lab(Kept):
     def job(self, variant: orders.Variant) -> Job:
         """The surroundings of the pipeline in this process."""
         made = orders.pipeline(str(self.folder), self.warehouse, variant)
-        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+        return Job(
+            self.spark, self.ledger.database, settings_of(str(self.home), str(self.folder)), made
+        )
 
     def shown(self, sink: str) -> orders.Rows:
         """What a reader of the sink sees."""
@@ -107,7 +108,7 @@ class Lab(Kept):
         if done in STEPS:
             run_step(job, batch_id, done, Attempt())
         elif done == "settled":
-            settle_once(job.database, batch_id)
+            self.ledger.settle(batch_id)
         elif done == "withheld":
             # What the replay quarantines did not parse, so no sink has a row of it.
             assert len(withhold(job, batch_id)) == (3 if batch_id == ORIGINAL else 0)

@@ -14,6 +14,7 @@ from ledger.store.connection import Database
 from ledger.store.embedded import ensure_database
 from ledger.store.upgrade import upgrade
 from tests.support.crashing import Order
+from tests.support.ledgers import Ledger
 
 NOTHING = "nothing"
 
@@ -34,14 +35,14 @@ class Kept(ABC):
         self.home, self.folder = home, folder
         self._kept_folders = folder.parent / f"{folder.name}-kept"
         self._server = url
-        self.ledger = Database(self._named("crash_ledger"))
+        self.ledger = Ledger(Database(self._named("crash_ledger")))
         self.warehouse = self._named("crash_target")
         self._kept: set[str] = set()
         self._at = ""
         for name in ("crash_ledger", "crash_target"):
             self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             ensure_database(self._server, name)
-        upgrade(self.ledger)
+        upgrade(self.ledger.database)
         self.folder.mkdir()
         self.write()
         self._keep(NOTHING)
@@ -101,7 +102,7 @@ class Kept(ABC):
 
     def dispose(self) -> None:
         """Remove databases and folders."""
-        self.ledger.dispose()
+        self.ledger.database.dispose()
         for stop in self._kept:
             self._drop(stop)
         for name in ("crash_ledger", "crash_target"):
@@ -110,7 +111,7 @@ class Kept(ABC):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _keep(self, stop: str) -> None:
-        self.ledger.dispose()
+        self.ledger.database.dispose()
         self._copy("crash_ledger", _name("ledger", stop))
         self._copy("crash_target", _name("target", stop))
         shutil.copytree(self.folder, self._kept_folders / stop, copy_function=shutil.copy2)
@@ -118,7 +119,7 @@ class Kept(ABC):
         self._at = stop
 
     def _put_back(self, stop: str) -> None:
-        self.ledger.dispose()
+        self.ledger.database.dispose()
         self._copy(_name("ledger", stop), "crash_ledger")
         self._copy(_name("target", stop), "crash_target")
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,7 +10,6 @@ from deltalake import DeltaTable
 from ledger.batch import state_runs
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.publishing import publish
-from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import StateRun
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
@@ -21,7 +20,6 @@ from ledger.store.queries.batches import Batch
 from tests.support import accounts
 from tests.support.crashing import run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 
 # What was done before the crash: the first batch is in the state; the second is settled, its state
@@ -64,7 +62,9 @@ class StateLab(Kept):
     def job(self, *, fixed: bool = False) -> Job:
         """The surroundings of the pipeline in this process."""
         made = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
-        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+        return Job(
+            self.spark, self.ledger.database, settings_of(str(self.home), str(self.folder)), made
+        )
 
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
@@ -101,8 +101,7 @@ class StateLab(Kept):
 
     def entered(self) -> list[int]:
         """How many rows of each batch the sink of records shows."""
-        found = rows(
-            self.ledger,
+        found = self.ledger.rows(
             "SELECT rows FROM publication WHERE sink = 'entered' AND published_at IS NOT NULL ORDER"
             " BY batch_id",
         )
@@ -110,7 +109,7 @@ class StateLab(Kept):
 
     def _settle(self, job: Job, batch: Batch) -> None:
         self._run(job, batch)
-        settle_once(job.database, batch.batch_id)
+        self.ledger.settle(batch.batch_id)
         publish_settled(job, batch.batch_id)
 
     def _run(self, job: Job, batch: Batch) -> int:

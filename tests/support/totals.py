@@ -10,7 +10,7 @@ FLIGHTS = "flight INT, carrier STRING, delay INT"
 FLOWN = [{"flight": n, "carrier": "AA" if n % 3 else "UA", "delay": n} for n in range(30)]
 
 
-def totals(lose=(), fail=(), guarantee="exactly_once", partial=False, **options) -> Pipeline:
+def pipeline(lose=(), fail=(), guarantee="exactly_once", partial=False, **options) -> Pipeline:
     """flights -> checked, which may lose or fail some -> the flights, and a total per carrier."""
     made = Pipeline("totals", guarantee=guarantee, **{"max_replays": 2, **options})
     made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
