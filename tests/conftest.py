@@ -161,8 +161,8 @@ def _local() -> "SparkSession":  # noqa: F821
     warehouse = f"{tempfile.gettempdir()}/ackledger-warehouse"
     options = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
     options |= {"spark.buffer.pageSize": "1m"} | dict.fromkeys(jvm.REMEMBERED, "5")
-    given = " ".join(f"--conf {name}={value}" for name, value in options.items())
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {given} pyspark-shell"
+    conf = " ".join(f"--conf {name}={value}" for name, value in options.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {conf} pyspark-shell"
     from ledger.spark.session import build_session
 
     with pytest.MonkeyPatch.context() as patch:
@@ -180,8 +180,8 @@ def _remember_classes() -> None:
 
 def _remembered(asked: Callable[[object, str], object]) -> Callable[[object, str], object]:
     def once(self: object, name: str) -> object:
-        found = self.__dict__[name] = asked(self, name)
-        return found
+        value = self.__dict__[name] = asked(self, name)
+        return value
 
     return once
 

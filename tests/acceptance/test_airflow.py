@@ -109,8 +109,8 @@ def test_a_task_a_step_with_a_failed_record(airflow):
     assert airflow.ledger.rows("SELECT * FROM step_run ORDER BY 1") == before
     assert len(batches_of(airflow, "mail", "original")) == 1
     assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
-    said = "the batch is settled: answered changes nothing"
-    airflow.log("mail", run, "answered", until=said)
+    message = "the batch is settled: answered changes nothing"
+    airflow.log("mail", run, "answered", until=message)
 
 
 def test_replay_by_form_completes_the_sink(airflow, lost):
@@ -145,12 +145,12 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
         assert airflow.ended("flights", batch.run_id) == "success"
     by = airflow.ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert tuple(by) == ("admin", "unregistered")
-    found = oracle.sink_rows(airflow.data / "warehouse" / "departures")
-    assert found == oracle.expected_rows(airflow.data, MONTHS)
-    assert set(found.values()) == {1}
-    assert oracle.day_rows(airflow.data / "warehouse" / "days") == oracle.expected_days(found)
+    rows = oracle.sink_rows(airflow.data / "warehouse" / "departures")
+    assert rows == oracle.expected_rows(airflow.data, MONTHS)
+    assert set(rows.values()) == {1}
+    assert oracle.day_rows(airflow.data / "warehouse" / "days") == oracle.expected_days(rows)
     punctual = DeltaTable(airflow.data / "warehouse" / "punctuality").to_pyarrow_table()
-    flown = sum(count for row, count in found.items() if not row[oracle.COLUMNS.index("cancelled")])
+    flown = sum(count for row, count in rows.items() if not row[oracle.COLUMNS.index("cancelled")])
     assert sum(punctual["flights"].to_pylist()) == flown
 
 
@@ -277,12 +277,12 @@ def test_a_run_without_room_and_an_interval_again(airflow):
     assert airflow.ended("inbox", first) == "success"
     assert airflow.ended("inbox", other) == "success", airflow.tasks("inbox", other)
     assert _letters(airflow, "tray") == ["a", "b", "c", "d"]
-    found = airflow.ledger.rows(
+    rows = airflow.ledger.rows(
         "SELECT DISTINCT extract(day FROM interval_start)::int AS day, guarantee FROM batch b JOIN"
         " pipeline p USING (pipeline_id) WHERE p.name = 'inbox' AND interval_start < '2013-01-04'"
         " ORDER BY 1",
     )
-    assert [tuple(row) for row in found] == [(1, "exactly_once"), (2, "at_least_once")]
+    assert [tuple(row) for row in rows] == [(1, "exactly_once"), (2, "at_least_once")]
 
     (folder / "2013-01-01.csv").write_text("letter\nx\ny\n")
     again = airflow.trigger("inbox", **day, reprocess=True)
@@ -336,12 +336,12 @@ def test_services_listen_on_loopback_only(airflow):
         leader = psutil.Process(service.pid)
         for process in [leader, *leader.children(True)]:
             with suppress(psutil.NoSuchProcess):  # a task's process that has just ended
-                found = process.net_connections("inet")
+                connections = process.net_connections("inet")
                 # A JVM writes 127.0.0.1 in another way.
                 listening |= {
-                    one.laddr.ip.removeprefix("::ffff:")
-                    for one in found
-                    if one.status == psutil.CONN_LISTEN
+                    connection.laddr.ip.removeprefix("::ffff:")
+                    for connection in connections
+                    if connection.status == psutil.CONN_LISTEN
                 }
     assert listening == {"127.0.0.1"}
 
@@ -356,6 +356,6 @@ def test_secrets_of_the_services_are_private(airflow):
 def test_make_up_names_the_pipelines_that_airflow_has(airflow):
     """What it suggests to backfill is a DAG of a pipeline: neither the sweeper nor a form."""
     port = int(airflow.base.rpartition(":")[2])
-    found = hints.pipelines(port, airflow.password)
-    assert "flights" in found
-    assert not {name for name in found if name.startswith("ledger_")}
+    result = hints.pipelines(port, airflow.password)
+    assert "flights" in result
+    assert not {name for name in result if name.startswith("ledger_")}

@@ -109,7 +109,7 @@ def _wait(process, remote, log):
 
 def test_every_kind_of_step(server):
     """Tests of each kind of step pass on the server as they do on a session of their own."""
-    tests = [f"tests/integration/{one}" for one in CORE]
+    tests = [f"tests/integration/{name}" for name in CORE]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not exhaustive")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--remote", server, *tests],
@@ -128,7 +128,7 @@ def away(migrated, database, tmp_path, monkeypatch):
     for program in ("python", "ackledger"):
         (tmp_path / "bin" / program).symlink_to(Path(sys.executable).with_name(program))
     write_slice(tmp_path, (1,))
-    given = {
+    variables = {
         "PATH": str(tmp_path / "bin"),
         "PYTHONPATH": str(ROOT),
         "ACKLEDGER_DATA": str(tmp_path),
@@ -136,7 +136,7 @@ def away(migrated, database, tmp_path, monkeypatch):
         "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
     }
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return tmp_path
 
@@ -147,9 +147,9 @@ def test_the_command_line(server, away):
     run = ("ackledger", "run", "jobs.flights:pipeline", *january, "--remote", server, "--json")
     done = subprocess.run(run, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stdout + done.stderr
-    made = json.loads(done.stdout)
+    data = json.loads(done.stdout)
     lost = without_plane(away, 1)
-    assert (made["status"], made["records"]["failed"]) == ("settled", lost)
+    assert (data["status"], data["records"]["failed"]) == ("settled", lost)
     again = ("ackledger", "replay", "jobs.flights:pipeline", "--remote", server, "--json")
     done = subprocess.run(again, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stdout + done.stderr  # lost again, and quarantined
@@ -235,20 +235,20 @@ def test_a_driver_that_is_told_to_end(server, away, ledger):
             [*driver, *options], cwd=away, env=environment, stderr=subprocess.PIPE, text=True
         )
 
-    told = begin()
+    process = begin()
     until = time.monotonic() + 120
     while not (away / "begun").exists():
-        assert told.poll() is None, told.communicate()[1]
+        assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < until
         time.sleep(0.1)
-    told.terminate()
-    assert "run of batch 1 was stopped" in told.communicate(timeout=60)[1]
-    assert told.returncode == 1
+    process.terminate()
+    assert "run of batch 1 was stopped" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
     (away / "go on").touch()
     again = begin()
-    said = again.communicate(timeout=120)[1]
-    assert again.returncode == 0, said
-    assert "numbers of batch" not in said
+    text = again.communicate(timeout=120)[1]
+    assert again.returncode == 0, text
+    assert "numbers of batch" not in text
     states = ledger.rows("SELECT step, state FROM step_run ORDER BY step_run_id")
     assert [tuple(row) for row in states] == [
         ("numbers", "committed"),

@@ -53,7 +53,7 @@ def drive(ledger, server_home, monkeypatch, tmp_path):
         assert isinstance(pipeline, Pipeline)
         settings, interval = Settings(data=str(tmp_path)), Interval(START, END)
         batch = open_batch(ledger.database, settings, pipeline, RunKey("dag", "run"), interval)
-        given = {
+        variables = {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -68,7 +68,7 @@ def drive(ledger, server_home, monkeypatch, tmp_path):
         program += ["--batch", str(batch.batch_id), "--attempt", str(uuid4())]
         done = subprocess.run(
             program,
-            env={**os.environ, **jvm.environment(), **given},
+            env={**os.environ, **jvm.environment(), **variables},
             cwd=tmp_path,
             stdout=subprocess.PIPE,  # to which spark-submit sends what Python has for stderr
             stderr=subprocess.STDOUT,

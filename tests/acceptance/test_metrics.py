@@ -36,8 +36,8 @@ with DAG("ends", schedule=None, default_args={"retries": 0}) as ends:
 @pytest.fixture(scope="module")
 def dags():
     """The DAGs above."""
-    with dags_of(DAGS) as found:
-        yield found
+    with dags_of(DAGS) as loaded:
+        yield loaded
 
 
 class StatsD:
@@ -48,17 +48,17 @@ class StatsD:
 
     def heard(self, prefix="ackledger."):
         """The values sent by now, by name."""
-        found = {}
+        values = {}
         while True:
             try:
                 packet = self._listening.recv(65536).decode()
             except BlockingIOError:
-                return found
+                return values
             for line in packet.splitlines():
                 name, value, kind = re.fullmatch(r"airflow\.(.+):(.+)\|(\w+).*", line).groups()
                 if name.startswith(prefix):
                     assert kind == "g", line
-                    found[name.removeprefix(prefix)] = float(value)
+                    values[name.removeprefix(prefix)] = float(value)
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def statsd(monkeypatch):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.setblocking(False)
-        given = {"statsd_on": "True", "statsd_host": "127.0.0.1", "statsd_prefix": "airflow"}
-        given |= {"statsd_port": str(listening.getsockname()[1])}
-        for name, value in given.items():
+        data = {"statsd_on": "True", "statsd_host": "127.0.0.1", "statsd_prefix": "airflow"}
+        data |= {"statsd_port": str(listening.getsockname()[1])}
+        for name, value in data.items():
             monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", value)
         stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
         yield StatsD(listening)
@@ -133,11 +133,11 @@ def test_a_name_with_the_pipeline_can_be_turned_off(ledger, dags, statsd, monkey
 class Broken:
     """A backend that is out of order."""
 
-    def gauge(self, *given, **options):
+    def gauge(self, *arguments, **options):
         raise OSError("no route to the host")
 
     def __getattr__(self, name):
-        return lambda *given, **options: None
+        return lambda *arguments, **options: None
 
 
 def test_statistics_that_cannot_be_sent_fail_no_task(ledger, dags, statsd, caplog):
@@ -178,8 +178,8 @@ def test_the_documented_metrics_are_those_that_are_sent():
     """The table of the docs has name, tags, meaning and sender of each, in the same order."""
     page = (ROOT / "docs" / "alerting.md").read_text()
     rows = [
-        f"| `{one.full_name}` | {', '.join(one.tags)} | {one.meaning} | `{one.sent_by}` |"
-        for one in METRICS
+        f"| `{each.full_name}` | {', '.join(each.tags)} | {each.meaning} | `{each.sent_by}` |"
+        for each in METRICS
     ]
-    found = [line for line in page.splitlines() if line.startswith("| `ackledger.")]
-    assert found == rows
+    text = [line for line in page.splitlines() if line.startswith("| `ackledger.")]
+    assert text == rows

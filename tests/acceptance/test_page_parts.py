@@ -20,8 +20,8 @@ VISIBLE = f"{MARKUP}{{{{7*7}}}}${{1}}&lt;b&gt;\"'"
 
 def row_of(page: Page, table: str, name: str) -> list[str]:
     """The texts of the row of a table that begins with ``name``."""
-    found = page.get_by_role("table", name=table, exact=True).get_by_role("row")
-    of_name = found.filter(has=page.get_by_role("cell", name=name, exact=True))
+    rows = page.get_by_role("table", name=table, exact=True).get_by_role("row")
+    of_name = rows.filter(has=page.get_by_role("cell", name=name, exact=True))
     expect(of_name).to_have_count(1)
     return [cell.strip() for cell in of_name.get_by_role("cell").all_inner_texts()]
 
@@ -58,8 +58,8 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
     ledger = airflow.ledger
     batch = ledger.open(keyed(name="hostile"))
     roots = ledger.emit(batch, 4)
-    kept = run_dropping(ledger, batch, roots[2:], {f"{MARKUP} dropped": 1})
-    ledger.run_sink(batch, kept)
+    rest = run_dropping(ledger, batch, roots[2:], {f"{MARKUP} dropped": 1})
+    ledger.run_sink(batch, rest)
     ledger.settle(batch.batch_id)
     with ledger.database.plain.begin() as connection:
         changed = "UPDATE failed_root SET reason = %s WHERE batch_id = %s"
@@ -117,10 +117,10 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
 
 def test_the_overview_shows_what_became_of_the_latest_batches(airflow: Airflow, page: Page) -> None:
     """The timeline has a bar of a batch for each state, as high as there are records."""
-    made = pipeline("timed", max_replays=0)
-    batch, _ = airflow.ledger.whole_batch(made, 10, lose_sink=[1, 2])
+    flow = pipeline("timed", max_replays=0)
+    batch, _ = airflow.ledger.whole_batch(flow, 10, lose_sink=[1, 2])
     airflow.ledger.settle(batch.batch_id)
-    under_way = airflow.ledger.open(made, "later", 1)
+    under_way = airflow.ledger.open(flow, "later", 1)
     airflow.ledger.emit(under_way, 5)
     go(page)
     figure = page.get_by_role("figure", name="The latest")
@@ -135,7 +135,7 @@ def test_the_overview_shows_what_became_of_the_latest_batches(airflow: Airflow, 
 
 def heights(figure: Locator, batch_id: int) -> list[int]:
     """The records that the bars of a batch stand for, by the scale of a batch of ten records."""
-    found = figure.evaluate(
+    bars = figure.evaluate(
         """(it, href) => [...it.querySelectorAll("a")].map((link) => [
             link.getAttribute("href") === href,
             Number(link.querySelector("rect")?.getAttribute("height") ?? 0),
@@ -144,10 +144,10 @@ def heights(figure: Locator, batch_id: int) -> list[int]:
         f"?batch={batch_id}",
     )
     whole: dict[str, float] = {}
-    for _, height, title in found:
+    for _, height, title in bars:
         whole[title] = whole.get(title, 0) + height
     ten = max(whole.values())
-    return [round(10 * height / ten) for ours, height, _ in found if ours and height]
+    return [round(10 * height / ten) for ours, height, _ in bars if ours and height]
 
 
 def test_the_overview_shows_what_is_under_way(airflow: Airflow, page: Page) -> None:
@@ -177,8 +177,8 @@ def test_a_batch_shows_steps_drops_and_publications(airflow: Airflow, page: Page
     ledger = airflow.ledger
     batch = ledger.open(pipeline("dropping"))
     roots = ledger.emit(batch, 10)
-    kept = run_dropping(ledger, batch, roots, {"no city": 3, "too old": 1})
-    ledger.run_sink(batch, kept)
+    rest = run_dropping(ledger, batch, roots, {"no city": 3, "too old": 1})
+    ledger.run_sink(batch, rest)
     ledger.settle(batch.batch_id)
     with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql(
@@ -214,13 +214,13 @@ def test_a_family_shows_today_first_and_a_replay_is_chosen_by_cause(
     is red there alone. Of the causes those are chosen that a replay may put right, the others say
     why not; what is chosen is what the conf has.
     """
-    ledger, made = airflow.ledger, pipeline("renewed", max_replays=2)
-    batch = ledger.open(made)
+    ledger, result = airflow.ledger, pipeline("renewed", max_replays=2)
+    batch = ledger.open(result)
     roots = ledger.emit(batch, 10)
     ledger.run_middle(batch, roots, lose=roots[:5])
     ledger.run_sink(batch, roots[5:], lose=[roots[9]])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(result, batch.batch_id)
     again = ledger.emit_replay(replay)
     ledger.run_middle(replay, again, lose=[again[0]], fail={again[1]: "no such city"})
     ledger.run_sink(replay, again[2:])
@@ -266,15 +266,15 @@ def test_batches_that_replace_each_other_are_linked(airflow: Airflow, page: Page
     """A superseded batch says how many of its records were failed and leads to the batch that has
     read its interval again, whose page leads back.
     """
-    made = pipeline("reread")
-    old, _ = airflow.ledger.whole_batch(made, lose_sink=[1, 2, 3])
+    flow = pipeline("reread")
+    old, _ = airflow.ledger.whole_batch(flow, lose_sink=[1, 2, 3])
     airflow.ledger.settle(old.batch_id)
-    new = airflow.ledger.reprocess(made)
+    new = airflow.ledger.reprocess(flow)
     airflow.ledger.run_all(new, 10)
     go(page, batch=old.batch_id)
-    said = page.get_by_text("3 records of this batch had failed by then")
-    expect(said).to_contain_text(f"Superseded: batch {new.batch_id} has read its interval again")
-    said.get_by_role("link").click()
+    note = page.get_by_text("3 records of this batch had failed by then")
+    expect(note).to_contain_text(f"Superseded: batch {new.batch_id} has read its interval again")
+    note.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {new.batch_id} of reread")
     page.get_by_text("It reads the interval of").get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {old.batch_id} of reread")
@@ -355,11 +355,11 @@ def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) 
     """The dialog counts the quarantined records that nobody has decided on, and says of the others
     who gave them up, and why."""
     ledger = airflow.ledger
-    made = pipeline("given_up", max_replays=1)
-    batch, roots = ledger.whole_batch(made, lose_sink=[1, 2, 3])
+    flow = pipeline("given_up", max_replays=1)
+    batch, roots = ledger.whole_batch(flow, lose_sink=[1, 2, 3])
     ledger.settle(batch.batch_id)
     ledger.quarantine("no such customer", "ada", record=roots[1])
-    replay = ledger.replay(made, batch.batch_id, "given up")
+    replay = ledger.replay(flow, batch.batch_id, "given up")
     again = ledger.emit_replay(replay)
     ledger.run_middle(replay, again)
     ledger.run_sink(replay, again, lose=again)
@@ -386,14 +386,14 @@ def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Pa
     )
     viewer = token(airflow.home / "airflow", "somebody", "viewer")
     with signed_in(browser, airflow, token=viewer) as theirs:
-        for given, buttons, denied in pages:
+        for query, buttons, denied in pages:
             for seen, count in ((page, 1), (theirs, 0)):
-                go(seen, **given)
+                go(seen, **query)
                 seen.get_by_role("heading", level=1).wait_for()
                 for button in buttons:
                     expect(seen.get_by_role("button", name=button)).to_have_count(count)
-                told = seen.get_by_text(f"You may not {denied} in Airflow")
-                expect(told).to_have_count(int(denied is not None and count == 0))
+                note = seen.get_by_text(f"You may not {denied} in Airflow")
+                expect(note).to_have_count(int(denied is not None and count == 0))
 
 
 COLORS = """(selector) => {
@@ -412,11 +412,13 @@ def test_dark_is_as_dark_as_airflow_is(browser: Browser, airflow: Airflow) -> No
     shown = {}
     for scheme in ("light", "dark"):
         with signed_in(browser, airflow, scheme) as page:
-            for given in ({}, {"batch": batch.batch_id}):
-                go(page, **given)
+            for query in ({}, {"batch": batch.batch_id}):
+                go(page, **query)
                 heading = page.get_by_role("heading", level=1)
                 heading.wait_for()
-                ours, theirs = (page.evaluate(COLORS, one) for one in ("[data-ledger]", "body"))
+                ours, theirs = (
+                    page.evaluate(COLORS, selector) for selector in ("[data-ledger]", "body")
+                )
                 assert ours == theirs
                 assert heading.evaluate("it => getComputedStyle(it).color") == ours[1]
             shown[scheme] = ours

@@ -31,8 +31,8 @@ def red(airflow: Airflow) -> SimpleNamespace:
     run = airflow.trigger("flights", **JANUARY)
     assert airflow.ended("flights", run) == "failed"
     batch = "SELECT batch_id, total, failed FROM batch_status WHERE pipeline = 'flights'"
-    found = airflow.ledger.row(batch)
-    return SimpleNamespace(run=run, **found._mapping)
+    row = airflow.ledger.row(batch)
+    return SimpleNamespace(run=run, **row._mapping)
 
 
 def test_a_lost_record_is_found_in_two_clicks_and_replayed(
@@ -134,8 +134,8 @@ def test_every_page_is_accessible(
     """Names, roles, order of headings and contrast, in light and in dark, by axe."""
     root = airflow.ledger.row("SELECT min(root_id) AS root FROM failed_root").root
     with signed_in(browser, airflow, scheme) as page:
-        for given in ({}, {"pipeline": "flights"}, {"batch": red.batch_id}, {"record": root}):
-            go(page, **given)
+        for query in ({}, {"pipeline": "flights"}, {"batch": red.batch_id}, {"record": root}):
+            go(page, **query)
             page.get_by_role("heading", level=1).wait_for()
             expect(page.get_by_text("Loading")).to_have_count(0)
             check_accessible(page)
@@ -188,8 +188,8 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
     """The page has what to decide by: the step that loses records is red, and what would fail is
     listed by reason and record, with both ways on. The dialog says how many fail; released, it is
     settled with its failures."""
-    made = pipeline("careful", max_failed_ratio=0.1)
-    batch, roots = airflow.ledger.whole_batch(made, lose_sink=range(5))
+    flow = pipeline("careful", max_failed_ratio=0.1)
+    batch, roots = airflow.ledger.whole_batch(flow, lose_sink=range(5))
     airflow.ledger.settle(batch.batch_id)
     go(page, batch=batch.batch_id)
     why = "5 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at sink"
@@ -217,13 +217,13 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
 
 def one_failed(airflow: Airflow, batch_id: int) -> SimpleNamespace:
     """A record of a batch that is failed still, and may be replayed at once."""
-    found = airflow.ledger.row(
+    row = airflow.ledger.row(
         "SELECT message_id, root_id FROM failed_message WHERE original_batch_id = :batch"
         " AND status = 'failed' AND coalesce(not_before, now()) <= now()"
         " ORDER BY message_id LIMIT 1",
         batch=batch_id,
     )
-    return SimpleNamespace(**found._mapping)
+    return SimpleNamespace(**row._mapping)
 
 
 def replay_batch(airflow: Airflow, run_id: str) -> tuple[str, int]:
@@ -286,15 +286,15 @@ def test_what_is_not_there_is_said(page: Page) -> None:
     """A page of a batch or a record that there is not, or of what is no number, says so and leads
     back, instead of an error page of Airflow's.
     """
-    for given, name, said in (
+    for query, name, message in (
         ({"batch": 999}, "Batch 999", "batch 999 is not in the ledger"),
         ({"record": 10**15}, f"Record {10**15}", "is not in the ledger"),
         ({"batch": "abc"}, "Batch abc", "Expected the number of a batch"),
         ({"record": "-1"}, "Record -1", "Expected the number of a record"),
     ):
-        go(page, **given)
+        go(page, **query)
         expect(page.get_by_role("heading", level=1)).to_have_text(name)
-        expect(page.get_by_role("alert")).to_contain_text(said)
+        expect(page.get_by_role("alert")).to_contain_text(message)
         page.get_by_role("link", name="Back to the ledger").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
 

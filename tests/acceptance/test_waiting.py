@@ -56,8 +56,8 @@ NEXT = datetime(2013, 1, 2, tzinfo=UTC)  # a run by hand has the interval before
 @pytest.fixture(scope="module")
 def dags():
     """The DAGs above."""
-    with dags_of(DAGS) as found:
-        yield found
+    with dags_of(DAGS) as loaded:
+        yield loaded
 
 
 def settled(ledger, **lost):
@@ -117,8 +117,8 @@ def test_a_gate_lets_pass_what_has_lost_little(ledger, dags, capfd, lost, state)
     settled(ledger, lose_sink=lost)
     run = dags["gated"].test(logical_date=NEXT)
     assert (run.state, run.get_task_instance("gate").try_number) == (state, 1)
-    said = "2 of 4 records of chain are failed or quarantined (50.00%)" in capfd.readouterr().out
-    assert said == (state == "failed")
+    message = "2 of 4 records of chain are failed or quarantined (50.00%)" in capfd.readouterr().out
+    assert message == (state == "failed")
 
 
 def test_a_gate_does_not_pass_what_is_not_decided(ledger, dags, capfd):
@@ -132,14 +132,14 @@ def test_a_gate_does_not_pass_what_is_not_decided(ledger, dags, capfd):
 
 def test_the_last_acceptance_completes_an_interval(ledger):
     """So the form announces it, too."""
-    told = []
-    outlet = SimpleNamespace(add=lambda asset, extra: told.append((asset.uri, extra["batch"])))
+    messages = []
+    outlet = SimpleNamespace(add=lambda asset, extra: messages.append((asset.uri, extra["batch"])))
     batch = settled(ledger, lose_sink=[0])
     announce(batch.batch_id, {COMPLETED: outlet})
-    assert told == []
+    assert messages == []
     ledger.accept(batch.batch_id, by="somebody", reason="it may stay out")
     announce(batch.batch_id, {COMPLETED: outlet})
-    assert told == [(interval_complete("chain").uri, batch.batch_id)]
+    assert messages == [(interval_complete("chain").uri, batch.batch_id)]
 
 
 def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
@@ -189,8 +189,8 @@ def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
     def events():
         with create_session() as session:
             uri = interval_complete("chain").uri
-            found = [event for event in session.query(AssetEvent) if event.asset.uri == uri]
-            return [event.extra for event in found]
+            results = [event for event in session.query(AssetEvent) if event.asset.uri == uri]
+            return [event.extra for event in results]
 
     def queued():
         with create_session() as session:

@@ -170,9 +170,9 @@ def lab(children, spark, server_home) -> Iterator[Lab]:
     """The batch's life, kept at every stop."""
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
-        made = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
-        yield made
-        made.dispose()
+        crash_lab = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -238,8 +238,8 @@ def _sweep(lab: Lab) -> None:
     for late in ("1 hour", "8 days"):
         swept = lab.ledger.sweep(now=_later(lab, late))
         assert swept.errors == {}
-        decided = {one.batch_id for one in swept.settlements if one.decided}
-        if newest in decided | {one.batch_id for one in swept.overdue}:
+        decided = {settlement.batch_id for settlement in swept.settlements if settlement.decided}
+        if newest in decided | {batch.batch_id for batch in swept.overdue}:
             return
     raise AssertionError(swept)
 
@@ -277,9 +277,9 @@ def _replay(lab: Lab, mode: str, form: str) -> None:
 
 
 def _original(lab: Lab) -> int:
-    found = lab.ledger.rows("SELECT batch_id FROM batch WHERE kind = 'original'")
-    assert len(found) == 1
-    return int(found[0].batch_id)
+    rows = lab.ledger.rows("SELECT batch_id FROM batch WHERE kind = 'original'")
+    assert len(rows) == 1
+    return int(rows[0].batch_id)
 
 
 def _check_first(lab: Lab) -> None:
@@ -289,8 +289,8 @@ def _check_first(lab: Lab) -> None:
     for sink in orders.SINKS:
         assert lab.shown(sink) == FIRST, sink
     assert lab.shown("daily") == NOTHING
-    found = lab.ledger.summary(_original(lab))
-    assert (found.roots.acked, found.roots.failed, found.roots.pending) == (190, 10, 0)
+    summary = lab.ledger.summary(_original(lab))
+    assert (summary.roots.acked, summary.roots.failed, summary.roots.pending) == (190, 10, 0)
     _check_nothing_left(lab)
 
 
@@ -299,13 +299,18 @@ def _check_end(lab: Lab) -> None:
     for sink in orders.SINKS:
         assert lab.shown(sink) == ALL, sink
     assert lab.shown("daily") == orders.totals(ALL)
-    found = lab.ledger.summary(_original(lab))
-    counts = (found.roots.total, found.roots.acked, found.roots.quarantined, found.roots.pending)
-    assert (counts, found.outcome) == ((200, 197, 3, 0), Outcome.QUARANTINED)
+    summary = lab.ledger.summary(_original(lab))
+    counts = (
+        summary.roots.total,
+        summary.roots.acked,
+        summary.roots.quarantined,
+        summary.roots.pending,
+    )
+    assert (counts, summary.outcome) == ((200, 197, 3, 0), Outcome.QUARANTINED)
     for row in lab.ledger.rows("SELECT batch_id FROM batch"):
         assert lab.ledger.summary(row.batch_id).outcome is not Outcome.INCOMPLETE
     _check_nothing_left(lab)
-    acked = [told[0] for (_, kind), told in lab.notices().items() if kind == "acked"]
+    acked = [notices[0] for (_, kind), notices in lab.notices().items() if kind == "acked"]
     assert Counter(chain(*acked)) == Counter(set(range(orders.COUNT)) - orders.UNREADABLE)
 
 
@@ -320,7 +325,7 @@ def _check_nothing_left(lab: Lab) -> None:
     assert not ledger.rows("SELECT * FROM step_run WHERE state = 'running'")
     swept = ledger.sweep(now=_later(lab))
     assert (swept.settlements, swept.overdue, swept.errors) == ((), (), {})
-    assert all(one == told[0] for told in lab.notices().values() for one in told)
+    assert all(notice == notices[0] for notices in lab.notices().values() for notice in notices)
 
 
 def _later(lab: Lab, late: str = "1 hour") -> datetime:

@@ -33,9 +33,9 @@ def a_lab(request, spark, server_home) -> Iterator[Lab]:
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
         url = embedded.start(server_home)
-        made = Lab(spark, url, server_home, folder / "lab", request.param)
-        yield made
-        made.dispose()
+        crash_lab = Lab(spark, url, server_home, folder / "lab", request.param)
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -156,6 +156,6 @@ def _replay(lab: Lab, form: str) -> None:
     """What failed again, fixed, until nothing is failed."""
     orders.write(lab.folder, fixed=True)
     _retry(lab, form, replace(lab.base, fixed=True), replay_of=ORIGINAL)
-    found = lab.ledger.summary(ORIGINAL)
-    counts = (found.roots.acked, found.roots.quarantined)
-    assert (counts, found.outcome) == ((197, 3), Outcome.QUARANTINED)
+    summary = lab.ledger.summary(ORIGINAL)
+    counts = (summary.roots.acked, summary.roots.quarantined)
+    assert (counts, summary.outcome) == ((197, 3), Outcome.QUARANTINED)

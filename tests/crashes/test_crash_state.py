@@ -99,9 +99,9 @@ def lab(request, spark, server_home) -> Iterator[StateLab]:
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
         url = embedded.start(server_home)
-        made = StateLab(spark, url, server_home, folder / "lab", request.param)
-        yield made
-        made.dispose()
+        crash_lab = StateLab(spark, url, server_home, folder / "lab", request.param)
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -173,7 +173,7 @@ def _sweep(lab: StateLab) -> None:
     newest = lab.ledger.row("SELECT max(batch_id) AS id FROM batch").id
     swept = lab.ledger.sweep(now=_later(lab))
     assert swept.errors == {}
-    assert [one.batch_id for one in swept.overdue] == [newest]
+    assert [batch.batch_id for batch in swept.overdue] == [newest]
 
 
 def _retry(lab: StateLab) -> None:
@@ -199,21 +199,21 @@ def _check_done(lab: StateLab, batches: list[int]) -> None:
     and what may go is gone: a function's older states once a later one is published, an object's
     own by its acks.
     """
-    found = _checkpoints(lab)
-    assert [row.batch_id for row in found] == batches
+    checkpoints = _checkpoints(lab)
+    assert [row.batch_id for row in checkpoints] == batches
     acked = (
         batches if 3 in batches else [1]
     )  # of the second a record is failed until its replay, the third
-    assert [row.batch_id for row in found if row.acked_at is not None] == acked
+    assert [row.batch_id for row in checkpoints if row.acked_at is not None] == acked
     if lab.form == FUNCTION:
         folders = lab.folder.glob("storage/accounts/balance/batch=*/run=*")
-        kept = {int(path.name.removeprefix("run=")) for path in folders}
-        assert kept & {row.step_run_id for row in found} == {found[-1].step_run_id}
-        there = [row.files_removed_at is None for row in found]
-        assert there == [False] * (len(found) - 1) + [True]
+        runs = {int(path.name.removeprefix("run=")) for path in folders}
+        assert runs & {row.step_run_id for row in checkpoints} == {checkpoints[-1].step_run_id}
+        there = [row.files_removed_at is None for row in checkpoints]
+        assert there == [False] * (len(checkpoints) - 1) + [True]
     else:
-        kept = [number for number in batches if number >= acked[-1]]
-        assert accounts.Book(lab.folder / "book").numbers == kept
+        runs = [number for number in batches if number >= acked[-1]]
+        assert accounts.Book(lab.folder / "book").numbers == runs
     _check_kept(lab)
     assert not state_runs.is_due(lab.ledger.database, lab.job().pipeline)
     assert not lab.ledger.rows("SELECT * FROM step_run WHERE state = 'running'")

@@ -72,9 +72,9 @@ def warehouse_url(server_home: Path) -> str:
 @pytest.fixture
 def warehouse(warehouse_url: str, tmp_path: Path) -> Warehouse:
     """An empty target database."""
-    made = Warehouse(warehouse_url, tmp_path)
-    made.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    return made
+    target = Warehouse(warehouse_url, tmp_path)
+    target.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return target
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from ledger.store.queries import settlement as settlements
 from tests.support.ledgers import pipeline
 
 
-def quarantined(ledger, made, count=10, lose=(0, 1)):
+def quarantined(ledger, flow, count=10, lose=(0, 1)):
     """A settled batch; with ``max_replays=0`` what is lost is quarantined at once."""
-    batch, _ = ledger.whole_batch(made, count, lose_sink=lose)
+    batch, _ = ledger.whole_batch(flow, count, lose_sink=lose)
     ledger.settle(batch.batch_id)
     ledger.deliver()
     return batch
 
 
-def replay_again(ledger, made, original, lose=True, **selection):
+def replay_again(ledger, flow, original, lose=True, **selection):
     """A whole replay, settled, that loses what it took."""
-    batch = ledger.replay(made, original, **selection)
+    batch = ledger.replay(flow, original, **selection)
     roots = ledger.emit_replay(batch)
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots, lose=roots if lose else ())
@@ -43,8 +43,8 @@ def test_quarantined_records_are_complete_once_accepted(ledger):
     assert (done.records, done.accepted, done.quarantined, done.failed) == (2, 2, 2, 0)
     assert outcome(ledger, batch) is Outcome.COMPLETE
     assert ledger.row("SELECT accepted FROM batch_status").accepted == 2
-    kept = ledger.rows("SELECT DISTINCT accepted_by, accepted_because, step FROM accepted_record")
-    assert kept == [("ada", "unregistered", "sink")]
+    rows = ledger.rows("SELECT DISTINCT accepted_by, accepted_because, step FROM accepted_record")
+    assert rows == [("ada", "unregistered", "sink")]
     again = ledger.accept(batch.batch_id, by="bob", reason="no planes")
     assert (again.records, again.accepted) == (0, 2)
     assert ledger.row("SELECT count(*) FROM acceptance")[0] == 1
@@ -54,16 +54,16 @@ def test_what_is_quarantined_later_is_not_accepted(ledger):
     """An acceptance is of the attempt that failed: a record that was failed then, or is replayed
     and quarantined again, asks a person again. An abandoned replay restores what was accepted.
     """
-    made = pipeline(max_replays=1)
-    batch = quarantined(ledger, made)
+    flow = pipeline(max_replays=1)
+    batch = quarantined(ledger, flow)
     assert ledger.accept(batch.batch_id, by="ada", reason="no planes").failed == 2
-    first = replay_again(ledger, made, batch.batch_id)
+    first = replay_again(ledger, flow, batch.batch_id)
     assert outcome(ledger, batch) is Outcome.QUARANTINED
     assert outcome(ledger, first) is Outcome.QUARANTINED
     assert ledger.accept(first.batch_id, by="ada", reason="no planes").batch_id == batch.batch_id
-    assert [outcome(ledger, one) for one in (batch, first)] == [Outcome.COMPLETE] * 2
+    assert [outcome(ledger, batch_) for batch_ in (batch, first)] == [Outcome.COMPLETE] * 2
 
-    dropped = ledger.replay(made, batch.batch_id, "accepted", accepted=True)
+    dropped = ledger.replay(flow, batch.batch_id, "accepted", accepted=True)
     assert outcome(ledger, batch) is Outcome.INCOMPLETE
     with ledger.database.plain.begin() as connection:
         batches.move_batch(connection, dropped.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
@@ -71,7 +71,7 @@ def test_what_is_quarantined_later_is_not_accepted(ledger):
         settlements.release_messages(connection, dropped.batch_id)
     assert outcome(ledger, batch) is Outcome.COMPLETE
 
-    replay_again(ledger, made, batch.batch_id, run_id="by hand", accepted=True)
+    replay_again(ledger, flow, batch.batch_id, run_id="by hand", accepted=True)
     assert outcome(ledger, batch) is Outcome.QUARANTINED
     assert ledger.row("SELECT accepted FROM batch_status WHERE batch_id = 1").accepted == 0
 
@@ -80,14 +80,18 @@ def test_the_policy_is_kept_with_the_pipeline(ledger):
     """The ledger knows what the last batch was opened with, so whoever asks says the same; a
     replay is measured against its whole family.
     """
-    made = pipeline(max_replays=1, tolerate=0.2)
-    batch = quarantined(ledger, made)
-    found = ledger.summary(batch.batch_id)
-    assert (found.policy.tolerate, found.outcome) == (0.2, Outcome.COMPLETE)
-    assert "2 of 10 records of batch 1 are tolerated" in str(advise(found))
-    replay = replay_again(ledger, made, batch.batch_id)
-    found = ledger.summary(replay.batch_id)
-    assert (found.roots.total, found.roots.quarantined, found.outcome) == (2, 2, Outcome.COMPLETE)
+    flow = pipeline(max_replays=1, tolerate=0.2)
+    batch = quarantined(ledger, flow)
+    summary = ledger.summary(batch.batch_id)
+    assert (summary.policy.tolerate, summary.outcome) == (0.2, Outcome.COMPLETE)
+    assert "2 of 10 records of batch 1 are tolerated" in str(advise(summary))
+    replay = replay_again(ledger, flow, batch.batch_id)
+    summary = ledger.summary(replay.batch_id)
+    assert (summary.roots.total, summary.roots.quarantined, summary.outcome) == (
+        2,
+        2,
+        Outcome.COMPLETE,
+    )
     ledger.open(pipeline(max_replays=1, tolerate=0.1), "next", day=1)
     assert outcome(ledger, replay) is Outcome.QUARANTINED
 

@@ -12,16 +12,16 @@ from tests.support.ledgers import END, START, pipeline
 DAY = timedelta(days=1)
 
 
-def settled(ledger, made, count=10, **given):
+def settled(ledger, flow, count=10, **options):
     """A batch that is decided."""
-    batch, _ = ledger.whole_batch(made, count, **given)
+    batch, _ = ledger.whole_batch(flow, count, **options)
     ledger.settle(batch.batch_id)
     return batch
 
 
-def recovered(ledger, made, original):
+def recovered(ledger, flow, original):
     """A replay that recovers all that failed in a batch."""
-    batch = ledger.replay(made, original.batch_id)
+    batch = ledger.replay(flow, original.batch_id)
     roots = ledger.emit_replay(batch)
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots)
@@ -29,14 +29,14 @@ def recovered(ledger, made, original):
     return batch
 
 
-@pytest.mark.parametrize(("above", "told"), [(0.19, True), (0.2, False)])
-def test_too_much_of_an_interval_has_failed(ledger, above, told):
+@pytest.mark.parametrize(("above", "message"), [(0.19, True), (0.2, False)])
+def test_too_much_of_an_interval_has_failed(ledger, above, message):
     """More than a share of its records are failed or quarantined: it says how many, of which
     batch, run and interval.
     """
     batch = settled(ledger, pipeline(), lose_sink=[0, 1])
     facts = alerts.failed_ratio(ledger.database, batch.batch_id, above)
-    assert (facts is not None) == told
+    assert (facts is not None) == message
     if facts is not None:
         assert facts.because == (
             "2 of 10 records of chain are failed or quarantined (20.00%): more than 19.00%"
@@ -49,12 +49,12 @@ def test_too_much_of_an_interval_has_failed(ledger, above, told):
 
 def test_a_replay_is_told_of_by_what_is_left_of_its_original(ledger):
     """One that recovers all is nothing to tell, however little it has read itself."""
-    made = pipeline()
-    original = settled(ledger, made, lose_sink=[0, 1])
-    replay = recovered(ledger, made, original)
+    flow = pipeline()
+    original = settled(ledger, flow, lose_sink=[0, 1])
+    replay = recovered(ledger, flow, original)
     assert alerts.failed_ratio(ledger.database, replay.batch_id, 0) is None
-    other = settled(ledger, made, run_id="next", day=1, lose_sink=[0])
-    empty_handed = ledger.replay(made, other.batch_id, "again")
+    other = settled(ledger, flow, run_id="next", day=1, lose_sink=[0])
+    empty_handed = ledger.replay(flow, other.batch_id, "again")
     roots = ledger.emit_replay(empty_handed)
     ledger.run_middle(empty_handed, roots)
     ledger.run_sink(empty_handed, roots, lose=roots)
@@ -90,28 +90,28 @@ def test_only_the_batch_that_crosses_the_limit_is_told_of(ledger):
     """Of those that fill the quarantine within a time: neither the ones before it nor the ones
     after it, whenever one asks; once the earlier ones lie farther back it is another one.
     """
-    made = pipeline(max_replays=0)
-    found = [
-        settled(ledger, made, run_id=f"run {day}", day=day, lose_sink=[0, 1]) for day in range(3)
+    flow = pipeline(max_replays=0)
+    batches = [
+        settled(ledger, flow, run_id=f"run {day}", day=day, lose_sink=[0, 1]) for day in range(3)
     ]
 
-    def told(within=DAY):
+    def growth(within=DAY):
         return [
-            bool(alerts.quarantine_growth(ledger.database, one.batch_id, 3, within))
-            for one in found
+            bool(alerts.quarantine_growth(ledger.database, batch.batch_id, 3, within))
+            for batch in batches
         ]
 
-    assert told() == [False, True, False]
-    facts = alerts.quarantine_growth(ledger.database, found[1].batch_id, 3, DAY)
+    assert growth() == [False, True, False]
+    facts = alerts.quarantine_growth(ledger.database, batches[1].batch_id, 3, DAY)
     assert facts.because == "4 records of chain were quarantined within 1 day: more than 3"
-    ledger.age_all(2 * 86_400, found[0].batch_id)
-    assert told() == [False, False, True]
+    ledger.age_all(2 * 86_400, batches[0].batch_id)
+    assert growth() == [False, False, True]
 
 
 def test_what_is_accepted_is_no_growth(ledger):
     """A person has said that it may stay out."""
-    made = pipeline(max_replays=0)
-    batch = settled(ledger, made, lose_sink=[0, 1])
+    flow = pipeline(max_replays=0)
+    batch = settled(ledger, flow, lose_sink=[0, 1])
     assert alerts.quarantine_growth(ledger.database, batch.batch_id, 1, DAY) is not None
     ledger.accept(batch.batch_id, by="somebody", reason="it may stay out")
     assert alerts.quarantine_growth(ledger.database, batch.batch_id, 1, DAY) is None
@@ -119,8 +119,8 @@ def test_what_is_accepted_is_no_growth(ledger):
 
 def test_a_batch_that_is_open_is_told_of_with_its_deadline(ledger):
     """And with what it waits for; a decided one is not."""
-    made = pipeline(max_batch_age="2d")
-    batch = ledger.open(made)
+    flow = pipeline(max_batch_age="2d")
+    batch = ledger.open(flow)
     facts = alerts.still_open(ledger.database, batch.batch_id)
     assert facts.deadline == batch.opened_at + 2 * DAY
     assert facts.because.startswith(
@@ -129,16 +129,16 @@ def test_a_batch_that_is_open_is_told_of_with_its_deadline(ledger):
     )
     assert "source" in facts.because
     assert (
-        alerts.still_open(ledger.database, settled(ledger, made, run_id="b", day=1).batch_id)
+        alerts.still_open(ledger.database, settled(ledger, flow, run_id="b", day=1).batch_id)
         is None
     )
 
 
 def test_the_batch_of_a_run(ledger):
     """A run's newest batch, also if it reprocesses its interval; another run's is not it."""
-    made = pipeline()
-    first = settled(ledger, made, run_id="one")
-    settled(ledger, made, run_id="one#reprocess", day=1)
+    flow = pipeline()
+    first = settled(ledger, flow, run_id="one")
+    settled(ledger, flow, run_id="one#reprocess", day=1)
     assert alerts.batch_of_run(ledger.database, "dag", "one") == first.batch_id + 1
     assert alerts.batch_of_run(ledger.database, "dag", "two") is None
     assert alerts.batch_of_run(ledger.database, "other", "one") is None
@@ -146,7 +146,9 @@ def test_the_batch_of_a_run(ledger):
 
 def measured(ledger, *overdue):
     """What each pipeline has, by its name."""
-    return {one.pipeline: asdict(one) for one in measure(ledger.database, overdue)}
+    return {
+        follow_up.pipeline: asdict(follow_up) for follow_up in measure(ledger.database, overdue)
+    }
 
 
 def test_the_backlog_of_each_pipeline(ledger):
@@ -155,20 +157,20 @@ def test_the_backlog_of_each_pipeline(ledger):
     """
     settled(ledger, pipeline("idle"))
     settled(ledger, pipeline("stuck", max_failed_ratio=0.1), lose_sink=[0, 1])
-    made = pipeline("busy", max_batch_age="10d")
-    batch = ledger.open(made)
+    flow = pipeline("busy", max_batch_age="10d")
+    batch = ledger.open(flow)
     ledger.emit(batch, 7)
-    ledger.open(made, "next", 1)
+    ledger.open(flow, "next", 1)
     ledger.age_all(2 * 86_400, batch.batch_id)
-    found = measured(ledger)
+    measures = measured(ledger)
     zeros = dict.fromkeys(("open_batches", "held_batches", "pending_records"), 0)
     zeros |= {"oldest_pending_seconds": 0, "age_ratio": 0, "failed_records": 0}
     zeros |= {"quarantined_records": 0, "overdue_batches": 0}
-    assert found["idle"] == {"pipeline": "idle", **zeros}
-    stuck = found["stuck"]
+    assert measures["idle"] == {"pipeline": "idle", **zeros}
+    stuck = measures["stuck"]
     assert (stuck["open_batches"], stuck["held_batches"], stuck["age_ratio"]) == (0, 1, 0)
     assert stuck["pending_records"] == 10
-    busy = found["busy"]
+    busy = measures["busy"]
     assert (busy["open_batches"], busy["held_batches"], busy["pending_records"]) == (2, 0, 7)
     assert busy["oldest_pending_seconds"] == pytest.approx(2 * 86400, abs=60)
     assert busy["age_ratio"] == pytest.approx(0.2, abs=0.01)
@@ -179,17 +181,19 @@ def test_what_each_pipeline_has_lost(ledger):
     is overdue.
     """
     settled(ledger, pipeline("failing"), lose_sink=[0, 1, 2])
-    made = pipeline("full", max_replays=0)
+    flow = pipeline("full", max_replays=0)
     ledger.accept(
-        settled(ledger, made, lose_sink=[0]).batch_id,
+        settled(ledger, flow, lose_sink=[0]).batch_id,
         by="somebody",
         reason="it may stay out",
     )
-    late = settled(ledger, made, run_id="next", day=1, lose_sink=[0, 1])
+    late = settled(ledger, flow, run_id="next", day=1, lose_sink=[0, 1])
     settled(ledger, pipeline("whole"))
-    found = measured(ledger, late.batch_id)
+    measures = measured(ledger, late.batch_id)
     names = ("failed_records", "quarantined_records", "overdue_batches")
-    assert {pipeline: tuple(one[name] for name in names) for pipeline, one in found.items()} == {
+    assert {
+        pipeline: tuple(measure[name] for name in names) for pipeline, measure in measures.items()
+    } == {
         "failing": (3, 0, 0),
         "full": (0, 2, 1),
         "whole": (0, 0, 0),

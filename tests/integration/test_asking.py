@@ -241,7 +241,7 @@ def test_headers_are_the_names_of_the_columns(database):
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("SELEC 1", 'syntax error at or near "SELEC"'),
         ("SELECT * FROM batches", 'relation "batches" does not exist'),
@@ -254,9 +254,9 @@ def test_headers_are_the_names_of_the_columns(database):
         ("SELECT " + "(" * 100_000, "stack depth|memory exhausted"),
     ],
 )
-def test_a_wrong_query_is_one_line(database, query, said):
+def test_a_wrong_query_is_one_line(database, query, message):
     """What PostgreSQL, the driver or the encoding has against a query is one line of ours."""
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         asking.answer(database, query)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -265,8 +265,8 @@ def test_columns_of_one_name(database, monkeypatch):
     """No column is dropped for its name: a repeated one is numbered, past those that are taken."""
     monkeypatch.setattr(inspecting, "connect", lambda _: database)
     query = "SELECT count(*), count(*) FILTER (WHERE false), 7 AS count_2, count(*) FROM batch"
-    told = CliRunner().invoke(app, ["sql", query, "--json"])
-    assert json.loads(told.stdout) == [{"count": 1, "count_2": 0, "count_2_2": 7, "count_3": 1}]
+    result = CliRunner().invoke(app, ["sql", query, "--json"])
+    assert json.loads(result.stdout) == [{"count": 1, "count_2": 0, "count_2_2": 7, "count_3": 1}]
 
 
 def test_a_query_has_an_end(database, monkeypatch):
@@ -323,9 +323,12 @@ def test_a_login_that_can_do_more_is_refused(asker, power, grant):
 def test_a_login_that_is_not_there(database):
     """A server that refuses the login is one line that says how to make one."""
     plain = database.url.render_as_string(hide_password=False)
-    for user, said in (("nobody", "does not exist"), ("ledger_reader", "not permitted to log in")):
+    for user, reason in (
+        ("nobody", "does not exist"),
+        ("ledger_reader", "not permitted to log in"),
+    ):
         own = database.url.set(username=user).render_as_string(hide_password=False)
-        expected = rf"log in as {user}, which the server refused: .*{said}.*ALTER ROLE ledger_sql"
+        expected = rf"log in as {user}, which the server refused: .*{reason}.*ALTER ROLE ledger_sql"
         with pytest.raises(ConfigurationError, match=expected):
             asking.answer(Database(plain, own), "SELECT 1")
     with pytest.raises(ConfigurationError, match="ACKLEDGER_READER_URL is not a URL such as"):
@@ -340,9 +343,9 @@ def test_a_server_that_is_away(tmp_path):
 
 def test_the_password_of_the_ledger_is_not_the_readers():
     """The reader's login does not try the password that the ledger's address has."""
-    for given in ("me:secret@host:5433/ledger", "host:5433/ledger?user=me&password=secret"):
-        made = Database(f"postgresql+psycopg2://{given}").reader_url
+    for address in ("me:secret@host:5433/ledger", "host:5433/ledger?user=me&password=secret"):
+        reader_url = Database(f"postgresql+psycopg2://{address}").reader_url
         assert (
-            made.render_as_string(hide_password=False)
+            reader_url.render_as_string(hide_password=False)
             == "postgresql+psycopg2://ledger_sql@host:5433/ledger"
         )

@@ -25,9 +25,9 @@ def test_a_total_waits_for_what_is_replayed(spark, guarantee):
     """A flight lost before the total, and one that fails: no total until both are replayed, then
     the oracle's.
     """
-    given = {"flights": totals.FLOWN}
+    data = {"flights": totals.FLOWN}
     result = testing.run_batch(
-        totals.pipeline(lose=[4], fail=[9], guarantee=guarantee), given, spark=spark
+        totals.pipeline(lose=[4], fail=[9], guarantee=guarantee), data, spark=spark
     )
     assert result.roots.failed == 2
     assert totals.daily(result) == []
@@ -68,8 +68,8 @@ def test_a_clean_batch_has_its_total_at_once(spark, options):
     """
     result = testing.run_batch(totals.pipeline(**options), {"flights": totals.FLOWN}, spark=spark)
     assert totals.daily(result) == totals.oracle()
-    found = Ledger(result.lab.database).rows("SELECT sink, state FROM sink_publication ORDER BY 1")
-    assert [tuple(row) for row in found] == [("daily", "published"), ("departures", "published")]
+    rows = Ledger(result.lab.database).rows("SELECT sink, state FROM sink_publication ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("daily", "published"), ("departures", "published")]
     assert Ledger(result.lab.database).summary(result.batch_id).outcome is Outcome.COMPLETE
 
 
@@ -77,50 +77,50 @@ def test_a_total_that_leaves_an_input_out(spark):
     """A combine that reads only the second of its inputs ends, and says that it has read nothing
     of the first.
     """
-    made = totals.pipeline()
+    pipeline = totals.pipeline()
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def all_flights(flights):
         return flights
 
-    @made.combine(reads=["checked", "all_flights"])
+    @pipeline.combine(reads=["checked", "all_flights"])
     def count(checked, all_flights):
         return all_flights.agg(F.count("*").alias("n"))
 
-    made.sink("counted", ParquetSink("counted"), reads="count")
-    result = testing.run_batch(made, {"flights": totals.FLOWN}, spark=spark)
+    pipeline.sink("counted", ParquetSink("counted"), reads="count")
+    result = testing.run_batch(pipeline, {"flights": totals.FLOWN}, spark=spark)
     assert result.rows["counted"] == [{"n": 30}]
-    found = Ledger(result.lab.database).row("SELECT input_rows FROM step_run WHERE step = 'count'")
-    assert found.input_rows == 0
+    row = Ledger(result.lab.database).row("SELECT input_rows FROM step_run WHERE step = 'count'")
+    assert row.input_rows == 0
 
 
 def test_after_units_the_latest_attempt_counts(spark):
     """With a whole stage before it, a total holds each unit once: as the replay brought it."""
 
     def windowed(lose=()):
-        made = Pipeline("windowed", guarantee="exactly_once")
-        made.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
+        pipeline = Pipeline("windowed", guarantee="exactly_once")
+        pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
 
-        @made.stage(reads="flights")
-        def kept(flights):
+        @pipeline.stage(reads="flights")
+        def checked(flights):
             return flights.where(~F.col("flight").isin([-1, *lose]))
 
-        @made.stage(reads="kept", whole=True, unit="carrier")
-        def ranked(kept):
+        @pipeline.stage(reads="checked", whole=True, unit="carrier")
+        def ranked(flights):
             from pyspark.sql import Window
 
             place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
-            return kept.withColumn("place", place)
+            return flights.withColumn("place", place)
 
-        @made.combine(reads="ranked")
+        @pipeline.combine(reads="ranked")
         def places(ranked):
             return ranked.groupBy("carrier").agg(
                 F.sum("place").alias("n"), F.sum("delay").alias("delay")
             )
 
-        made.sink("out", ParquetSink("out"), reads="ranked")
-        made.sink("daily", ParquetSink("daily"), reads="places")
-        return made
+        pipeline.sink("out", ParquetSink("out"), reads="ranked")
+        pipeline.sink("daily", ParquetSink("daily"), reads="places")
+        return pipeline
 
     result = testing.run_batch(windowed(lose=[4]), {"flights": totals.FLOWN}, spark=spark)
     assert {row["carrier"] for row in result.rows["out"]} == {"UA"}
@@ -144,14 +144,14 @@ def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, 
     on.
     """
     totals.written(tmp_path)
-    made = totals.pipeline()
+    pipeline = totals.pipeline()
 
-    @made.combine(reads="checked")
+    @pipeline.combine(reads="checked")
     def broken(checked):
         return makes(checked)
 
-    made.sink("unused", ParquetSink("unused"), reads="broken")
-    run = runner(made)
+    pipeline.sink("unused", ParquetSink("unused"), reads="broken")
+    run = runner(pipeline)
     batch = run.open()
     with pytest.raises(StageError, match="combine 'broken' returned .*" + message):
         run.settled(batch)
@@ -178,12 +178,13 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
 
     for place in ("deciding publication", "recording publication"):
         assert combines_due(job.database, job.pipeline, batch.batch_id)
-        assert [one.batch_id for one in run.ledger.sweep(now=later).overdue] == [batch.batch_id]
+        assert [batch.batch_id for batch in run.ledger.sweep(now=later).overdue] == [batch.batch_id]
         with dies_at(place), pytest.raises(Died):
             combine(job, batch.batch_id)
-    assert [(one.follow_up, one.count) for one in run.ledger.summary(batch.batch_id).pending] == [
-        ("publish", 1)
-    ]
+    assert [
+        (follow_up.follow_up, follow_up.count)
+        for follow_up in run.ledger.summary(batch.batch_id).pending
+    ] == [("publish", 1)]
     combine(job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
     assert not combines_due(job.database, job.pipeline, batch.batch_id)
@@ -210,8 +211,8 @@ def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_row
     def noticed():
         return (
             job.database.transact(lambda c: follow_ups.waiting(c, job.pipeline.name)),
-            [one.batch_id for one in run.ledger.sweep(now=later).overdue],
-            [one.follow_up for one in run.ledger.summary(batch.batch_id).pending],
+            [batch.batch_id for batch in run.ledger.sweep(now=later).overdue],
+            [follow_up.follow_up for follow_up in run.ledger.summary(batch.batch_id).pending],
         )
 
     for place in ("deciding publication", "recording publication"):
@@ -284,23 +285,23 @@ def test_what_cannot_be_declared():
     """A stage behind a combine, a combine of what is untracked, and units at least once are
     refused.
     """
-    made = totals.pipeline()
+    pipeline = totals.pipeline()
 
-    @made.stage(reads="per_carrier")
+    @pipeline.stage(reads="per_carrier")
     def more(per_carrier):
         return per_carrier
 
-    made.sink("more_sink", ParquetSink("more"), reads="more")
+    pipeline.sink("more_sink", ParquetSink("more"), reads="more")
     with pytest.raises(DeclarationError, match=r"reads 'per_carrier', a combine.*only sinks"):
-        made.steps()
+        pipeline.steps()
 
 
 def test_an_aggregate_in_a_tracked_stage_is_warned_of():
     """A total inside a tracked stage would be wrong after a loss: the declaration says so."""
-    made = Pipeline("naive")
-    made.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
+    pipeline = Pipeline("naive")
+    pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
     with pytest.warns(UserWarning, match=r"stage 'counted' calls agg, groupBy.*pipeline.combine"):
 
-        @made.stage(reads="flights")
+        @pipeline.stage(reads="flights")
         def counted(flights):
             return flights.groupBy("carrier").agg(F.count("*"))

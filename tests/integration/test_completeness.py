@@ -9,27 +9,27 @@ from tests.support.ledgers import START, pipeline
 DAY = timedelta(days=1)
 
 
-def settled(ledger, made, count=4, day=0, **lost):
+def settled(ledger, flow, count=4, day=0, **lost):
     """A decided batch over a day, with what is decided of it published."""
-    batch, roots = ledger.whole_batch(made, count, f"day {day}", day, **lost)
+    batch, roots = ledger.whole_batch(flow, count, f"day {day}", day, **lost)
     ledger.settle(batch.batch_id)
     ledger.deliver()
     return batch, roots
 
 
-def lack(ledger, days=1, pipeline="chain", **given):
+def lack(ledger, days=1, pipeline="chain", **options):
     """What the first days of a pipeline wait for."""
-    return waits_for(ledger.database, pipeline, Interval(START, START + days * DAY), **given)
+    return waits_for(ledger.database, pipeline, Interval(START, START + days * DAY), **options)
 
 
 def test_an_interval_is_complete_once_its_batch_is(ledger):
     """Not before it is opened, decided, and published; nor while its run has come to nothing."""
     assert lack(ledger) == "no batch reads 2013-01-01 00:00 to 2013-01-02 00:00"
-    made = pipeline()
-    abandoned = ledger.open(made, "in vain")
+    flow = pipeline()
+    abandoned = ledger.open(flow, "in vain")
     assert ledger.abandon(abandoned.batch_id, "in vain")
     assert lack(ledger).startswith("no batch reads")
-    batch, _ = ledger.whole_batch(made, 4)
+    batch, _ = ledger.whole_batch(flow, 4)
     assert lack(ledger).startswith(f"batch {batch.batch_id} is open. All its steps are done")
     ledger.settle(batch.batch_id)
     unpublished = "1 sink is yet to publish what is acked of it"
@@ -41,12 +41,12 @@ def test_an_interval_is_complete_once_its_batch_is(ledger):
 
 def test_what_failed_is_waited_for_until_a_replay_has_it(ledger):
     """A replay completes the interval of its original."""
-    made = pipeline()
-    batch, _ = settled(ledger, made, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = settled(ledger, flow, lose_sink=[0])
     assert lack(ledger) == f"batch {batch.batch_id}: 1 of 4 records failed"
-    found = losses(ledger.database, "chain", Interval(START, START + DAY))
-    assert (found.undecided, found.records, found.lost_ratio) == (None, 4, 0.25)
-    again = ledger.replay(made, batch.batch_id)
+    loss = losses(ledger.database, "chain", Interval(START, START + DAY))
+    assert (loss.undecided, loss.records, loss.lost_ratio) == (None, 4, 0.25)
+    again = ledger.replay(flow, batch.batch_id)
     replayed_roots = ledger.emit_replay(again)
     ledger.run_middle(again, replayed_roots)
     ledger.run_sink(again, replayed_roots)
@@ -69,15 +69,15 @@ def test_what_is_quarantined_is_waited_for_until_it_is_accepted(ledger):
 
 def test_many_batches_cover_an_interval(ledger):
     """Each of them has to be complete, and no part may be left out."""
-    made = pipeline()
+    flow = pipeline()
     for day in (0, 2):
-        settled(ledger, made, day=day)
+        settled(ledger, flow, day=day)
     assert lack(ledger, days=1) is None
     assert lack(ledger, days=3) == "no batch reads 2013-01-02 00:00 to 2013-01-03 00:00"
-    between, _ = settled(ledger, made, day=1, lose_sink=[0])
+    between, _ = settled(ledger, flow, day=1, lose_sink=[0])
     assert lack(ledger, days=3) == f"batch {between.batch_id}: 1 of 4 records failed"
-    found = losses(ledger.database, "chain", Interval(START, START + 3 * DAY))
-    assert (len(found.batch_ids), found.records, found.lost, found.undecided) == (3, 12, 1, None)
+    loss = losses(ledger.database, "chain", Interval(START, START + 3 * DAY))
+    assert (len(loss.batch_ids), loss.records, loss.lost, loss.undecided) == (3, 12, 1, None)
 
 
 def test_a_part_of_an_interval_is_as_complete_as_its_batch(ledger):

@@ -33,32 +33,32 @@ def pipeline(name: str, target: str, poison: int, fixed: bool) -> Pipeline:
     """n -> two rows -> one of which the poison and, until it is fixed, every tenth record loses
     -> three sinks, and a state of one row for each batch that it includes, in order.
     """
-    made = Pipeline(name, guarantee="exactly_once", max_replays=1)
-    made.source("numbers", FileSource("in/{{ interval_start | ds }}.csv", schema="n INT"))
+    flow = Pipeline(name, guarantee="exactly_once", max_replays=1)
+    flow.source("numbers", FileSource("in/{{ interval_start | ds }}.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @made.stage(reads="halves")
+    @flow.stage(reads="halves")
     def checked(halves):
         second = F.col("half") == 2
         bad = second & (F.col("n") % RECORDS == poison)
         lost = second & (F.col("n") % 10 == 0) & F.lit(not fixed)
         return halves.withColumn("_failed", F.when(bad, "poison").when(lost, "for now"))
 
-    made.sink("folder", ParquetSink(f"{name}/folder"), reads="checked")
-    made.sink("table", DeltaSink(f"{name}/table"), reads="checked")
-    made.sink("report", PostgresSink(target, f"report_{name}"), reads="checked")
+    flow.sink("folder", ParquetSink(f"{name}/folder"), reads="checked")
+    flow.sink("table", DeltaSink(f"{name}/table"), reads="checked")
+    flow.sink("report", PostgresSink(target, f"report_{name}"), reads="checked")
 
-    @made.stateful_stage(reads="checked")
+    @flow.stateful_stage(reads="checked")
     def course(before, checked):
         place = F.lit(1 if before is None else before.count() + 1).alias("place")
         taken = checked.groupBy().agg(place, F.count("*").alias("rows"), F.sum("n").alias("total"))
         return taken if before is None else before.unionByName(taken)
 
-    made.sink("history", DeltaSink(f"{name}/course"), reads="course")
-    return made
+    flow.sink("history", DeltaSink(f"{name}/course"), reads="course")
+    return flow
 
 
 @pytest.fixture
@@ -130,14 +130,14 @@ def test_eight_batches_of_two_pipelines(spark, ledger, settings, tmp_path, targe
         while not ended.is_set():
             for name, sink in product(names, ("folder", "table", "report")):
                 with suppress(TableNotFoundError, ProgrammingError, FileNotFoundError):
-                    found = sinks[name][sink]()
+                    rows = sinks[name][sink]()
                     looks[name, sink] += 1
-                    days = Counter(n // RECORDS for n, _ in found)
+                    days = Counter(n // RECORDS for n, _ in rows)
                     partial.extend(
                         (name, sink, day) for day in days if days[day] // 2 not in wholes
                     )
                     partial.extend(
-                        (name, sink, row) for row in found if found[row[0], 1] != found[row[0], 2]
+                        (name, sink, row) for row in rows if rows[row[0], 1] != rows[row[0], 2]
                     )
             time.sleep(0.05)
 

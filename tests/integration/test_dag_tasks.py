@@ -31,10 +31,10 @@ def dag_of(environment, monkeypatch, tmp_path):
     """Makes the DAG of a pipeline, whose file is there."""
     (tmp_path / "in.csv").write_text("n\n1\n2\n3\n")
 
-    def make(made, **options):
-        monkeypatch.setattr(loading, "load_pipeline", lambda target: made)
+    def make(flow, **options):
+        monkeypatch.setattr(loading, "load_pipeline", lambda target: flow)
         return pipeline_dag(
-            made, schedule=None, target="tests.support.ledgers:none", room_poll=POLL, **options
+            flow, schedule=None, target="tests.support.ledgers:none", room_poll=POLL, **options
         )
 
     return make
@@ -69,7 +69,7 @@ def test_the_log_of_open_has_the_batch_as_a_key(database, dag_of, caplog):
     """So one query of a log store finds it with the batch's other tasks."""
     with caplog.at_level("INFO", "ledger"), caplog.filtering(AboutFilter()):
         batch_id = open_by(dag_of(pipeline()), "first", **DAYS[0])
-    (line,) = [one for one in caplog.records if one.name == "ledger.airflow.pipelines"]
+    (line,) = [record for record in caplog.records if record.name == "ledger.airflow.pipelines"]
     assert (line.pipeline, line.batch_id) == ("chain", batch_id)
 
 
@@ -77,9 +77,9 @@ def test_a_conf_reprocesses(ledger, dag_of):
     """A run with ``{"reprocess": true}`` opens a batch that replaces the one that has the
     interval, under a run id of its own; cleared, it finds that batch again.
     """
-    made = pipeline()
-    dag = dag_of(made)
-    first, _ = ledger.whole_batch(made)
+    flow = pipeline()
+    dag = dag_of(flow)
+    first, _ = ledger.whole_batch(flow)
     ledger.settle(first.batch_id)
     number = open_by(dag, "run", **DAYS[0], reprocess=True)
     again = batch_of(ledger, number)
@@ -90,7 +90,7 @@ def test_a_conf_reprocesses(ledger, dag_of):
 
 
 @pytest.mark.parametrize(
-    ("conf", "kept"),
+    ("conf", "guarantee"),
     [
         ({}, Guarantee.EXACTLY_ONCE),
         ({"guarantee": None}, Guarantee.EXACTLY_ONCE),
@@ -98,12 +98,12 @@ def test_a_conf_reprocesses(ledger, dag_of):
     ],
     ids=str,
 )
-def test_a_conf_names_the_guarantee(ledger, dag_of, conf, kept):
+def test_a_conf_names_the_guarantee(ledger, dag_of, conf, guarantee):
     """The guarantee in a run's conf is that of its batch, and none of its parameters; without
     one it is the pipeline's.
     """
     batch = batch_of(ledger, open_by(dag_of(pipeline()), "run", **DAYS[0], **conf, region="x"))
-    assert batch.guarantee is kept
+    assert batch.guarantee is guarantee
     assert batch.params == {"region": "x"}
 
 
@@ -112,9 +112,9 @@ def test_the_runs_that_are_recommended_can_be_triggered(ledger, dag_of, max_repl
     """What a run says to trigger in Airflow names a DAG that is there and a conf that its form
     takes; the pipeline's own DAG opens the replay that is meant.
     """
-    made = pipeline(max_replays=max_replays)
-    dags = {"dag": dag_of(made), "ledger_accept": accept_dag()}
-    batch, _ = ledger.whole_batch(made, 10, lose_sink=[1, 2], lose_middle=[3])
+    flow = pipeline(max_replays=max_replays)
+    dags = {"dag": dag_of(flow), "ledger_accept": accept_dag()}
+    batch, _ = ledger.whole_batch(flow, 10, lose_sink=[1, 2], lose_middle=[3])
     ledger.settle(batch.batch_id)
     ledger.deliver()
     summary = ledger.summary(batch.batch_id)

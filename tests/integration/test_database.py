@@ -32,9 +32,9 @@ from tests.support.schema import TABLES, schema
 def scratch(server_home):
     """An empty database in the server of the tests."""
     postgres = embedded.ensure_database(embedded.start(server_home), "postgres")
-    made = Database(embedded.ensure_database(postgres, "scratch"))
-    yield made
-    made.dispose()
+    database = Database(embedded.ensure_database(postgres, "scratch"))
+    yield database
+    database.dispose()
     admin = Database(postgres)
     with admin.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("DROP DATABASE scratch WITH (FORCE)")
@@ -77,10 +77,10 @@ def test_the_owner_owns_the_schema(ledger):
 
 def test_a_replay_is_of_its_originals_family(ledger):
     """An original and its replays have one ``family_id``: the original's number."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
     ledger.settle(batch.batch_id)
-    ledger.replay(made, batch.batch_id)
+    ledger.replay(flow, batch.batch_id)
     families = ledger.rows("SELECT kind, family_id FROM batch ORDER BY batch_id")
     assert families == [("original", batch.batch_id), ("replay", batch.batch_id)]
 
@@ -98,8 +98,8 @@ def test_each_statement_sees_what_was_committed_before_it(scratch):
     scratch.dispose()
     for name in ENGINES:
         with getattr(scratch, name).begin() as connection:
-            found = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
-            assert (name, found) == (name, "read committed")
+            isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+            assert (name, isolation) == (name, "read committed")
 
 
 def test_a_settlement_gives_the_servers_plans_back(scratch):
@@ -128,9 +128,9 @@ def test_a_batch_keeps_its_steps(ledger):
         (number, each["name"], each["kind"], "unit" in each)
         for number, each in enumerate(declared, 1)
     ]
-    found = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
-    assert found == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
-    assert {"after", "stateful"} <= set().union(*found)
+    flags = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
+    assert flags == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
+    assert {"after", "stateful"} <= set().union(*flags)
 
 
 def test_enums_are_those_of_the_code(ledger):
@@ -141,8 +141,8 @@ def test_enums_are_those_of_the_code(ledger):
         "run_state": states.RunState,
     }
     for name, members in expected.items():
-        found = ledger.row(f"SELECT enum_range(NULL::{name})::text[] AS members").members
-        assert found == [member.value for member in members]
+        labels = ledger.row(f"SELECT enum_range(NULL::{name})::text[] AS members").members
+        assert labels == [member.value for member in members]
 
 
 def test_everything_is_commented(ledger):
@@ -246,8 +246,8 @@ def test_a_lost_host_is_noticed(database):
         asked = connection.connection.dbapi_connection.info.dsn_parameters
     assert (asked["keepalives"], asked["keepalives_idle"]) == ("1", "10")
     assert "-c tcp_keepalives_idle=30" in asked["options"]
-    given = database.url.update_query_dict({"keepalives_idle": "77"})
-    own = Database(given.render_as_string(hide_password=False))
+    url = database.url.update_query_dict({"keepalives_idle": "77"})
+    own = Database(url.render_as_string(hide_password=False))
     with own.writer.connect() as connection:
         asked = connection.connection.dbapi_connection.info.dsn_parameters
     assert asked["keepalives_idle"] == "77"

@@ -20,23 +20,23 @@ def cli(monkeypatch):
     monkeypatch.setattr(out, "width", 1_000)
 
     def run(*arguments, code=0):
-        done = CliRunner().invoke(app, [str(one) for one in arguments])
+        done = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert done.exit_code == code, (done.output, done.exception)
         return done.output if code != 1 else str(done.exception)
 
     return run
 
 
-def settled(ledger, made, count=5, lose=(0, 1)):
+def settled(ledger, flow, count=5, lose=(0, 1)):
     """A settled batch whose sink lost some records, and its roots."""
-    batch, roots = ledger.whole_batch(made, count, lose_sink=lose)
+    batch, roots = ledger.whole_batch(flow, count, lose_sink=lose)
     ledger.settle(batch.batch_id)
     return batch, roots
 
 
-def failed_again(ledger, made, original, run_id, **selection):
+def failed_again(ledger, flow, original, run_id, **selection):
     """A replay that loses all of its records once more."""
-    batch = ledger.replay(made, original, run_id, **selection)
+    batch = ledger.replay(flow, original, run_id, **selection)
     roots = ledger.emit_replay(batch)
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots, lose=roots)
@@ -48,15 +48,15 @@ def test_each_batch_lists_what_failed_in_it(ledger, cli):
     """Records that failed again, and again, are listed for each batch in which they failed, as
     ``status`` counts them; so are those that a replay has under way.
     """
-    made = pipeline(max_replays=1)
-    batch, roots = settled(ledger, made)
-    failed_again(ledger, made, batch.batch_id, "first")
-    failed_again(ledger, made, batch.batch_id, "second", quarantined=True)
+    flow = pipeline(max_replays=1)
+    batch, roots = settled(ledger, flow)
+    failed_again(ledger, flow, batch.batch_id, "first")
+    failed_again(ledger, flow, batch.batch_id, "second", quarantined=True)
     for number in (2, 3):
         shown = cli("status", "--batch", number)
         assert "2 quarantined" in shown
         assert f" {roots[0]} " in shown
-    ledger.replay(made, batch.batch_id, "third", quarantined=True)
+    ledger.replay(flow, batch.batch_id, "third", quarantined=True)
     for number in range(1, 5):
         assert f" {roots[0]} " in cli("failed", "--batch", number)
         assert json.loads(cli("failed", "--records", "--batch", number, "--json"))["total"] == 2
@@ -66,9 +66,9 @@ def test_an_empty_filter_is_not_an_empty_ledger(ledger, cli, tmp_path):
     """Where nothing matches, ``failed`` says what was asked for, and which command lists the
     records that there are; an unknown name is an error, also where a file is asked for.
     """
-    made = pipeline(max_replays=1)
-    batch, _ = settled(ledger, made)
-    settled_again, _ = ledger.whole_batch(made, 2, run_id="next", day=1)
+    flow = pipeline(max_replays=1)
+    batch, _ = settled(ledger, flow)
+    settled_again, _ = ledger.whole_batch(flow, 2, run_id="next", day=1)
     ledger.settle(settled_again.batch_id)
     at_middle = "no record is failed or quarantined at middle; see 'ackledger failed'\n"
     assert cli("failed", "--step", "middle") == at_middle
@@ -86,8 +86,8 @@ def test_an_empty_filter_is_not_an_empty_ledger(ledger, cli, tmp_path):
 
 def test_an_empty_ledger_recommends_nothing(ledger, cli):
     """Where no record is failed at all, no command is named that would list none."""
-    made = pipeline()
-    batch, _ = settled(ledger, made, lose=())
+    flow = pipeline()
+    batch, _ = settled(ledger, flow, lose=())
     assert cli("failed") == "no record is failed or quarantined\n"
     shown = cli("failed", "--batch", batch.batch_id)
     assert shown == f"no record of batch {batch.batch_id} is failed or quarantined\n"
@@ -173,23 +173,23 @@ def test_a_replay_of_one_record_says_what_it_is(ledger, cli, replay):
     """Of a record that it does not take, a replay says what it is by now, and which option takes
     it.
     """
-    made = pipeline("flights", max_replays=1)
-    batch, roots = settled(ledger, made, lose=(0, 1, 2))
+    flow = pipeline("flights", max_replays=1)
+    batch, roots = settled(ledger, flow, lose=(0, 1, 2))
     number = batch.batch_id
 
     def state(root, *options):
-        said = replay("--batch", number, "--record", root, *options)
-        assert said.startswith(f"nothing to replay: record {root} is ")
-        return said.split(" is ", 1)[1]
+        output = replay("--batch", number, "--record", root, *options)
+        assert output.startswith(f"nothing to replay: record {root} is ")
+        return output.split(" is ", 1)[1]
 
     assert state(roots[4]) == "acked, and has not failed: a replay takes failed records"
     assert state(roots[0], "--step", "middle") == "failed, which other options leave out"
     cli("quarantine", roots[0], "--reason", "a test order")
     given_up = f"accepted by {user()}, which --accepted takes"
     assert [state(roots[0]), state(roots[0], "--quarantined")] == [given_up] * 2
-    failed_again(ledger, made, number, "first", record=roots[1])
+    failed_again(ledger, flow, number, "first", record=roots[1])
     assert state(roots[1]) == "quarantined, which --quarantined takes"
-    again = ledger.replay(made, number, "second", record=roots[2])
+    again = ledger.replay(flow, number, "second", record=roots[2])
     assert state(roots[2]) == f"being replayed by batch {again.batch_id}"
     emitted = ledger.emit_replay(again)
     ledger.run_middle(again, emitted)
@@ -218,6 +218,6 @@ def test_a_reason_is_more_than_dots(ledger, cli, reason):
     """A command that is pasted as it is printed is refused: nobody would know why."""
     batch, roots = settled(ledger, pipeline(max_replays=1))
     for command in (("quarantine", roots[0]), ("accept", batch.batch_id)):
-        said = cli(*command, "--reason", reason, code=1)
-        assert said.startswith(f"the reason is {reason!r}: say why these records may stay out")
+        output = cli(*command, "--reason", reason, code=1)
+        assert output.startswith(f"the reason is {reason!r}: say why these records may stay out")
     assert json.loads(cli("failed", "--json"))[0]["records"] == 2

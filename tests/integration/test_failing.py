@@ -42,9 +42,9 @@ def test_the_batch_of_a_run_that_lives_is_left_to_it(ledger):
     """
     batch = ledger.open(pipeline())
     ledger.start(batch.batch_id, "source")
-    told = str(fails(ledger, batch, InputError("no such module")))
+    error = str(fails(ledger, batch, InputError("no such module")))
     assert (
-        told == f"batch 1 (run id run) failed at step 'source': no such module. To go on: {AGAIN}"
+        error == f"batch 1 (run id run) failed at step 'source': no such module. To go on: {AGAIN}"
     )
     assert status_of(ledger, batch) is BatchStatus.OPEN
     ledger.age(batch.batch_id, 3600)
@@ -62,17 +62,17 @@ def test_a_database_that_goes_away_hides_no_error(ledger, monkeypatch):
         raise UnavailableError("the database did not answer")
 
     monkeypatch.setattr(failing, "abandon", gone)
-    told = fails(ledger, batch, InputError("a file is cut off"))
-    assert isinstance(told, InputError)
-    assert str(told).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
+    error = fails(ledger, batch, InputError("a file is cut off"))
+    assert isinstance(error, InputError)
+    assert str(error).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
 
 
 def test_an_interrupted_run_says_how_to_go_on(ledger):
     """Ctrl-C ends with batch, run id, step and command, also once something is committed."""
     batch = ledger.open(pipeline())
     ledger.emit(batch, 2)
-    told = str(fails(ledger, batch, KeyboardInterrupt()))
-    assert told == f"batch 1 (run id run) was interrupted at step 'source'. To go on: {AGAIN}"
+    error = str(fails(ledger, batch, KeyboardInterrupt()))
+    assert error == f"batch 1 (run id run) was interrupted at step 'source'. To go on: {AGAIN}"
     assert status_of(ledger, batch) is BatchStatus.OPEN
 
 
@@ -89,11 +89,11 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
         raise InputError("no cluster")
 
     monkeypatch.setattr(running, "spark_session", refuse)
-    made = pipeline()
-    batch = open_batch(database, settings, made, RunKey("", "run-1f"), Interval(START, END))
+    flow = pipeline()
+    batch = open_batch(database, settings, flow, RunKey("", "run-1f"), Interval(START, END))
     with pytest.raises(InputError) as raised:
         running._run_batch(
-            running.CommandTarget("jobs.x:p", made, settings, database, master), batch
+            running.CommandTarget("jobs.x:p", flow, settings, database, master), batch
         )
     assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
     assert str(raised.value).endswith(
@@ -107,15 +107,15 @@ def test_the_log_of_a_driver_says_how_far_a_long_step_is(ledger, settings, monke
     """A line again and again, every minute unless a test hurries, until the step is done."""
     monkeypatch.setattr(steps, "watching", partial(watching, every=0.01))
     caplog.set_level(logging.INFO, steps.__name__)
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
-    told = f"source of batch {batch.batch_id}: 0 s"
-    with steps.living(Job(None, ledger.database, settings, made), run, lambda: None):
+    message = f"source of batch {batch.batch_id}: 0 s"
+    with steps.living(Job(None, ledger.database, settings, flow), run, lambda: None):
         until = time.monotonic() + 10
-        while told not in caplog.messages and time.monotonic() < until:
+        while message not in caplog.messages and time.monotonic() < until:
             time.sleep(0.01)
-    assert told in caplog.messages
-    said = len(caplog.messages)
+    assert message in caplog.messages
+    length = len(caplog.messages)
     time.sleep(0.05)
-    assert len(caplog.messages) <= said + 1
+    assert len(caplog.messages) <= length + 1

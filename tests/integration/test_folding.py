@@ -23,11 +23,11 @@ EXECUTORS = {"few_rows": -1, "driver_bytes": -1}
 
 def chain(stage, *, acks="on_emit", **options):
     """source -> stage -> sink."""
-    made = Pipeline("chain", **options)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.stage(reads="numbers", acks=acks)(stage)
-    made.sink("out", ParquetSink("out"), reads=stage.__name__)
-    return made
+    pipeline = Pipeline("chain", **options)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.stage(reads="numbers", acks=acks)(stage)
+    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    return pipeline
 
 
 def thrice(frame):
@@ -63,9 +63,9 @@ def ways(caplog):
     caplog.set_level(logging.INFO, "ledger.spark.folding.fold")
 
     def of(step):
-        lines = [one for one in caplog.records if hasattr(one, "fold_way")]
-        assert all(one.fold_seconds > 0 and one.fold_rows > 0 for one in lines)
-        return [one.fold_way for one in lines if f" of {step}:" in one.getMessage()]
+        lines = [record for record in caplog.records if hasattr(record, "fold_way")]
+        assert all(line.fold_seconds > 0 and line.fold_rows > 0 for line in lines)
+        return [line.fold_way for line in lines if f" of {step}:" in line.getMessage()]
 
     return of
 
@@ -116,17 +116,17 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     """The input's files, in the driver and in the executors, and, where these prove nothing, the
     rows once more as the sink reads them come to the same deltas.
     """
-    made = Pipeline("chain")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("chain")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
     stage = whole if is_whole else scattered
-    made.stage(reads="numbers", whole=is_whole)(stage)
-    made.sink("out", ParquetSink("out"), reads=stage.__name__)
-    run = runner(made, **DRIVER)
+    pipeline.stage(reads="numbers", whole=is_whole)(stage)
+    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    run = runner(pipeline, **DRIVER)
     batch = run.open()
     run.steps(batch)
     from_files = acked_by(run, batch, "out")
     assert len(from_files) == COUNT
-    elsewhere = runner(made, **EXECUTORS)
+    elsewhere = runner(pipeline, **EXECUTORS)
     elsewhere.step(batch, "out")
     assert from_files == acked_by(run, batch, "out")
     monkeypatch.setattr(AcksRows, "tally", lambda self, dropped: Tally())
@@ -192,10 +192,10 @@ def test_a_sink_whose_writer_alone_got_other_rows_fails(runner, sink_rows, chang
 
 def test_a_sink_whose_writer_alone_lost_an_untracked_row_fails(runner):
     """Such a row has no edge: it is missed among the rows."""
-    made = Pipeline("chain")
-    made.source("numbers", FileSource("in.csv", schema="n INT"), track="n <> 3")
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    run = runner(made, on_write=hurt("out", lambda frame: frame.where("n <> 3")))
+    pipeline = Pipeline("chain")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"), track="n <> 3")
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(pipeline, on_write=hurt("out", lambda frame: frame.where("n <> 3")))
     batch = run.open()
     run.step(batch, "numbers")
     with pytest.raises(IntegrityError, match=r"rows read by out in run 2: wrote 19 .19 tracked"):
@@ -209,11 +209,11 @@ def test_rows_of_other_batches_are_not_counted_as_edges(runner, ways, spark, ans
     def with_another(frame):
         return frame.unionByName(frame.select("pair").limit(1), allowMissingColumns=True)
 
-    made = Pipeline("chain")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.stage(reads="numbers", whole=True)(whole)
-    made.sink("out", ParquetSink("out"), reads="whole")
-    run = runner(made, **DRIVER, on_write=hurt("out", with_another))
+    pipeline = Pipeline("chain")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.stage(reads="numbers", whole=True)(whole)
+    pipeline.sink("out", ParquetSink("out"), reads="whole")
+    run = runner(pipeline, **DRIVER, on_write=hurt("out", with_another))
     with session_conf(spark, {"spark.sql.ansi.enabled": ansi}):
         assert run.settled(run.open()).failed == 0
     assert [way.endswith("in the driver") for way in ways("out")] == [True]
@@ -222,8 +222,8 @@ def test_rows_of_other_batches_are_not_counted_as_edges(runner, ways, spark, ans
 @pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
 def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     """A row that is gone from the files of its input, unnoticed by their sizes, fails the stage."""
-    made = chain(odd, acks="on_read")
-    run = runner(made, **fields)
+    pipeline = chain(odd, acks="on_read")
+    run = runner(pipeline, **fields)
     batch = run.open()
     run.step(batch, "numbers")
     file = run.ledger.row("SELECT path, step_run_id FROM step_run_file")
@@ -236,8 +236,8 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
         connection.exec_driver_sql(f"UPDATE step_run_file SET bytes = {size}")
     with pytest.raises(IntegrityError, match=f"rows read by odd in run 2: wrote {COUNT}, found 19"):
         run.step(batch, "odd")
-    found = run.ledger.rows("SELECT state FROM step_run WHERE step = 'odd'")
-    assert [row.state for row in found] == ["failed"]
+    rows = run.ledger.rows("SELECT state FROM step_run WHERE step = 'odd'")
+    assert [row.state for row in rows] == ["failed"]
 
 
 @pytest.mark.parametrize("fields", [{}, DRIVER], ids=["commit", "threads"])
@@ -273,8 +273,8 @@ def test_one_bucket_that_is_not_posted_fails_the_run(runner, monkeypatch):
     monkeypatch.undo()
     assert len(posted) == 2
     assert min(posted) > 0
-    found = run.ledger.row("SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
-    assert found[0] == sum(posted)
+    row = run.ledger.row("SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
+    assert row[0] == sum(posted)
     run.step(batch, "scattered")
     run.step(batch, "out")
     settlement = run.ledger.settle(batch.batch_id)

@@ -35,12 +35,12 @@ def test_what_is_pending_is_noticed(ledger, monkeypatch):
     assert ledger.sweep(now=now).overdue == ()
     later = now + timedelta(hours=1)
     assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, "dag"),)
-    found = ledger.summary(batch.batch_id)
-    assert (found.pending, found.outcome) == ((pending,), Outcome.INCOMPLETE)
-    advice = advise(found, "m:p")
+    summary = ledger.summary(batch.batch_id)
+    assert (summary.pending, summary.outcome) == ((pending,), Outcome.INCOMPLETE)
+    advice = advise(summary, "m:p")
     assert advice.because == f"batch {batch.batch_id}: an audit is yet to be made"
     assert f"Publish it: ackledger publish m:p --batch {batch.batch_id}" in advice.lines
     pending = replace(pending, incomplete=False)
-    found = ledger.summary(batch.batch_id)
-    assert (found.waits, found.outcome) == (pending.sentences, Outcome.COMPLETE)
-    assert report(found, [])[-1] == "an audit is yet to be made"
+    summary = ledger.summary(batch.batch_id)
+    assert (summary.waits, summary.outcome) == (pending.sentences, Outcome.COMPLETE)
+    assert report(summary, [])[-1] == "an audit is yet to be made"

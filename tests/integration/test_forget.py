@@ -16,16 +16,16 @@ def test_a_forgotten_record_leaves_no_content(archive, forgettable):
     batch, roots = forgettable
     before = archive.rows("SELECT * FROM batch_status")
     assert "a@b.org" in archive.text()
-    found = matching(archive.database, "chain", conditions.parse("email = 'a@b.org'"))
-    assert [one.record for one in found] == [roots[0]]
-    forgotten = forget(archive.database, found)
+    records = matching(archive.database, "chain", conditions.parse("email = 'a@b.org'"))
+    assert [record.record for record in records] == [roots[0]]
+    forgotten = forget(archive.database, records)
     assert "a@b.org" not in archive.text()
     assert archive.rows("SELECT * FROM batch_status") == before
     reason = archive.row("SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0]).reason
     assert reason == "***"
     other = archive.row("SELECT content FROM failed_payload WHERE message_id = :r", r=roots[1])
     assert other.content == OTHER
-    assert [one.batch_id for one in forgotten.holding] == [batch.batch_id]
+    assert [batch.batch_id for batch in forgotten.holding] == [batch.batch_id]
 
 
 def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
@@ -36,15 +36,15 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
         expiring(max_replays=0), batch.batch_id, quarantined=True, accepted=True
     )
     archive.abandon(replay.batch_id, "a test")
-    told = "of a@b.org, "
+    message = "of a@b.org, "
     for table, column, row in (
         ("step_run", "failure", "step_run_id = 3"),
         ("batch", "held_reason", "batch_id = 1"),
         ("failed_root", "shared = true, detail = NULL, reason", f"root_id = {roots[1]}"),
     ):
-        archive.change(f"UPDATE {table} SET {column} = :t WHERE {row}", t=told + table)
-    chosen = '{"quarantined": true, "reason": "%a@b.org"}'
-    archive.change("UPDATE batch SET selection = :s WHERE batch_id = 2", s=chosen)
+        archive.change(f"UPDATE {table} SET {column} = :t WHERE {row}", t=message + table)
+    choice = '{"quarantined": true, "reason": "%a@b.org"}'
+    archive.change("UPDATE batch SET selection = :s WHERE batch_id = 2", s=choice)
     for statement in (
         "INSERT INTO step_run_drop VALUES (2, :t || 'dropped', 5)",
         "INSERT INTO step_run_drop VALUES (2, '***', 7)",
@@ -52,7 +52,7 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
         "INSERT INTO acceptance (batch_id, accepted_by, reason) VALUES (1, 'me', :t || 'accepted')",
         "INSERT INTO manual_quarantine VALUES (:r, :t || 'quarantined', 'me')",
     ):
-        archive.change(statement, t=told, r=roots[0])
+        archive.change(statement, t=message, r=roots[0])
     counted = (
         "SELECT to_jsonb(s) - 'failure' FROM step_progress s",
         "SELECT to_jsonb(b) - 'held_reason' FROM batch_status b",
@@ -81,9 +81,9 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
 def test_what_each_attempt_was_told_is_gone(archive):
     """A record that was corrected and read again is quoted by the reasons of both attempts: none of
     them is left, whether or not the storage that has its values can be reached."""
-    made = expiring(max_replays=1, key=("n",))
-    batch, roots = archive.settled(made, lose_sink=[0])
-    again = archive.replay(made, batch.batch_id, from_source=True)
+    pipeline = expiring(max_replays=1, key=("n",))
+    batch, roots = archive.settled(pipeline, lose_sink=[0])
+    again = archive.replay(pipeline, batch.batch_id, from_source=True)
     (second,) = archive.emit_replay(again)
     archive.run_middle(again, [second], fail={second: "no such customer: Second@b.org"})
     archive.run_sink(again, [])
@@ -137,9 +137,9 @@ def test_no_copy_brings_forgotten_content_back(archive, forgettable):
 def test_a_forgotten_record_is_not_replayed(archive, forgettable):
     """Nothing takes it up again from the files that still hold it; the others are."""
     batch, roots = forgettable
-    made = expiring(max_replays=0)
+    pipeline = expiring(max_replays=0)
     archive.forget(roots[0])
-    again = archive.replay(made, batch.batch_id, quarantined=True, accepted=True)
+    again = archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True)
     taken = archive.claimed_messages(again.batch_id)
     assert taken == [roots[1]]
 
@@ -159,8 +159,8 @@ def test_a_forgotten_record_that_fails_again_is_not_quoted(archive):
         (failed, "no such customer: e@f.org", None),
         (along, "***", None),
     ]
-    found = archive.row("SELECT * FROM failed_message WHERE message_id = :m", m=forgotten)
-    assert (found.status, found.root_id, found.attempts) == ("failed", along, 2)
+    row = archive.row("SELECT * FROM failed_message WHERE message_id = :m", m=forgotten)
+    assert (row.status, row.root_id, row.attempts) == ("failed", along, 2)
     assert archive.row("SELECT failed_roots FROM batch WHERE batch_id = 3").failed_roots == 2
     assert archive.text().count("a@b.org") == 1  # what the other contains
 
@@ -203,11 +203,11 @@ def test_a_record_that_never_failed_is_not_in_the_ledger(archive):
 def test_the_files_of_forgotten_records_go_at_once_if_they_may(archive, forgettable):
     """Asked for, they go as soon as a day has passed, whatever keep says; what is needed stays."""
     batch, roots = forgettable
-    chosen = named(archive.database, roots[0])
-    left = forget(archive.database, chosen, files=True, now=archive.later()).collected
-    assert [one.need for one in left.needed] == [Need.RECORDS_QUARANTINED]  # of the other one
+    records = named(archive.database, roots[0])
+    left = forget(archive.database, records, files=True, now=archive.later()).collected
+    assert [family.need for family in left.needed] == [Need.RECORDS_QUARANTINED]  # of the other one
     archive.accept(batch.batch_id)
-    done = forget(archive.database, chosen, files=True, now=archive.later())
+    done = forget(archive.database, records, files=True, now=archive.later())
     assert done.collected.expired == (batch.batch_id,)
     assert archive.runs() == set()
-    assert not [one for one in holding(archive.database, [roots[0]]) if one.files]
+    assert not [root for root in holding(archive.database, [roots[0]]) if root.files]

@@ -25,19 +25,19 @@ def test_the_command_forgets(archive, forgettable):
     unasked = command("forget", *where)
     assert "add --yes" in str(unasked.exception)
     assert "a@b.org" in archive.text()
-    said = command("forget", *where, "--yes")
-    assert said.exit_code == 0, said.output
-    assert "1 record forgotten: the ledger has no content of it" in said.stdout
-    assert "batch 1 of chain may hold them:" in said.stdout
-    assert "rows in its sinks, which are yours to delete" in said.stdout
+    result = command("forget", *where, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "1 record forgotten: the ledger has no content of it" in result.stdout
+    assert "batch 1 of chain may hold them:" in result.stdout
+    assert "rows in its sinks, which are yours to delete" in result.stdout
     assert "(forgotten)" in command("failed", "--records").stdout
     explained = command("explain", str(roots[0])).stdout
     assert "its content was removed on request, and it is never replayed" in explained
     assert "no record that failed matches" in command("forget", *where).stdout
     assert command("forget").exit_code == 1
     misspelt = command("forget", "--where", "emial = 'a@b.org'")
-    told = "--where names 'emial', a field of no failed record: source has email"
-    assert told in str(misspelt.exception)
+    message = "--where names 'emial', a field of no failed record: source has email"
+    assert message in str(misspelt.exception)
 
 
 @pytest.mark.usefixtures("environment")
@@ -56,7 +56,7 @@ def test_forget_lists_every_file_that_has_the_values(archive):
     data = json.loads(command("forget", *where, "--json").stdout)
     searched = [str(path) for path in everywhere if "EVE" in str(pq.read_table(path).to_pylist())]
     assert len(searched) == 3
-    assert sorted(one["path"] for one in data["files"]) == sorted(searched)
+    assert sorted(file["path"] for file in data["files"]) == sorted(searched)
     shown = command("forget", *where).stdout.replace("\n", "")
     assert all(path in shown for path in searched)
     assert "files that have n = 'eve@strasse.org', in any column: 3" in shown

@@ -30,7 +30,7 @@ TEXTS = st.one_of(st.text(st.characters(codec=None)), st.sampled_from(NASTY))
 FEW = settings(
     max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
-CHOSEN = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+SELECTION = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 # What no text on a terminal may hold: escapes, other controls, marks of direction.
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -55,20 +55,20 @@ def whole(text):
 def test_a_name_is_plain_or_refused(name):
     """A pipeline, source, sink or column to redact of any name: a plain identifier is taken, what
     is not is refused in one printable line that quotes it."""
-    made = Pipeline("names")
+    pipeline = Pipeline("names")
     source = FileSource("in.csv", schema="n INT")
     for declare in (
         lambda: Pipeline(name),
-        lambda: made.source(name, source),
-        lambda: made.reference(f"r{name}", source),
-        lambda: made.sink(name, ParquetSink("out"), reads="source"),
+        lambda: pipeline.source(name, source),
+        lambda: pipeline.reference(f"r{name}", source),
+        lambda: pipeline.sink(name, ParquetSink("out"), reads="source"),
     ):
-        told = _refused(declare)
-        if told is None:
+        reason = _refused(declare)
+        if reason is None:
             assert _NAME.fullmatch(name) or _NAME.fullmatch(f"r{name}")
         else:
-            assert printable(told) == told
-            assert "\n" not in told
+            assert printable(reason) == reason
+            assert "\n" not in reason
 
 
 def _refused(declare):
@@ -110,34 +110,34 @@ def test_a_reason_is_kept_as_it_can_be(migrated, reasons):
     ledger.run_middle(batch, roots, fail=dict(zip(roots, reasons, strict=True)))
     ledger.run_sink(batch, [])
     ledger.settle(batch.batch_id)
-    kept = ledger.rows("SELECT reason FROM failed_root_detail ORDER BY root_id")
-    assert [row.reason for row in kept] == [_kept(reason) for reason in reasons]
-    found = ledger.transact(reports.failures, CHOSEN)
-    shown = [on_terminal(tables.failures([asdict(row) for row in found]))]
+    rows = ledger.rows("SELECT reason FROM failed_root_detail ORDER BY root_id")
+    assert [row.reason for row in rows] == [_stored(reason) for reason in reasons]
+    failures = ledger.transact(reports.failures, SELECTION)
+    shown = [on_terminal(tables.failures([asdict(row) for row in failures]))]
     for root, reason in zip(roots, reasons, strict=True):
-        told = vars(ledger.explain(root))
-        shown.append(on_terminal(records._explained(told)))
-        as_json = json.loads(json.dumps(told, default=str))
-        assert as_json["attempts"][0]["reason"] == _kept(reason)
+        explanation = vars(ledger.explain(root))
+        shown.append(on_terminal(records._explained(explanation)))
+        as_json = json.loads(json.dumps(explanation, default=str))
+        assert as_json["attempts"][0]["reason"] == _stored(reason)
     assert not COMMANDS.search("".join(shown).replace("\t", ""))
 
 
-def _kept(reason):
+def _stored(reason):
     """A reason as the ledger has it."""
     text = whole(reason).replace("\0", "\ufffd") or NO_REASON
     return text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]}... (cut)"
 
 
 def chain(key=("n",)):
-    made = Pipeline("chain")
-    made.source("source", FileSource("in.csv", schema="n INT"), key=key)
+    pipeline = Pipeline("chain")
+    pipeline.source("source", FileSource("in.csv", schema="n INT"), key=key)
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
-    return made
+    pipeline.sink("sink", ParquetSink("out"), reads="middle")
+    return pipeline
 
 
 # Names of columns that a frame can have; what Spark confuses or the ledger needs is refused.
@@ -162,16 +162,16 @@ def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
     row = {**fields, "_ackledger_raw": None, "_ackledger_error": None, "_ackledger_file": None}
     ledger.write_snapshot(batch, tmp_path_factory.mktemp("snapshot"), [row, row])
     assert ledger.keep_payloads(batch.batch_id) == 1
-    (kept,) = ledger.rows("SELECT key, content, parsed FROM failed_payload")
+    (payload,) = ledger.rows("SELECT key, content, parsed FROM failed_payload")
     replaced = {column: value.replace("\0", "\ufffd") for column, value in fields.items()}
-    assert kept.key == {name: replaced[name]}
-    if kept.parsed:
-        assert json.loads(kept.content) == fields
+    assert payload.key == {name: replaced[name]}
+    if payload.parsed:
+        assert json.loads(payload.content) == fields
     else:
-        assert "\0" in "".join(fields.values()) or len(kept.content) > MOST_CHARACTERS
-    found = ledger.database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
+        assert "\0" in "".join(fields.values()) or len(payload.content) > MOST_CHARACTERS
+    messages = ledger.database.transact(lambda c: list(payloads.records(c, SELECTION, (), 5)))
     shown = [
-        on_terminal(listing.listed({"records": [records._record(one) for one in found],
+        on_terminal(listing.listed({"records": [records._record(record) for record in messages],
                                      "total": 1})),
         on_terminal(records._explained(vars(ledger.explain(roots[0])))),
     ]  # fmt: skip
@@ -203,12 +203,12 @@ def test_a_record_of_a_megabyte(ledger, tmp_path):
     }
     ledger.write_snapshot(batch, tmp_path, [row, raw])
     assert ledger.keep_payloads(batch.batch_id) == 2
-    for kept in ledger.rows("SELECT content, parsed FROM failed_payload"):
-        assert kept.content.endswith("characters)")
-        assert len(kept.content) < MOST_CHARACTERS + 50
-        assert not kept.parsed
-    found = ledger.database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
-    listed = {"records": [records._record(one) for one in found], "total": 2}
+    for rows in ledger.rows("SELECT content, parsed FROM failed_payload"):
+        assert rows.content.endswith("characters)")
+        assert len(rows.content) < MOST_CHARACTERS + 50
+        assert not rows.parsed
+    messages = ledger.database.transact(lambda c: list(payloads.records(c, SELECTION, (), 5)))
+    listed = {"records": [records._record(record) for record in messages], "total": 2}
     assert max(map(len, on_terminal(listing.listed(listed)).splitlines())) <= 100
 
 
@@ -227,11 +227,11 @@ def test_what_a_person_says_is_kept(ledger):
         ledger.quarantine(reason, "me", record=root)
         assert on_terminal(records._explained(vars(ledger.explain(root))))
         ledger.accept(batch.batch_id, by="me", reason=reason)
-    kept = [row.reason for row in ledger.rows("SELECT reason FROM manual_quarantine")]
-    assert len(kept) == len([one for one in NASTY if one.strip()])
-    assert "'; DROP TABLE batch; --" in kept
-    assert "a\ufffdb" in kept
-    assert "\\ud800" in kept
+    rows = [row.reason for row in ledger.rows("SELECT reason FROM manual_quarantine")]
+    assert len(rows) == len([text for text in NASTY if text.strip()])
+    assert "'; DROP TABLE batch; --" in rows
+    assert "a\ufffdb" in rows
+    assert "\\ud800" in rows
 
 
 def test_a_command_says_which_text_is_none(database):

@@ -29,8 +29,8 @@ def test_files_go_once_nothing_needs_them(archive):
         ("snapshots", "outputs", "staged"), (1, 10)
     )
     assert not list(archive.folder.glob("*/batch=*"))
-    found = archive.row("SELECT files_expired_at, files_removed_at FROM batch")
-    assert None not in found
+    row = archive.row("SELECT files_expired_at, files_removed_at FROM batch")
+    assert None not in row
     assert archive.row("SELECT files_expired_at FROM batch_status").files_expired_at is not None
 
 
@@ -89,12 +89,12 @@ def test_what_was_staged_beside_goes_too(archive):
     """
     archive.settled(expiring())
     (staged,) = archive.folder.glob("sink/batch=*")
-    (run,) = (int(one.name.removeprefix("run=")) for one in staged.iterdir())
+    (run,) = (int(path.name.removeprefix("run=")) for path in staged.iterdir())
     for name in (f"kept-{run}-0a", f"kept-{run}0-0a", "kept-reports"):
         (staged / name).mkdir()
         (staged / name / "part.parquet").write_text("12345")
     assert archive.collect().removed["staged"].bytes == 15
-    assert {one.name for one in staged.iterdir()} == {f"kept-{run}0-0a", "kept-reports"}
+    assert {path.name for path in staged.iterdir()} == {f"kept-{run}0-0a", "kept-reports"}
 
 
 def test_files_of_a_table_are_never_removed(archive):
@@ -126,15 +126,15 @@ def test_a_sink_whose_kind_changed_keeps_what_its_table_has(archive, settings, f
     run's, or is known to be a table's, and is there after gc; what was only staged may go."""
 
     def chain(kind):
-        made = Pipeline("chain", keep="1d")
-        made.source("source", FileSource("in.csv", schema="n INT"))
+        flow = Pipeline("chain", keep="1d")
+        flow.source("source", FileSource("in.csv", schema="n INT"))
 
-        @made.stage(reads="source")
+        @flow.stage(reads="source")
         def middle(rows):
             return rows
 
-        made.sink("sink", kind("out"), reads="middle")
-        return made
+        flow.sink("sink", kind("out"), reads="middle")
+        return flow
 
     then = DeltaSink if first is ParquetSink else ParquetSink
     batch = archive.open(chain(first))
@@ -172,20 +172,20 @@ def test_filters_go_with_their_batch(archive):
 
 def test_an_undecided_family_keeps_its_files(archive):
     """While a replay is open the files of its original stay."""
-    made = expiring()
-    batch, _ = archive.settled(made, lose_sink=[0])
+    flow = expiring()
+    batch, _ = archive.settled(flow, lose_sink=[0])
     before = archive.runs()
-    archive.replay(made, batch.batch_id)
+    archive.replay(flow, batch.batch_id)
     assert archive.need() is Need.UNDECIDED
     assert archive.runs() == before
 
 
 def test_failed_records_keep_their_files_until_they_are_replayed(archive):
     """A failed record's batch keeps its files however old; once it is recovered they go."""
-    made = expiring()
-    batch, _ = archive.settled(made, lose_sink=[0])
+    flow = expiring()
+    batch, _ = archive.settled(flow, lose_sink=[0])
     assert archive.need() is Need.RECORDS_FAILED
-    replay = archive.replay(made, batch.batch_id)
+    replay = archive.replay(flow, batch.batch_id)
     roots = archive.emit_replay(replay)
     archive.run_middle(replay, roots)
     archive.run_sink(replay, roots)
@@ -214,15 +214,15 @@ def test_content_that_is_not_copied_keeps_the_files(archive):
 
 def test_a_source_that_was_not_told_keeps_the_files(archive):
     """on_ack and on_fail are handed the records, from the snapshot."""
-    made = Pipeline("chain", keep="1d")
-    made.source("source", FileSource("in.csv", schema="n INT"), on_ack=lambda number, rows: None)
+    flow = Pipeline("chain", keep="1d")
+    flow.source("source", FileSource("in.csv", schema="n INT"), on_ack=lambda number, rows: None)
 
-    @made.stage(reads="source")
+    @flow.stage(reads="source")
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
-    batch, _ = archive.settled(made)
+    flow.sink("sink", ParquetSink("out"), reads="middle")
+    batch, _ = archive.settled(flow)
     assert archive.need() is Need.SOURCE_UNTOLD
     archive.transact(batches.set_notified, batch.batch_id, "source")
     assert archive.collect().expired == (batch.batch_id,)
@@ -230,23 +230,23 @@ def test_a_source_that_was_not_told_keeps_the_files(archive):
 
 def test_the_current_state_is_never_removed(archive):
     """A state waits for each batch, the next starts from the newest, and older ones go."""
-    made = Pipeline("chain", keep="1d")
-    made.source("source", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("chain", keep="1d")
+    flow.source("source", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="source")
+    @flow.stage(reads="source")
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
+    flow.sink("sink", ParquetSink("out"), reads="middle")
 
-    @made.stateful_stage(reads="middle")
+    @flow.stateful_stage(reads="middle")
     def total(state, rows):
         return rows
 
-    made.sink("shown", ParquetSink("totals"), reads="total")
-    first, _ = archive.settled(made)
-    second, _ = archive.settled(made, run_id="second", day=1)
-    assert [one.need for one in archive.collect().needed] == [Need.STATE_DUE] * 2
+    flow.sink("shown", ParquetSink("totals"), reads="total")
+    first, _ = archive.settled(flow)
+    second, _ = archive.settled(flow, run_id="second", day=1)
+    assert [family.need for family in archive.collect().needed] == [Need.STATE_DUE] * 2
     for batch in (first, second):
         with archive.database.plain.begin() as connection:
             run = connection.execute(
@@ -263,19 +263,19 @@ def test_the_current_state_is_never_removed(archive):
     assert collected.expired == (first.batch_id,)
     assert collected.removed["states"] == Size(1, 10)
     assert run in archive.runs()
-    assert [(one.batch_id, one.need) for one in collected.needed] == [
+    assert [(row.batch_id, row.need) for row in collected.needed] == [
         (second.batch_id, Need.CURRENT_STATE)
     ]
 
 
 def test_a_combine_that_is_due_keeps_the_files(archive):
     """It reads all batches of a family, once nothing is failed."""
-    made = expiring()
+    flow = expiring()
 
-    @made.combine(reads="middle")
+    @flow.combine(reads="middle")
     def totals(rows):
         return rows
 
-    made.sink("shown", ParquetSink("totals"), reads="totals")
-    archive.settled(made)
+    flow.sink("shown", ParquetSink("totals"), reads="totals")
+    archive.settled(flow)
     assert archive.need() is Need.COMBINE_DUE

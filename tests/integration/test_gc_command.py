@@ -17,15 +17,15 @@ def test_the_command_says_what_goes_and_what_stays(archive):
     archive.settled(expiring())
     archive.settled(expiring(), run_id="second", day=1, lose_sink=[0])
     archive.age_all(3 * DAY)
-    said = command("gc", "--dry-run")
-    assert said.exit_code == 0
-    assert "3 files, 30 bytes, would be removed; batches that expired: 1" in said.stdout
+    result = command("gc", "--dry-run")
+    assert result.exit_code == 0
+    assert "3 files, 30 bytes, would be removed; batches that expired: 1" in result.stdout
     why = "chain: 1 batch kept, from batch 2 on: records are failed: replay or quarantine them"
-    assert why in said.stdout
+    assert why in result.stdout
     assert len(archive.runs()) == 6
     done = json.loads(command("gc", "--json").stdout)
     assert done["total"] == {"files": 3, "bytes": 30}
-    assert [one["need"] for one in done["needed"]] == ["records_failed"]
+    assert [need["need"] for need in done["needed"]] == ["records_failed"]
     assert len(archive.runs()) == 3
     assert "0 files, 0 bytes, removed; batches that expired: 0" in command("gc").stdout
 
@@ -48,9 +48,9 @@ def test_the_command_says_what_it_could_not_remove(archive, tmp_path):
         other = text("UPDATE step_run SET folder = :f WHERE step = 'sink'")
         connection.execute(other, {"f": str(tmp_path)})
     archive.age_all(3 * DAY)
-    said = command("gc")
-    assert said.exit_code == 1
-    assert f"{tmp_path}: expected a folder whose name ends in 3" in said.stdout
+    result = command("gc")
+    assert result.exit_code == 1
+    assert f"{tmp_path}: expected a folder whose name ends in 3" in result.stdout
 
 
 @pytest.mark.usefixtures("environment")
@@ -83,7 +83,7 @@ def test_a_sweep_looks_at_so_many_old_batches_at_most(archive):
         archive.settled(expiring(), run_id=f"day{day}", day=day, lose_sink=[0])
     seen = set()
     for _ in range(60):
-        (found,) = archive.collect(looks=1).needed
-        seen.add(found.batch_id)
+        (result,) = archive.collect(looks=1).needed
+        seen.add(result.batch_id)
     assert seen == {1, 2, 3}
     assert len(archive.collect(looks=3).needed) == 3

@@ -11,9 +11,9 @@ from ledger.store.queries import replays
 from tests.support.retention import expiring
 
 
-def expired(archive, made):
+def expired(archive, pipeline):
     """A batch whose only quarantined record is accepted, and whose files are gone."""
-    batch, roots = archive.settled(made, lose_sink=[0])
+    batch, roots = archive.settled(pipeline, lose_sink=[0])
     archive.accept(batch.batch_id)
     assert archive.collect().expired == (batch.batch_id,)
     return batch, roots
@@ -22,22 +22,26 @@ def expired(archive, made):
 def test_a_replay_of_what_is_gone_is_refused(archive):
     """It says since when, and both ways to process the records again; a selection of all leaves the
     batch out."""
-    made = expiring(max_replays=0, key=("n",))
-    batch, _ = expired(archive, made)
-    told = r"batch 1 .* removed by retention on \d{4}-.*--from-source.*--reprocess"
-    with pytest.raises(InputError, match=told):
-        archive.replay(made, batch.batch_id, quarantined=True, accepted=True)
+    pipeline = expiring(max_replays=0, key=("n",))
+    batch, _ = expired(archive, pipeline)
+    message = r"batch 1 .* removed by retention on \d{4}-.*--from-source.*--reprocess"
+    with pytest.raises(InputError, match=message):
+        archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True)
     everything = (None, None, {"quarantined": True}, archive.later())
     assert not archive.transact(replays.batches_to_replay, *everything)
-    again = archive.replay(made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
+    again = archive.replay(
+        pipeline, batch.batch_id, quarantined=True, accepted=True, from_source=True
+    )
     assert again.files_expired_at is None
 
 
 def test_a_replay_from_the_source_expires_by_itself(archive):
     """Its files are kept like any other's, and go when it is old."""
-    made = expiring(max_replays=0, key=("n",))
-    batch, _ = expired(archive, made)
-    again = archive.replay(made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
+    pipeline = expiring(max_replays=0, key=("n",))
+    batch, _ = expired(archive, pipeline)
+    again = archive.replay(
+        pipeline, batch.batch_id, quarantined=True, accepted=True, from_source=True
+    )
     roots = archive.emit_replay(again)
     archive.run_middle(again, roots)
     archive.run_sink(again, roots)
@@ -51,16 +55,16 @@ def test_a_replay_from_the_source_expires_by_itself(archive):
 
 def test_totals_need_the_whole_family(archive):
     """Where a combine reads all batches of a family, even a replay from the source is refused."""
-    made = expiring(max_replays=0, key=("n",))
-    batch, _ = expired(archive, made)
+    pipeline = expiring(max_replays=0, key=("n",))
+    batch, _ = expired(archive, pipeline)
 
-    @made.combine(reads="middle")
+    @pipeline.combine(reads="middle")
     def totals(rows):
         return rows
 
-    made.sink("shown", ParquetSink("totals"), reads="totals")
+    pipeline.sink("shown", ParquetSink("totals"), reads="totals")
     with pytest.raises(InputError, match=r"'totals' would read them.*--reprocess"):
-        archive.replay(made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
+        archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
 @pytest.mark.parametrize("now", ["n", ()])
@@ -85,47 +89,47 @@ def test_a_masked_key_finds_nothing_without_the_snapshot(archive, now):
 
 def test_a_sink_that_compares_with_its_family_needs_it(archive):
     """At least once, dedup reads what earlier batches of a family delivered: so is that."""
-    made = Pipeline("chain", keep="1d", guarantee="at_least_once", max_replays=0)
-    made.source("source", FileSource("in.csv", schema="n INT"), key="n")
+    pipeline = Pipeline("chain", keep="1d", guarantee="at_least_once", max_replays=0)
+    pipeline.source("source", FileSource("in.csv", schema="n INT"), key="n")
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out", dedup="exact"), reads="middle")
-    batch, _ = expired(archive, made)
+    pipeline.sink("sink", ParquetSink("out", dedup="exact"), reads="middle")
+    batch, _ = expired(archive, pipeline)
     with pytest.raises(InputError, match=r"'sink' would read them.*--reprocess"):
-        archive.replay(made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
+        archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
 def test_what_no_interval_brings_again_is_delivered_anew(archive):
     """Of an incremental source neither way out exists: the refusal names the third."""
-    made = Pipeline("chain", keep="1d", max_replays=0)
-    made.source("source", FileSource("in*.csv", schema="n INT", incremental=True))
+    pipeline = Pipeline("chain", keep="1d", max_replays=0)
+    pipeline.source("source", FileSource("in*.csv", schema="n INT", incremental=True))
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
-    batch, _ = expired(archive, made)
+    pipeline.sink("sink", ParquetSink("out"), reads="middle")
+    batch, _ = expired(archive, pipeline)
     with pytest.raises(InputError, match="deliver the records again, corrected"):
-        archive.replay(made, batch.batch_id, quarantined=True, accepted=True)
+        archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True)
 
 
 def test_an_abandoned_replay_is_not_opened_again(archive):
     """Its run would read what is gone, and its own files go with the family's."""
-    made = expiring(max_replays=0, key=("n",))
-    batch, _ = archive.settled(made, lose_sink=[0])
+    pipeline = expiring(max_replays=0, key=("n",))
+    batch, _ = archive.settled(pipeline, lose_sink=[0])
     replay = archive.replay(
-        made, batch.batch_id, "late", quarantined=True, accepted=True, from_source=True
+        pipeline, batch.batch_id, "late", quarantined=True, accepted=True, from_source=True
     )
     assert archive.abandon(replay.batch_id, "its source never came")
     archive.accept(batch.batch_id)
     assert archive.collect().expired == (batch.batch_id,)
     with pytest.raises(InputError, match="removed by retention"):
         archive.replay(
-            made,
+            pipeline,
             batch.batch_id,
             "late",
             quarantined=True,

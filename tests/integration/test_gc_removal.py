@@ -35,15 +35,15 @@ def test_the_next_gc_finishes_what_one_began(archive, place):
 def test_what_changes_after_the_look_is_looked_at_again(archive):
     """A replay that opens between the look and the mark keeps the files: both take the pipeline's
     lock, and the second look is under it."""
-    made = expiring(max_replays=0)
-    batch, _ = archive.settled(made, lose_sink=[0])
+    pipeline = expiring(max_replays=0)
+    batch, _ = archive.settled(pipeline, lose_sink=[0])
     archive.accept(batch.batch_id)
     replayed_by = []
 
     def between(what, done, of):
         if what == "expiring batches" and not replayed_by:
             replayed_by.append(
-                archive.replay(made, batch.batch_id, quarantined=True, accepted=True)
+                archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True)
             )
 
     collected = gc_once(archive.database, now=archive.later(), on_progress=between)
@@ -55,8 +55,8 @@ def test_what_changes_after_the_look_is_looked_at_again(archive):
 def test_gc_waits_for_a_replay_that_opens(archive):
     """A replay that is not committed is seen by nobody: the lock that both take makes gc wait for
     it, look again, and keep what it reads."""
-    made = expiring(max_replays=0)
-    batch, _ = archive.settled(made, lose_sink=[0])
+    pipeline = expiring(max_replays=0)
+    batch, _ = archive.settled(pipeline, lose_sink=[0])
     archive.accept(batch.batch_id)
     claimed, on = threading.Event(), threading.Event()
 
@@ -68,7 +68,7 @@ def test_gc_waits_for_a_replay_that_opens(archive):
     with listening(stand_still), ThreadPoolExecutor(2) as pool:
         try:
             again = pool.submit(
-                archive.replay, made, batch.batch_id, quarantined=True, accepted=True
+                archive.replay, pipeline, batch.batch_id, quarantined=True, accepted=True
             )
             assert claimed.wait(60)
             collected = pool.submit(archive.collect)

@@ -13,50 +13,54 @@ from tests.support.retention import DAY, expiring
 
 
 def deduplicating(window):
-    made = Pipeline("chain", keep="1d")
-    made.source("source", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("chain", keep="1d")
+    pipeline.source("source", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def middle(rows):
         return rows
 
     dedup = Bloom(capacity=100, key="n", window_batches=window)
-    made.sink("sink", ParquetSink("out", dedup=dedup), reads="middle")
-    return made
+    pipeline.sink("sink", ParquetSink("out", dedup=dedup), reads="middle")
+    return pipeline
 
 
 def test_a_dedup_window_keeps_its_batches_and_one_more(archive):
     """A batch that replaces the newest is compared with as many batches before that one."""
-    made = deduplicating(2)
-    numbers = [archive.settled(made, run_id=f"day{day}", day=day)[0].batch_id for day in range(5)]
+    pipeline = deduplicating(2)
+    numbers = [
+        archive.settled(pipeline, run_id=f"day{day}", day=day)[0].batch_id for day in range(5)
+    ]
     collected = archive.collect()
     assert collected.expired == tuple(numbers[:2])
-    assert {one.need for one in collected.needed} == {Need.DEDUP_WINDOW}
+    assert {family.need for family in collected.needed} == {Need.DEDUP_WINDOW}
 
 
 def test_a_reprocess_brings_no_expired_batch_into_the_window(archive):
     """Whatever is replaced, all that a sink compares with has its files."""
-    made = deduplicating(1)
+    pipeline = deduplicating(1)
     for day in range(4):
-        archive.settled(made, run_id=f"day{day}", day=day)
+        archive.settled(pipeline, run_id=f"day{day}", day=day)
     archive.collect()
-    again = archive.reprocess(made)  # of the first day, which has expired
+    again = archive.reprocess(pipeline)  # of the first day, which has expired
 
     def window(batch_id):
-        found = archive.transact(dedup.pipeline_deliveries, "sink", batch_id, again.pipeline_id, 1)
-        return [row.batch_id for row in found]
+        result = archive.transact(dedup.pipeline_deliveries, "sink", batch_id, again.pipeline_id, 1)
+        return [row.batch_id for row in result]
 
-    newest = reprocess_of(archive, made, day=3)
+    newest = reprocess_of(archive, pipeline, day=3)
     assert window(newest.batch_id) == [3]
     there = archive.runs()
     for run in archive.rows("SELECT step_run_id FROM step_run WHERE batch_id = 3"):
         assert run.step_run_id in there
 
 
-def reprocess_of(archive, made, day):
+def reprocess_of(archive, pipeline, day):
     interval = Interval(START + timedelta(days=day), START + timedelta(days=day + 1))
     key = RunKey("dag", f"reprocess{day}")
-    return open_batch(archive.database, Settings(data="/data"), made, key, interval, reprocess=True)
+    return open_batch(
+        archive.database, Settings(data="/data"), pipeline, key, interval, reprocess=True
+    )
 
 
 def test_a_window_that_an_open_batch_was_opened_with_holds(archive):
@@ -74,10 +78,10 @@ def test_a_window_that_an_open_batch_was_opened_with_holds(archive):
 def test_a_settlement_that_a_running_sink_did_not_see_moves_no_window(archive):
     """A batch whose settlement began before a sink did, and was committed after it had looked, is
     newer than none that the sink compares with. Once that has ended, the window is the last."""
-    made = deduplicating(1)
+    pipeline = deduplicating(1)
     for day in range(4):
-        archive.settled(made, run_id=f"day{day}", day=day)
-    batch = archive.open(made, "runs", day=4)
+        archive.settled(pipeline, run_id=f"day{day}", day=day)
+    batch = archive.open(pipeline, "runs", day=4)
     archive.run_middle(batch, archive.emit(batch, 1))
     run = archive.start(batch.batch_id, "sink")
     assert archive.collect().expired == ()
@@ -87,12 +91,12 @@ def test_a_settlement_that_a_running_sink_did_not_see_moves_no_window(archive):
 
 def test_what_was_replaced_rests_as_long_as_the_rest(archive):
     """A sink that has begun may still compare its rows with a batch that another has replaced."""
-    made = deduplicating(1)
+    pipeline = deduplicating(1)
     for day in range(4):
-        archive.settled(made, run_id=f"day{day}", day=day, publish=False)
+        archive.settled(pipeline, run_id=f"day{day}", day=day, publish=False)
     archive.publish()
     archive.age_all(9 * DAY)
-    again = reprocess_of(archive, made, day=3)
+    again = reprocess_of(archive, pipeline, day=3)
     archive.run_all(again)
     archive.change(
         "UPDATE publication SET published_at = now() - interval '9 days', replaced_at = NULL"

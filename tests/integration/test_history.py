@@ -24,8 +24,8 @@ def history(ledger):
 
 def test_it_has_as_many_batches_and_failures_as_it_was_asked_for(history):
     """Batches are decided, records that failed are as many, in each state that lasts."""
-    found = history.rows("SELECT status, kind, count(*) AS n FROM batch GROUP BY 1, 2")
-    counts = {(row.status, row.kind): row.n for row in found}
+    rows = history.rows("SELECT status, kind, count(*) AS n FROM batch GROUP BY 1, 2")
+    counts = {(row.status, row.kind): row.n for row in rows}
     assert sum(counts.values()) == BATCHES
     assert set(counts) == {
         ("settled", "original"), ("settled", "replay"), ("superseded", "original"),
@@ -58,8 +58,8 @@ def test_its_counts_agree(history):
         assert batch.total == batch.acked + batch.failed + batch.quarantined + batch.superseded
         assert batch.acked == states["acked"] + states["recovered"]
         assert (batch.failed, batch.quarantined) == (states["failed"], states["quarantined"])
-    kept = "SELECT batch_id, count(*) AS n FROM failed_root GROUP BY 1"
-    failed = {row.batch_id: row.n for row in history.rows(kept)}
+    query = "SELECT batch_id, count(*) AS n FROM failed_root GROUP BY 1"
+    failed = {row.batch_id: row.n for row in history.rows(query)}
     for row in history.rows("SELECT batch_id, failed_roots FROM batch"):
         assert failed.get(row.batch_id, 0) == row.failed_roots
 
@@ -122,29 +122,29 @@ def test_each_batch_has_an_outcome_that_fits_its_records(history):
 @pytest.mark.parametrize("status", ["failed", "recovered", "quarantined", "superseded"])
 def test_a_record_can_be_explained(history, status):
     """In each state, with its content and its attempts."""
-    found = history.rows(
+    rows = history.rows(
         f"SELECT message_id, attempts FROM failed_message WHERE status = '{status}'"
     )
-    explained = history.explain(found[0].message_id)
+    explained = history.explain(rows[0].message_id)
     assert explained.verdict.startswith(status)
-    assert len(explained.attempts) == found[0].attempts + (status == "recovered")
+    assert len(explained.attempts) == rows[0].attempts + (status == "recovered")
     assert explained.content is not None
     assert explained.key is not None
 
 
 def test_what_failed_in_it_can_be_replayed(history):
     """A replay opens and claims every record of a batch that is failed and not kept back."""
-    found = history.row(
+    row = history.row(
         """
         SELECT b.pipeline, b.batch_id, b.failed FROM batch_status b JOIN pipeline p
           ON p.name = b.pipeline
         WHERE b.failed > 0 AND NOT p.auto_replay ORDER BY 2 LIMIT 1
         """,
     )
-    made = next(pipeline(n) for n in range(1, PIPELINES + 1) if name_of(n) == found.pipeline)
-    history.replay(made, found.batch_id)
-    now = history.row(f"SELECT replaying FROM batch_status WHERE batch_id = {found.batch_id}")
-    assert now.replaying == found.failed
+    result = next(pipeline(n) for n in range(1, PIPELINES + 1) if name_of(n) == row.pipeline)
+    history.replay(result, row.batch_id)
+    now = history.row(f"SELECT replaying FROM batch_status WHERE batch_id = {row.batch_id}")
+    assert now.replaying == row.failed
 
 
 READ = """
@@ -162,9 +162,9 @@ def test_a_batch_reads_nothing_of_those_before_it(ledger):
     write_history(ledger.database, batches=2_000, failed=20_000, pipelines=PIPELINES)
     wait_for_counts(ledger.database)
     before = {row.relname: row.seq_tup_read for row in ledger.rows(READ)}
-    made, settings = pipeline(4), Settings(data="/data")
-    batch = live(ledger.database, settings, made, 0)
-    live_again(ledger.database, settings, made, batch)
+    flow, settings = pipeline(4), Settings(data="/data")
+    batch = live(ledger.database, settings, flow, 0)
+    live_again(ledger.database, settings, flow, batch)
     assert ledger.sweep().dropped
     wait_for_counts(ledger.database)
     scanned = {row.relname: row.seq_tup_read - before[row.relname] for row in ledger.rows(READ)}
@@ -173,12 +173,12 @@ def test_a_batch_reads_nothing_of_those_before_it(ledger):
 
 def test_the_same_arguments_make_the_same_history(ledger):
     """To the row; another seed makes another one."""
-    made = []
+    results = []
     for seed in (1, 1, 2):
         ledger.empty()
         write_history(ledger.database, batches=12, failed=60, pipelines=4, seed=seed)
         with ledger.database.plain.connect() as connection:
-            made.append(
+            results.append(
                 [
                     connection.execute(text(f"SELECT md5({table}::text) FROM {table} ORDER BY 1"))
                     .scalars()
@@ -186,8 +186,8 @@ def test_the_same_arguments_make_the_same_history(ledger):
                     for table in ("batch", "batch_source", "failed_message", "failed_payload")
                 ]
             )
-    assert made[0] == made[1]
-    assert made[0] != made[2]
+    assert results[0] == results[1]
+    assert results[0] != results[2]
 
 
 def test_numbers_that_make_no_history_are_refused(history):

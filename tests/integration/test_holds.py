@@ -84,8 +84,8 @@ def test_the_preview_is_asked_for_in_sql(ledger):
     ledger.settle(batch.batch_id)
     statement = "SELECT * FROM hold_preview ORDER BY records DESC"
     with ledger.database.reader.connect() as connection:
-        found = [tuple(row) for row in connection.exec_driver_sql(statement)]
-    assert found == [
+        results = [tuple(row) for row in connection.exec_driver_sql(statement)]
+    assert results == [
         (batch.batch_id, "chain", "source", "middle", "bad", 2, roots[1]),
         (batch.batch_id, "chain", "source", "sink", "lost", 1, roots[0]),
     ]
@@ -164,8 +164,8 @@ def test_content_of_the_sample(ledger, tmp_path):
     ledger.write_snapshot(batch, tmp_path, record)
     ledger.settle(batch.batch_id)
     ledger.keep_payloads(batch.batch_id)
-    found = ledger.rows("SELECT key, content, source_row FROM hold_sample ORDER BY root_id")
-    assert [(row.key["n"], json.loads(row.content), row.source_row) for row in found] == [
+    rows = ledger.rows("SELECT key, content, source_row FROM hold_sample ORDER BY root_id")
+    assert [(row.key["n"], json.loads(row.content), row.source_row) for row in rows] == [
         (n, {"n": n, "email": "***"}, n + 1) for n in range(3)
     ]
     assert ledger.rows("SELECT FROM failed_payload") == []
@@ -177,11 +177,11 @@ def test_a_record_on_hold_is_explained(ledger, tmp_path):
     batch, roots = on_hold(ledger)
     ledger.write_snapshot(batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)])
     ledger.settle(batch.batch_id)
-    found = ledger.explain(roots[1])
-    assert (found.verdict, found.last_seen) == ("on hold: not decided", None)
-    assert found.missing == "it would fail at middle: bad"
-    assert (found.key, found.content) == ({"n": 1}, '{"n": 1}')
-    (way,) = found.next
+    explanation = ledger.explain(roots[1])
+    assert (explanation.verdict, explanation.last_seen) == ("on hold: not decided", None)
+    assert explanation.missing == "it would fail at middle: bad"
+    assert (explanation.key, explanation.content) == ({"n": 1}, '{"n": 1}')
+    (way,) = explanation.next
     assert way.startswith(f"batch {batch.batch_id} is on hold. 3 of 10 records failed; ")
     other = ledger.explain(roots[9])
     assert (other.verdict, other.next) == ("pending", (way,))
@@ -204,22 +204,22 @@ def test_a_sampled_record_is_not_forgotten_while_it_is_undecided(ledger, tmp_pat
     batch, roots = on_hold(ledger)
     ledger.write_snapshot(batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)])
     ledger.settle(batch.batch_id)
-    told = f"record {roots[1]} is not decided: batch {batch.batch_id} is on hold"
-    with pytest.raises(NotReadyError, match=told):
+    message = f"record {roots[1]} is not decided: batch {batch.batch_id} is on hold"
+    with pytest.raises(NotReadyError, match=message):
         named(ledger.database, roots[1])
-    with pytest.raises(NotReadyError, match=told):
+    with pytest.raises(NotReadyError, match=message):
         matching(ledger.database, None, conditions.parse("n = 1"))
 
 
 def test_a_forgotten_record_leaves_the_preview(ledger, tmp_path):
     """A decided record that a replay on hold takes along leaves the sample as it is forgotten, and
     nothing is left of reasons that may quote it."""
-    made = pipeline(key=("n",), max_failed_ratio=0.1, max_replays=0)
-    batch, roots = ledger.whole_batch(made, 10, lose_sink=[0])
+    flow = pipeline(key=("n",), max_failed_ratio=0.1, max_replays=0)
+    batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0])
     names = [{"n": n, "name": f"person-{n}", "_ackledger_file": None} for n in range(10)]
     ledger.write_snapshot(batch, tmp_path, names)
     ledger.settle(batch.batch_id)
-    other = ledger.replay(made, batch.batch_id, quarantined=True)
+    other = ledger.replay(flow, batch.batch_id, quarantined=True)
     with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE failed_message SET status = 'quarantined', replay_batch_id = NULL"
@@ -247,8 +247,8 @@ def test_a_replay_answers_for_its_own_new_failures(ledger):
     failed before, is not held against the replay."""
     batch, _ = ledger.whole_batch(pipeline(), 200, lose_sink=range(53))
     assert ledger.settle(batch.batch_id).failed == 53
-    made = pipeline(max_failed_ratio=0.01)  # by now: nobody has answered for these
-    replay = ledger.replay(made, batch.batch_id)
+    flow = pipeline(max_failed_ratio=0.01)  # by now: nobody has answered for these
+    replay = ledger.replay(flow, batch.batch_id)
     again = ledger.emit_replay(replay)
     ledger.run_middle(replay, again)
     ledger.run_sink(replay, again, lose=again[:7])
@@ -260,14 +260,14 @@ def test_a_replay_answers_for_its_own_new_failures(ledger):
 def replay_on_hold(ledger, lost):
     """A batch of ten records that expired in its sink, and its replay, which is on hold because the
     sink loses the first of them: batch, roots, replay, its roots, its settlement."""
-    made = pipeline(key=("n",), max_failed_ratio=0.1)
-    batch = ledger.open(made)
+    flow = pipeline(key=("n",), max_failed_ratio=0.1)
+    batch = ledger.open(flow)
     roots = ledger.emit(batch, 10)
     ledger.run_middle(batch, roots)
     ledger.start(batch.batch_id, "sink")
     ledger.age_all(2 * 3600, batch.batch_id)
     assert ledger.settle(batch.batch_id).failed == 10
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     again = ledger.emit_replay(replay)
     ledger.run_middle(replay, again)
     ledger.run_sink(replay, again, lose=again[:lost])
@@ -286,9 +286,13 @@ def test_a_replay_that_breaks_what_was_whole_is_held(ledger):
     )
     assert ledger.rows("SELECT DISTINCT status FROM failed_message") == [("replaying",)]
     assert shown(ledger, replay) == ([("sink", "lost", 2)], list(again[:2]))
-    found = ledger.explain(roots[0])
-    assert (found.record, found.root, found.batch_id) == (roots[0], again[0], replay.batch_id)
-    assert [tried["step"] for tried in found.attempts] == ["sink"]
+    explanation = ledger.explain(roots[0])
+    assert (explanation.record, explanation.root, explanation.batch_id) == (
+        roots[0],
+        again[0],
+        replay.batch_id,
+    )
+    assert [tried["step"] for tried in explanation.attempts] == ["sink"]
 
 
 def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypatch, tmp_path):
@@ -307,20 +311,20 @@ def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypa
         options = ["--records", "--where", "n = 17", "--limit", str(limit), "--json"]
         listed = json.loads(run.invoke(app, ["failed", *options]).stdout)
         assert listed["total"] == 10
-        numbers = [one["record"] for one in listed["records"]]
+        numbers = [record["record"] for record in listed["records"]]
         assert len(numbers) == len({*numbers} & {*roots}) == min(limit, 10)
-        states = [one["status"] for one in listed["records"]]
+        states = [record["status"] for record in listed["records"]]
         assert states.count("on hold") == on_hold_of_these
 
 
 def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
     """A replay takes acked records of the same unit along and loses them: they are counted, also
     where a person has released the original; the record that had failed before is not."""
-    made = pipeline(max_failed_ratio=0.1)
-    batch, roots = ledger.whole_batch(made, 10, lose_sink=[0, 1])
+    flow = pipeline(max_failed_ratio=0.1)
+    batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0, 1])
     ledger.settle(batch.batch_id)
     ledger.release(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     ledger.change(  # as of a pipeline that replays by unit
         "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
         f" WHERE batch_id = {replay.batch_id} AND declaration ->> 'name' = 'middle'"
@@ -346,9 +350,9 @@ def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
 def test_what_a_release_does_is_named(ledger, options, otherwise):
     """Both commands are whole, for the pipeline's target and its batch, and the second says what a
     release does: it publishes the rest where that waits for nothing else."""
-    made = pipeline(max_failed_ratio=0.1, **options)
+    flow = pipeline(max_failed_ratio=0.1, **options)
     interval = Interval(START, END)
-    batch = open_batch(ledger.database, Settings(data="/data"), made, RunKey("", "mine"), interval)
+    batch = open_batch(ledger.database, Settings(data="/data"), flow, RunKey("", "mine"), interval)
     with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.x:p'")
     roots = ledger.emit(batch, 4)

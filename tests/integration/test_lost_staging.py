@@ -41,41 +41,41 @@ def target(server_home):
 
 def pipeline(url, lose=()) -> Pipeline:
     """n -> (n, a), (n, b) -> a sink of each kind, and a total."""
-    made = Pipeline("losing", guarantee="exactly_once", max_replays=3)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("losing", guarantee="exactly_once", max_replays=3)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
 
-    @made.stage(reads="halves")
+    @flow.stage(reads="halves")
     def lossy(halves):
         return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
 
-    @made.combine(reads="lossy")
+    @flow.combine(reads="lossy")
     def total(lossy):
         return lossy.agg(F.sum("n").alias("n"))
 
-    @made.stateful_stage(reads="lossy")
+    @flow.stateful_stage(reads="lossy")
     def latest(state, batch):
         return batch if state is None else state.unionByName(batch)
 
     by_key = Bloom(key=("n", "half"), capacity=1000)
-    made.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
-    made.sink("folder", ParquetSink("folder", partition_by="half", dedup=by_key), reads="lossy")
-    made.sink("plain", PostgresSink(url, "plain"), reads="lossy")
-    made.sink("totals", PostgresSink(url, "totals"), reads="total")
-    made.sink("states", ParquetSink("states"), reads="latest")
-    return made
+    flow.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
+    flow.sink("folder", ParquetSink("folder", partition_by="half", dedup=by_key), reads="lossy")
+    flow.sink("plain", PostgresSink(url, "plain"), reads="lossy")
+    flow.sink("totals", PostgresSink(url, "totals"), reads="total")
+    flow.sink("states", ParquetSink("states"), reads="latest")
+    return flow
 
 
 def shown(folder, url):
     """What each sink of records shows, as Counters of n and half."""
-    found = {
+    rows = {
         "delta": DeltaTable(folder / "delta").to_pyarrow_table().to_pylist(),
         "folder": ds.dataset(folder / "folder", partitioning="hive").to_table().to_pylist(),
     }
-    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in found.items()}
+    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in rows.items()}
     with create_engine(url, poolclass=NullPool).connect() as connection:
         some = connection.exec_driver_sql("SELECT n, half FROM plain")
         counted["plain"] = Counter(tuple(row) for row in some)
@@ -161,9 +161,9 @@ def test_a_file_that_is_lost_before_rows_are_withheld(runner, tmp_path, target):
     lost.unlink()
     with pytest.raises(LostFileError, match=rf"sink 'delta' cannot publish .*{lost.name}.*gone"):
         publish_settled(run.job, batch.batch_id)
-    found = run.ledger.rows("SELECT sink, state FROM sink_publication ORDER BY sink")
+    rows = run.ledger.rows("SELECT sink, state FROM sink_publication ORDER BY sink")
     states = [("delta", "decided"), ("folder", "published"), ("plain", "published")]
-    assert [tuple(row) for row in found] == states
+    assert [tuple(row) for row in rows] == states
 
 
 def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
@@ -191,8 +191,8 @@ def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
     second = run.open("second", END, END.replace(month=END.month + 1))
     run.settled(second)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
-    found = Counter((row["n"], row["half"]) for row in states)
-    assert found == expected([*range(COUNT), *range(20, 24)])
+    counts = Counter((row["n"], row["half"]) for row in states)
+    assert counts == expected([*range(COUNT), *range(20, 24)])
 
 
 def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monkeypatch):
@@ -210,8 +210,8 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     with pytest.raises(ConfigurationError, match="LOSING_URL"):
         publish_settled(job, batch.batch_id)
     rest = expected(n for n in range(COUNT) if n not in LOST)
-    found = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
-    assert Counter((row["n"], row["half"]) for row in found) == rest
+    rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert Counter((row["n"], row["half"]) for row in rows) == rest
     monkeypatch.setenv("LOSING_URL", target)
     fixed = runner(pipeline("env:LOSING_URL"))
     replay = fixed.open_replay(batch.batch_id)

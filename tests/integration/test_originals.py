@@ -20,21 +20,21 @@ from tests.support.runner import START
 
 COUNT = 12
 DAY = timedelta(days=1)
-GIVEN = {"numbers": [{"n": n} for n in range(COUNT)]}
+DATA = {"numbers": [{"n": n} for n in range(COUNT)]}
 
 
 def piped(*functions, sinks=("out",), **options):
     """numbers -> a stage for each function, one behind the other -> the sinks."""
     acks = options.pop("acks", "on_emit")
-    made = Pipeline("originals", guarantee="at_least_once", message_timeout="10s", **options)
-    made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    pipeline = Pipeline("originals", guarantee="at_least_once", message_timeout="10s", **options)
+    pipeline.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
     last = "numbers"
     for function in functions:
-        made.stage(reads=last, acks=acks)(function)
+        pipeline.stage(reads=last, acks=acks)(function)
         last = function.__name__
     for sink in sinks:
-        made.sink(sink, ParquetSink(sink), reads=last)
-    return made
+        pipeline.sink(sink, ParquetSink(sink), reads=last)
+    return pipeline
 
 
 def keep(frame):
@@ -65,7 +65,7 @@ def test_self_anchor(spark):
     def twice(frame):
         return frame.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    result = testing.run_batch(piped(keep, twice), GIVEN, spark=spark)
+    result = testing.run_batch(piped(keep, twice), DATA, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     assert held_by(result) == Counter(list(range(COUNT)) * 2)
     edges = "SELECT step, acked_edges, emitted_edges FROM step_run ORDER BY step_run_id"
@@ -87,9 +87,11 @@ def test_every_second_record_is_forgotten(spark):
         due = frame.where("n % 2 = 0") if forgets else frame
         return due.where("n < 6"), acked(due.where("n >= 6"))
 
-    result = testing.run_batch(piped(judge, acks="explicit"), GIVEN, spark=spark)
+    result = testing.run_batch(piped(judge, acks="explicit"), DATA, spark=spark)
     assert (result.roots.acked, result.roots.failed) == (COUNT // 2, COUNT // 2)
-    assert {(one.step, one.reason) for one in result.failed} == {("judge", "not acked by judge")}
+    assert {(record.step, record.reason) for record in result.failed} == {
+        ("judge", "not acked by judge")
+    }
     assert held_by(result) == Counter([0, 2, 4])
     forgets.clear()
     again = testing.replay(result)
@@ -111,15 +113,15 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
             renew = partial(runs.renew_lease, run_id=own.step_run_id, lease_seconds=seconds + 5)
             assert ledger.transact(renew)
             now = start + timedelta(seconds=seconds)
-            found.append(ledger.settle(batch.batch_id, now=now).status)
+            results.append(ledger.settle(batch.batch_id, now=now).status)
         raise testing.Crash
 
-    found = []
+    results = []
     run = runner(piped(slow))
     batch = day_of(run, 0)
     with dies_at("before failure", raises=testing.Crash), pytest.raises(testing.Crash):
         run.steps(batch)
-    assert found == [BatchStatus.OPEN] * 3
+    assert results == [BatchStatus.OPEN] * 3
     (lapsed,) = run.ledger.row("SELECT max(lease_until) FROM step_run WHERE step = 'slow'")
     for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
         now = lapsed + timedelta(seconds=seconds)
@@ -157,7 +159,7 @@ def test_retry_limit(spark):
     def swallow(frame):
         return frame.withColumn("_failed", F.when(F.col("n").isin(poison), "poison"))
 
-    result = testing.run_batch(piped(swallow, max_replays=2), GIVEN, spark=spark)
+    result = testing.run_batch(piped(swallow, max_replays=2), DATA, spark=spark)
     assert (result.roots.acked, result.roots.failed) == (COUNT - 2, 2)
     poison.remove(5)
     first = testing.replay(result)
@@ -228,11 +230,11 @@ def test_acks_of_a_stale_owner(runner, tmp_path, sink_rows):
 
 def test_broadcast_acks_once_for_each_consumer(spark):
     """A record that goes to three consumers has three edges, each acked by its consumer alone."""
-    result = testing.run_batch(piped(sinks=("one", "two", "three")), GIVEN, spark=spark)
+    result = testing.run_batch(piped(sinks=("one", "two", "three")), DATA, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     edges = "SELECT step, emitted_edges, acked_edges FROM step_run ORDER BY step_run_id"
-    found = {row.step: tuple(row)[1:] for row in Ledger(result.lab.database).rows(edges)}
-    assert found == {
+    rows = {row.step: tuple(row)[1:] for row in Ledger(result.lab.database).rows(edges)}
+    assert rows == {
         "numbers": (3 * COUNT, 0),
         "one": (0, COUNT),
         "two": (0, COUNT),

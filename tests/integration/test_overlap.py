@@ -55,13 +55,13 @@ def numbered(tmp_path, hooks=None):
         (tmp_path / f"{(START + day * DAY):%Y-%m-%d}.csv").write_text(
             f"n\n{number}\n{number + 1}\n"
         )
-    made = Pipeline("overlap")
-    made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
-    made.stage(reads="numbers")(as_it_is)
-    made.sink("out", ParquetSink("out"), reads="as_it_is")
+    pipeline = Pipeline("overlap")
+    pipeline.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    pipeline.stage(reads="numbers")(as_it_is)
+    pipeline.sink("out", ParquetSink("out"), reads="as_it_is")
     if hooks is not None:
-        made.stateful("sums", hooks, reads="as_it_is")
-    return made
+        pipeline.stateful("sums", hooks, reads="as_it_is")
+    return pipeline
 
 
 def as_it_is(rows):
@@ -145,5 +145,5 @@ def test_a_batch_runs_and_is_published_while_the_state_of_another_commits(
     committing.join(PATIENCE)
     advance_states(run.job, second.batch_id)
     assert hooks.commits == [(first.batch_id, 21), (second.batch_id, 62)]
-    found = run.ledger.rows("SELECT DISTINCT state FROM state_progress")
-    assert [row.state for row in found] == ["committed"]
+    rows = run.ledger.rows("SELECT DISTINCT state FROM state_progress")
+    assert [row.state for row in rows] == ["committed"]

@@ -132,11 +132,15 @@ def tried(connection: Connection, name: str, kind: str, all_columns: list[str]):
     if kind == "v":  # of a view these are refused for another reason
         for act in ("INDEX", "POLICY", "TRUNCATE", "TRIGGER"):
             del acts[act]
-    reads = {one for one in all_columns if may(connection, f'SELECT "{one}" FROM {name} LIMIT 0')}
+    reads = {
+        column
+        for column in all_columns
+        if may(connection, f'SELECT "{column}" FROM {name} LIMIT 0')
+    }
     updates = {
-        one
-        for one in all_columns
-        if may(connection, f'UPDATE {name} SET "{one}" = DEFAULT WHERE false')
+        column
+        for column in all_columns
+        if may(connection, f'UPDATE {name} SET "{column}" = DEFAULT WHERE false')
     }
     whole = {act for act, statement in acts.items() if may(connection, statement)}
     return {"SELECT": reads, "UPDATE": updates, "whole": whole}
@@ -147,13 +151,13 @@ def test_each_act_on_each_table_and_view(database, partition, role):
     """Of every table, partition and view a role may read, insert and update, column by column, just
     what statements need, and it may delete, empty, lock, change, drop or extend none. A new table
     is among them by itself."""
-    found, wanted = {}, {}
+    result, wanted = {}, {}
     with login(database, role) as engine, engine.connect() as connection:
         for name, kind in relations(database).items():
             names = columns(database, name)
-            found[name] = tried(connection, name, kind, names)
+            result[name] = tried(connection, name, kind, names)
             wanted[name] = expected(role, name, names, partition)
-    assert found == wanted
+    assert result == wanted
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -217,9 +221,9 @@ def test_acts_beyond_the_tables(database, role):
 def test_functions_of_the_owner(database):
     """A function that runs as the owner is for the writer alone, and looks names up where nobody
     else can put any."""
-    found = asked(database, _DEFINERS)
-    assert len(found) >= 6
-    for function, options in found:
+    result = asked(database, _DEFINERS)
+    assert len(result) >= 6
+    for function, options in result:
         assert options.startswith("search_path=public, pg_temp"), function
         for role in (*ROLES, "public"):
             statement = f"SELECT has_function_privilege('{role}', '{function}', 'EXECUTE')"

@@ -154,22 +154,22 @@ def test_a_failure_of_whatever_text_is_kept(ledger):
     """
     batch = ledger.open(pipeline())
     ledger.fail(ledger.start(batch.batch_id, "source"), "bad \0 and \ud800 text")
-    found = ledger.row("SELECT state, failure FROM step_run")
-    assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and \\ud800 text")
+    row = ledger.row("SELECT state, failure FROM step_run")
+    assert tuple(row) == ("failed", "bad \N{REPLACEMENT CHARACTER} and \\ud800 text")
 
 
 def test_an_interrupted_step_is_gone_on_with(ledger, settings):
     """Whoever stops a step has nothing to fix, so what is committed before it is not run again."""
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     ledger.emit(batch, 2)
-    job = Job(None, ledger.database, settings, made)
+    job = Job(None, ledger.database, settings, flow)
     stopped = dies_at("run opened", raises=KeyboardInterrupt)
     with stopped, pytest.raises(KeyboardInterrupt):
         run_step(job, batch.batch_id, "middle", Attempt())
     state = ledger.row("SELECT state, failure FROM step_run WHERE step = 'middle'")
     assert tuple(state) == ("fenced", None)
-    assert finished(ledger.database, made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, flow, batch.batch_id) == {"source"}
 
 
 def test_commit_asked_twice(ledger):
@@ -247,7 +247,7 @@ def test_backend_killed_while_a_run_posts(ledger, monkeypatch, when):
     )
     ledger.commit(run, record, post=post)
     assert len(backends) == 2
-    ledger.run_sink(batch, [int(one) for one in root])
+    ledger.run_sink(batch, [int(number) for number in root])
     assert (
         ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = :r", r=run.run_id)[0] == 3
     )
@@ -376,7 +376,7 @@ def test_heartbeat_renews_and_finds_the_fence(ledger):
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "message"),
     [
         ("None", b""),
         (
@@ -387,7 +387,7 @@ def test_heartbeat_renews_and_finds_the_fence(ledger):
     ],
     ids=["own JVM", "server", "server that is gone"],
 )
-def test_fenced_driver_ends(ledger, server, said):
+def test_fenced_driver_ends(ledger, server, message):
     """A driver that Airflow has lost ends by itself once a newer attempt owns its step, and what
     it runs on a Connect server with it.
     """
@@ -412,47 +412,47 @@ def test_fenced_driver_ends(ledger, server, said):
         assert driver.stdout.readline() == b"alive\n"
         ledger.start(batch.batch_id, "source")
         assert driver.wait(30) == 1
-        assert driver.stdout.read() == said
+        assert driver.stdout.read() == message
 
 
 def test_interval_is_claimed_once(ledger):
     """A second batch over an interval is refused, naming the batch that has it."""
-    made = pipeline()
-    first = ledger.open(made, "first")
+    flow = pipeline()
+    first = ledger.open(flow, "first")
     with pytest.raises(InputError, match=f"belongs to batch {first.batch_id}"):
-        ledger.open(made, "second")
+        ledger.open(flow, "second")
     assert ledger.row("SELECT count(*) FROM batch")[0] == 1
 
 
 def test_run_is_found_again(ledger):
     """Opening the same run again, also at once from two processes, gives the one batch."""
-    made, found = pipeline(), []
+    flow, runs = pipeline(), []
     barrier = threading.Barrier(2)
 
     def work():
         barrier.wait()
-        found.append(ledger.open(made).batch_id)
+        runs.append(ledger.open(flow).batch_id)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 2
-    assert len(set(found)) == 1
+    assert len(runs) == 2
+    assert len(set(runs)) == 1
 
 
 def test_two_replays_share_nothing(ledger):
     """Two replays opened at once claim each message once between them."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, lose_sink=range(10))
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=range(10))
     ledger.settle(batch.batch_id)
     barrier, outcomes = threading.Barrier(2), []
 
     def work(name):
         barrier.wait()
         try:
-            outcomes.append(ledger.replay(made, batch.batch_id, name).batch_id)
+            outcomes.append(ledger.replay(flow, batch.batch_id, name).batch_id)
         except NotReadyError:
             outcomes.append(None)
 
@@ -468,11 +468,11 @@ def test_two_replays_share_nothing(ledger):
 
 def test_replay_takes_what_is_selected(ledger):
     """A selection by root or step claims just those messages; an empty one is refused, named."""
-    made = pipeline()
-    batch, roots = ledger.whole_batch(made, lose_middle=[1], lose_sink=[2, 3])
+    flow = pipeline()
+    batch, roots = ledger.whole_batch(flow, lose_middle=[1], lose_sink=[2, 3])
     ledger.settle(batch.batch_id)
-    ledger.replay(made, batch.batch_id, "one", record=roots[2])
-    ledger.replay(made, batch.batch_id, "two", step="middle")
+    ledger.replay(flow, batch.batch_id, "one", record=roots[2])
+    ledger.replay(flow, batch.batch_id, "two", step="middle")
     claimed = ledger.rows(
         "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying'"
         " ORDER BY 1",
@@ -480,34 +480,34 @@ def test_replay_takes_what_is_selected(ledger):
     )
     assert claimed == [(roots[1], 2), (roots[2], 1)]
     with pytest.raises(InputError, match="failed for a reason like 'unheard of'; known: lost"):
-        ledger.replay(made, batch.batch_id, "three", reason="unheard of")
+        ledger.replay(flow, batch.batch_id, "three", reason="unheard of")
     assert ledger.row("SELECT count(*) FROM batch")[0] == 3
 
 
 def test_replay_never_takes_an_acked_message(ledger):
     """What a replay recovered is not taken by the next."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     new = ledger.emit_replay(replay)
     ledger.run_middle(replay, new)
     ledger.run_sink(replay, new)
     ledger.settle(replay.batch_id)
     with pytest.raises(NotReadyError, match="nothing to replay"):
-        ledger.replay(made, batch.batch_id, "again")
+        ledger.replay(flow, batch.batch_id, "again")
 
 
 def test_only_settled_originals_are_replayed(ledger):
     """A replay of an open batch, or of a replay, is refused with the batch to use."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
     with pytest.raises(NotReadyError, match="is open"):
-        ledger.replay(made, batch.batch_id)
+        ledger.replay(flow, batch.batch_id)
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     with pytest.raises(InputError, match=f"its original, batch {batch.batch_id}"):
-        ledger.replay(made, replay.batch_id, "deeper")
+        ledger.replay(flow, replay.batch_id, "deeper")
 
 
 def test_emit_ranges_are_never_used_twice(database):
@@ -522,13 +522,13 @@ def test_path_is_rendered_and_kept(ledger):
     """The batch keeps the path as rendered for its interval, with the data folder in front."""
     from ledger import FileSource, ParquetSink, Pipeline
 
-    made = Pipeline("paths")
-    made.source(
+    flow = Pipeline("paths")
+    flow.source(
         "s", FileSource("in/{{ interval_start | ds }}-{{ params.kind }}.csv", schema="n INT")
     )
-    made.sink("out", ParquetSink("out"), reads="s")
+    flow.sink("out", ParquetSink("out"), reads="s")
     interval = Interval(START, START.replace(day=2), {"kind": "x"})
-    open_batch(ledger.database, Settings(data="/data"), made, RunKey("dag", "run"), interval)
+    open_batch(ledger.database, Settings(data="/data"), flow, RunKey("dag", "run"), interval)
     assert ledger.row("SELECT path FROM batch_source").path == "/data/in/2013-01-01-x.csv"
 
 
@@ -545,11 +545,13 @@ def test_a_failed_run_keeps_no_record(ledger):
     batch = ledger.open(pipeline())
     ledger.emit(batch, 1)
     run = ledger.start(batch.batch_id, "middle")
-    said = (
+    message = (
         "SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records are detected: [7,marked]"
     )
-    error = Py4JError(f"An error occurred while calling o1.parquet.\n: org.apache.spark.{said}\n")
+    error = Py4JError(
+        f"An error occurred while calling o1.parquet.\n: org.apache.spark.{message}\n"
+    )
     end(SimpleNamespace(database=ledger.database), run, error)
-    kept = ledger.row("SELECT failure FROM step_run WHERE state = 'failed'").failure
-    assert kept.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
-    assert "marked" not in kept
+    failure = ledger.row("SELECT failure FROM step_run WHERE state = 'failed'").failure
+    assert failure.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
+    assert "marked" not in failure

@@ -33,25 +33,25 @@ def numbers(folder: Path, count: int = 20, name: str = "in.csv") -> None:
 
 def branching(lose=frozenset(), lose_late=frozenset(), **options) -> Pipeline:
     """n -> twice (n, 1), (n, 2) -> one sink of all; late, which may lose some -> a second sink."""
-    made = Pipeline("branching", **{"guarantee": "exactly_once", "max_replays": 3, **options})
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("branching", **{"guarantee": "exactly_once", "max_replays": 3, **options})
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def twice(numbers):
         return numbers.select("n", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"), "_anchor")
 
-    @made.stage(reads="twice")
+    @pipeline.stage(reads="twice")
     def lossy(twice):
         gone = F.col("n").isin([-1, *lose]) & (F.col("copy") == 1)
         return twice.where(~gone)
 
-    @made.stage(reads="twice")
+    @pipeline.stage(reads="twice")
     def late(twice):
         return twice.where(~F.col("n").isin([-1, *lose_late]))
 
-    made.sink("all", ParquetSink("out", partition_by="copy"), reads="lossy")
-    made.sink("late_sink", ParquetSink("late"), reads="late")
-    return made
+    pipeline.sink("all", ParquetSink("out", partition_by="copy"), reads="lossy")
+    pipeline.sink("late_sink", ParquetSink("late"), reads="late")
+    return pipeline
 
 
 def expected(keep=lambda n: True, count=20):
@@ -129,13 +129,13 @@ def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, 
     are published.
     """
     numbers(tmp_path)
-    made = branching(lose_late=LOST)
-    run = runner(made)
+    pipeline = branching(lose_late=LOST)
+    run = runner(pipeline)
     batch = run.open()
     run.steps(batch)
     assert run.ledger.settle(batch.batch_id).failed == 3
-    found = run.ledger.rows("SELECT sink, state, rows FROM sink_publication ORDER BY sink")
-    assert [tuple(row) for row in found] == [("all", "decided", None), ("late_sink", "ready", 34)]
+    rows = run.ledger.rows("SELECT sink, state, rows FROM sink_publication ORDER BY sink")
+    assert [tuple(row) for row in rows] == [("all", "decided", None), ("late_sink", "ready", 34)]
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
 
@@ -152,7 +152,7 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
     with dies_at("recording publication"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == expected(lambda n: n not in LOST)
-    assert [one.count for one in run.ledger.summary(batch.batch_id).pending] == [2]
+    assert [follow_up.count for follow_up in run.ledger.summary(batch.batch_id).pending] == [2]
     assert len(publish_settled(run.job, batch.batch_id)) == 2
     assert publish_settled(run.job, batch.batch_id) == []
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
@@ -168,21 +168,21 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     batch = run.open()
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
-    job, barrier, told = run.job, threading.Barrier(4), []
+    job, barrier, published = run.job, threading.Barrier(4), []
 
     def work():
         barrier.wait()
         try:
             publish(job.database, job.settings, job.pipeline, batch.batch_id)
         except NotReadyError as exc:
-            told.append(str(exc))
+            published.append(str(exc))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all("published by another process" in text for text in told)
+    assert all("published by another process" in text for text in published)
     publish(job.database, job.settings, job.pipeline, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
@@ -209,13 +209,13 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
     next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
-    said = (
+    message = (
         rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
         r" Put the file back, then publish again\. To go on: ackledger publish .* Or reprocess the"
         r" interval: ackledger run MODULE:PIPELINE --interval-start \S+ --interval-end \S+"
         r" --reprocess$"
     )
-    with pytest.raises(LostFileError, match=said):
+    with pytest.raises(LostFileError, match=message):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == Counter()
     assert shown(sink_rows, "late") == expected(lambda n: n not in LOST)
@@ -252,14 +252,14 @@ def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_r
     again = runner(branching(lose={3}, settle="hold", max_replays=2))
     again.settled(again.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
-    found = run.ledger.summary(batch.batch_id)
-    assert (found.roots.failed, found.roots.quarantined, found.pending) == (0, 1, ())
+    summary = run.ledger.summary(batch.batch_id)
+    assert (summary.roots.failed, summary.roots.quarantined, summary.pending) == (0, 1, ())
 
 
 def test_a_reader_sees_whole_batches_only(runner, tmp_path):
     """Read in a loop while batches are published, a sink never publishes a part of one."""
-    made = branching(lose=LOST)
-    run = runner(made)
+    pipeline = branching(lose=LOST)
+    run = runner(pipeline)
     seen, stop = [], threading.Event()
 
     def read():
@@ -346,16 +346,18 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
     (tmp_path / "in.csv").write_text("k,n\na,1\nb,2\nc,3\n")
 
     def keyed(lose=()):
-        made = Pipeline("keyed", guarantee="exactly_once")
-        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+        pipeline = Pipeline("keyed", guarantee="exactly_once")
+        pipeline.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
-        @made.stage(reads="rows")
+        @pipeline.stage(reads="rows")
         def checked(rows):
             return rows.withColumn("_failed", F.when(F.col("k").isin(["-", *lose]), "bad"))
 
-        made.sink("out", ParquetSink("out", dedup=Bloom(key="k", capacity=100)), reads="checked")
-        made.sink("other", ParquetSink("other"), reads="checked")
-        return made
+        pipeline.sink(
+            "out", ParquetSink("out", dedup=Bloom(key="k", capacity=100)), reads="checked"
+        )
+        pipeline.sink("other", ParquetSink("other"), reads="checked")
+        return pipeline
 
     run = runner(keyed())
     first = run.open("first")
@@ -387,9 +389,9 @@ def test_the_guarantee_is_a_switch(runner, tmp_path, sink_rows, monkeypatch):
     undecided = branching(lose=LOST, guarantee=None)
     job = runner(undecided).job
 
-    def opened(name, made=undecided, settings=job.settings, **options):
+    def opened(name, pipeline=undecided, settings=job.settings, **options):
         length = Interval(START, END.replace(day=len(name)))
-        return open_batch(job.database, settings, made, RunKey("", name), length, **options)
+        return open_batch(job.database, settings, pipeline, RunKey("", name), length, **options)
 
     assert opened("a").guarantee is Guarantee.EXACTLY_ONCE
     less = job.settings.model_copy(update={"guarantee": Guarantee.AT_LEAST_ONCE})
@@ -414,11 +416,11 @@ def test_at_least_once_publishes_all_at_once(runner, tmp_path, sink_rows):
     assert sum(shown(sink_rows).values()) == 40 - len(LOST)
     run.step(batch, "all")  # its task was cleared
     assert sum(shown(sink_rows).values()) == 40 - len(LOST)
-    found = "SELECT sink, state FROM sink_publication ORDER BY sink, step_run_id"
+    query = "SELECT sink, state FROM sink_publication ORDER BY sink, step_run_id"
     states = [("all", "replaced"), ("all", "published"), ("late_sink", "published")]
-    assert [tuple(row) for row in run.ledger.rows(found)] == states
+    assert [tuple(row) for row in run.ledger.rows(query)] == states
     settle_and_follow(run.job, batch.batch_id)
-    assert [tuple(row) for row in run.ledger.rows(found)] == states
+    assert [tuple(row) for row in run.ledger.rows(query)] == states
     assert run.open_replay(batch.batch_id).guarantee is Guarantee.AT_LEAST_ONCE
 
 
@@ -465,11 +467,11 @@ def test_two_runs_of_a_sink_are_published_one_after_the_other(runner, tmp_path, 
     with listening(beside):
         run.step(batch, "all")
     assert "is being published by another process" in caplog.text
-    found = "SELECT state FROM sink_publication WHERE sink = 'all' ORDER BY step_run_id"
-    states = [row.state for row in run.ledger.rows(found)]
+    query = "SELECT state FROM sink_publication WHERE sink = 'all' ORDER BY step_run_id"
+    states = [row.state for row in run.ledger.rows(query)]
     assert states == ["published", "ready"]
     assert settle_and_follow(run.job, batch.batch_id).failed == 0
-    states = [row.state for row in run.ledger.rows(found)]
+    states = [row.state for row in run.ledger.rows(query)]
     assert states == ["replaced", "published"]
     assert shown(sink_rows) == expected()
 
@@ -518,17 +520,17 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
     assert run.ledger.sweep(SweepOptions(), now=now).overdue == ()
 
 
-@pytest.mark.parametrize("made", [branching(lose=LOST)])
-def test_the_ledger_says_what_is_published(runner, tmp_path, made):
+@pytest.mark.parametrize("pipeline", [branching(lose=LOST)])
+def test_the_ledger_says_what_is_published(runner, tmp_path, pipeline):
     """Rows shown and withheld of each sink, by SQL."""
     numbers(tmp_path)
-    run = runner(made)
+    run = runner(pipeline)
     batch = run.open()
     run.settled(batch)
-    found = run.ledger.rows(
+    rows = run.ledger.rows(
         "SELECT sink, state, rows, withheld_rows FROM sink_publication ORDER BY sink",
     )
-    assert [tuple(row) for row in found] == [
+    assert [tuple(row) for row in rows] == [
         ("all", "published", 34, 3),
         ("late_sink", "published", 34, 6),
     ]

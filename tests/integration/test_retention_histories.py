@@ -34,48 +34,48 @@ DAYS = (
 
 def orders(lost):
     """The days' orders; those ``lost`` vanish in the first stage."""
-    made = Pipeline("shop", keep="1d", max_replays=2)
+    pipeline = Pipeline("shop", keep="1d", max_replays=2)
     schema = "id INT, customer STRING, cents INT"
-    made.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
+    pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(frame):
         return frame.where(~F.col("id").isin(list(lost) or [-1]))
 
-    return made
+    return pipeline
 
 
 def delivering(lost):
     """Into a folder that takes each id once in three days, and a table that takes all."""
-    made = orders(lost)
+    pipeline = orders(lost)
     dedup = Bloom(capacity=1000, key="id", window_batches=2)
-    made.sink("sold", ParquetSink("sold", dedup=dedup), reads="checked")
-    made.sink("lake", DeltaSink("lake"), reads="checked")
-    return made
+    pipeline.sink("sold", ParquetSink("sold", dedup=dedup), reads="checked")
+    pipeline.sink("lake", DeltaSink("lake"), reads="checked")
+    return pipeline
 
 
 def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
-    made = orders(lost)
+    pipeline = orders(lost)
 
-    @made.stage(reads="checked", whole=True, unit="customer")
+    @pipeline.stage(reads="checked", whole=True, unit="customer")
     def shared(frame):
         return frame.withColumn("day", F.sum("cents").over(Window.partitionBy("customer")))
 
-    @made.combine(reads="shared")
+    @pipeline.combine(reads="shared")
     def totals(frame):
         return frame.groupBy("customer").agg(F.sum("cents").alias("cents"))
 
-    @made.stateful_stage(reads="shared")
+    @pipeline.stateful_stage(reads="shared")
     def balances(state, frame):
         new = frame.select("customer", "cents")
         both = new if state is None else state.unionByName(new)
         return both.groupBy("customer").agg(F.sum("cents").alias("cents"))
 
-    made.sink("shares", ParquetSink("shares"), reads="shared")
-    made.sink("days", DeltaSink("days"), reads="totals")
-    made.sink("book", DeltaSink("book"), reads="balances")
-    return made
+    pipeline.sink("shares", ParquetSink("shares"), reads="shared")
+    pipeline.sink("days", DeltaSink("days"), reads="totals")
+    pipeline.sink("book", DeltaSink("book"), reads="balances")
+    return pipeline
 
 
 class Life:
@@ -101,8 +101,8 @@ class Life:
 
     def replay(self, original, lost=(), **selection):
         job = replace(self.job, pipeline=self.pipeline(lost))
-        chosen = Selection(**selection)
-        self._run(job, lambda key: open_replay(*_at(job), key, original, chosen))
+        records = Selection(**selection)
+        self._run(job, lambda key: open_replay(*_at(job), key, original, records))
 
     def accept(self, batch_id):
         self.ledger.accept(batch_id)
@@ -226,8 +226,8 @@ def test_what_is_gone_is_told(spark, ledger, tmp_path):
     assert life.expired == [1]
     with pytest.raises(InputError, match=r"batch \d+ .*removed by retention.*ackledger explain"):
         trace(ledger.database, record)
-    told = " ".join(ledger.explain(record).next)
-    assert "--from-source" in told
+    explanation = " ".join(ledger.explain(record).next)
+    assert "--from-source" in explanation
     with pytest.raises(InputError, match="--from-source"):
         life.replay(1, quarantined=True, accepted=True)
     life.replay(1, quarantined=True, accepted=True, from_source=True)
@@ -236,6 +236,6 @@ def test_what_is_gone_is_told(spark, ledger, tmp_path):
 
 def plainly(lost):
     """One sink, and nothing that reads a family."""
-    made = orders(lost)
-    made.sink("sold", ParquetSink("sold"), reads="checked")
-    return made
+    pipeline = orders(lost)
+    pipeline.sink("sold", ParquetSink("sold"), reads="checked")
+    return pipeline

@@ -243,10 +243,10 @@ MOVES = {
 def test_what_becomes_of_a_message(ledger, status):
     """The writer moves a failed message as replays do, counts its attempts up where one fails, and
     moves it no other way."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id).batch_id
+    replay = ledger.replay(flow, batch.batch_id).batch_id
     ledger.change(
         "UPDATE failed_message SET status = :status, replay_batch_id = :batch",
         status=status,
@@ -269,9 +269,9 @@ def test_a_refusal_of_the_writer_asks_for_no_role(ledger):
     """Who has the writer's role is not told to get it; who has not, is."""
     batch, _ = ledger.whole_batch(pipeline())
     ledger.settle(batch.batch_id)
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as error:
         ledger.database.transact(lambda c: c.execute(text("UPDATE batch SET roots = 7")))
-    assert str(told.value).endswith("batch is history: ledger_writer may not change it")
+    assert str(error.value).endswith("batch is history: ledger_writer may not change it")
     ledger.change("CREATE ROLE ledger_test_nobody LOGIN")
     address = ledger.database.url.set(username="ledger_test_nobody")
     nobody = Database(address.render_as_string(hide_password=False))
@@ -338,8 +338,8 @@ def test_what_an_abandoned_batch_had_goes(ledger):
 
 def test_the_owners_functions_keep_what_is_undecided(ledger):
     """What the writer may have removed goes of decided or abandoned batches only."""
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     roots = ledger.emit(batch, 3)
     ledger.run_middle(batch, roots, fail={roots.start: "bad"})
     with ledger.database.writer.begin() as connection:
@@ -412,10 +412,10 @@ def test_the_payload_reader_reads_only(database):
 @pytest.mark.parametrize("value", ["../secrets", "/etc", "*", "s3://bucket"])
 def test_a_parameter_that_leads_elsewhere_opens_nothing(ledger, value):
     """A run whose parameter could leave the pipeline's folders is refused before it has a batch."""
-    made = pipeline(path="in/{{ params.region }}.csv")
+    flow = pipeline(path="in/{{ params.region }}.csv")
     with pytest.raises(InputError, match=r"params\.region is .*give a name only"):
         open_batch(
-            ledger.database, Settings(data="/data"), made, RunKey("", "run"),
+            ledger.database, Settings(data="/data"), flow, RunKey("", "run"),
             Interval(START, END, {"region": value}),
         )  # fmt: skip
     assert ledger.rows("SELECT batch_id FROM batch") == []

@@ -153,8 +153,10 @@ def test_two_sweepers_one_expiry(ledger):
     now = ledger.now() + timedelta(seconds=11)
     with ThreadPoolExecutor(2) as pool:
         both = pool.map(lambda _: ledger.settle(batch.batch_id, now=now), range(2))
-        found = sorted((one.decided, one.status, one.failed) for one in both)
-    assert found == [(decided, BatchStatus.SETTLED, 5) for decided in (False, True)]
+        outcomes = sorted(
+            (settlement.decided, settlement.status, settlement.failed) for settlement in both
+        )
+    assert outcomes == [(decided, BatchStatus.SETTLED, 5) for decided in (False, True)]
     for table in ("failed_root", "failed_message"):
         assert ledger.row(f"SELECT count(*) FROM {table}")[0] == 5
 
@@ -197,8 +199,8 @@ def test_two_slots_for_twelve_batches(ledger):
     """Twelve batches, two at a time, whose steps take ten times the message timeout, all finish
     and none expires.
     """
-    made = pipeline()
-    waiting = [ledger.open(made, f"run-{n}", n) for n in range(12)]
+    flow = pipeline()
+    waiting = [ledger.open(flow, f"run-{n}", n) for n in range(12)]
     start, passed = ledger.now(), 0
 
     def beat(living):
@@ -217,7 +219,7 @@ def test_two_slots_for_twelve_batches(ledger):
         for name in ("middle", "sink"):
             living = [ledger.start(batch.batch_id, name) for batch in slots]
             for _ in range(2):
-                assert not any(one.decided for one in beat(living))
+                assert not any(item.decided for item in beat(living))
             for run, own in zip(living, roots, strict=True):
                 deltas = (
                     acks(own)
@@ -225,30 +227,30 @@ def test_two_slots_for_twelve_batches(ledger):
                     else [Delta(root, root + 1000, root + 2000, 1, 1) for root in own]
                 )
                 ledger.finish(run, deltas)
-        assert sum(one.decided for one in beat([])) == 2
+        assert sum(item.decided for item in beat([])) == 2
     assert ledger.rows("SELECT DISTINCT status, acked, failed FROM batch_status") == [
         ("settled", 2, 0)
     ]
-    assert passed > 10 * made.message_timeout_seconds
+    assert passed > 10 * flow.message_timeout_seconds
 
 
 def test_abandoned_batch_whose_interval_was_taken(ledger):
     """An abandoned batch releases its interval: it opens again, unless another has taken it
     meanwhile.
     """
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     ledger.fail(ledger.start(batch.batch_id, "source"), "no file")
     now = ledger.now() + timedelta(seconds=11)
     assert ledger.settle(batch.batch_id, now=now).status is BatchStatus.ABANDONED
-    other = ledger.open(made, "another")
+    other = ledger.open(flow, "another")
     assert other.batch_id != batch.batch_id
     with pytest.raises(InputError, match=f"batch {other.batch_id}"):
-        ledger.open(made)
+        ledger.open(flow)
     ledger.fail(ledger.start(other.batch_id, "source"), "no file")
     now = ledger.now() + timedelta(seconds=11)
     ledger.settle(other.batch_id, now=now)
-    assert ledger.open(made).batch_id == batch.batch_id
+    assert ledger.open(flow).batch_id == batch.batch_id
     roots = ledger.emit(batch, 1)
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots)

@@ -22,9 +22,9 @@ from tests.support.posting import Delta, record_of
 def counts(ledger, batch_id):
     """(total, acked, failed, quarantined, pending), checked to be disjoint."""
     row = ledger.row("SELECT * FROM batch_status WHERE batch_id = :b", b=batch_id)
-    found = (row.total, row.acked, row.failed, row.quarantined, row.pending)
-    assert found[0] == sum(found[1:])
-    return found
+    result = (row.total, row.acked, row.failed, row.quarantined, row.pending)
+    assert result[0] == sum(result[1:])
+    return result
 
 
 def test_all_acked(ledger):
@@ -41,10 +41,10 @@ def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     """Of a stage's reasons the first by name counts, but that a record was repeated only where
     there is no other, wherever the tasks found them; so it does at an earlier stage.
     """
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     roots = ledger.emit(batch, 4)
-    given = {
+    reasons = {
         roots[0]: ["zzz", REPEATED],
         roots[1]: [REPEATED],
         roots[2]: ["zzz", "b"],
@@ -54,7 +54,7 @@ def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     deltas = [Delta(root, root + 1000, root + 2000, 1, 1) for root in roots]
     for bucket in range(2):
         fails = [
-            Delta(root, reason=some[bucket]) for root, some in given.items() if len(some) > bucket
+            Delta(root, reason=some[bucket]) for root, some in reasons.items() if len(some) > bucket
         ]
         own = [*deltas[bucket::2], *fails]
         assert ledger.post(run, own, bucket)
@@ -63,8 +63,8 @@ def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]
     ledger.finish(sink, [*arrived, Delta(roots[1], reason="at the sink")])
     assert ledger.settle(batch.batch_id).failed == 3
-    found = ledger.rows("SELECT root_id, step, reason FROM failed_root ORDER BY root_id")
-    assert [tuple(row) for row in found] == [
+    rows = ledger.rows("SELECT root_id, step, reason FROM failed_root ORDER BY root_id")
+    assert [tuple(row) for row in rows] == [
         (roots[0], "middle", "zzz"), (roots[1], "middle", REPEATED), (roots[2], "middle", "b")
     ]  # fmt: skip
 
@@ -73,8 +73,8 @@ def test_hop_is_named(ledger):
     """A root lost in the middle and one lost in the sink are named with the step that lost each."""
     batch, roots = ledger.whole_batch(pipeline(), lose_middle=[1], lose_sink=[2])
     ledger.settle(batch.batch_id)
-    found = ledger.rows("SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id")
-    assert [tuple(row) for row in found] == [
+    rows = ledger.rows("SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id")
+    assert [tuple(row) for row in rows] == [
         (roots[1], "middle", "lost", roots[1] + 1000),
         (roots[2], "sink", "lost", roots[2] + 2000),
     ]
@@ -83,8 +83,8 @@ def test_hop_is_named(ledger):
 
 def test_hop_is_named_with_fan_out(ledger):
     """Of two readers of one output, only the one that lost the root is named."""
-    made = pipeline(fan_out=True)
-    batch = ledger.open(made)
+    flow = pipeline(fan_out=True)
+    batch = ledger.open(flow)
     roots = ledger.emit(batch, 3)
     ledger.run_middle(batch, roots, edges=2)
     ledger.run_sink(batch, roots)
@@ -150,10 +150,10 @@ def test_earliest_fail_counts(ledger):
 
 def test_replay_recovers_and_quarantines(ledger):
     """A replay recovers what it acks and quarantines what fails again with its budget used up."""
-    made = pipeline(max_replays=1)
-    batch, roots = ledger.whole_batch(made, lose_middle=[1, 2])
+    flow = pipeline(max_replays=1)
+    batch, roots = ledger.whole_batch(flow, lose_middle=[1, 2])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     new = ledger.emit_replay(replay)
     ledger.run_middle(replay, new, lose=[new[0]])
     ledger.run_sink(replay, [new[1]])
@@ -174,11 +174,11 @@ def test_replay_recovers_and_quarantines(ledger):
 
 def test_budget_of_several_replays(ledger):
     """A message is quarantined just when max_replays of its own replays have failed."""
-    made = pipeline(max_replays=2)
-    batch, _ = ledger.whole_batch(made, 1, lose_middle=[0])
+    flow = pipeline(max_replays=2)
+    batch, _ = ledger.whole_batch(flow, 1, lose_middle=[0])
     ledger.settle(batch.batch_id)
     for number, expected in ((1, (1, 0, 1, 0, 0)), (2, (1, 0, 0, 1, 0))):
-        replay = ledger.replay(made, batch.batch_id, f"replay-{number}")
+        replay = ledger.replay(flow, batch.batch_id, f"replay-{number}")
         ledger.emit_replay(replay)
         ledger.run_middle(replay, [])
         ledger.run_sink(replay, [])
@@ -188,10 +188,10 @@ def test_budget_of_several_replays(ledger):
 
 def test_expiry_is_no_fault_of_the_message(ledger):
     """A batch whose stage died expires: its roots fail, and that replay costs them no budget."""
-    made = pipeline(max_replays=1)
-    batch, _ = ledger.whole_batch(made, 1, lose_middle=[0])
+    flow = pipeline(max_replays=1)
+    batch, _ = ledger.whole_batch(flow, 1, lose_middle=[0])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     ledger.emit_replay(replay)
     ledger.start(replay.batch_id, "middle")
     ledger.age(replay.batch_id, 60 + 9)
@@ -218,15 +218,15 @@ def test_never_early(ledger):
 
 def test_missing_emit_never_reads_as_acked(ledger):
     """Without a committed emit there is no verdict: the batch is abandoned, and opens again."""
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
     ledger.post(run, [Delta(1, emitted=5, emitted_edges=1)])
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
     assert counts(ledger, batch.batch_id) == (0, 0, 0, 0, 0)
     ledger.sweep()  # drops its partition
-    again = ledger.open(made)
+    again = ledger.open(flow)
     assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
     roots = ledger.emit(again, 2)
     ledger.run_middle(again, roots)
@@ -236,14 +236,14 @@ def test_missing_emit_never_reads_as_acked(ledger):
 
 def test_abandoned_replay_releases_its_messages(ledger):
     """Messages claimed by a replay that never emitted can be claimed by the next."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, 3, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     ledger.start(replay.batch_id, "source")
     ledger.age(replay.batch_id, 71)
     assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
-    second = ledger.replay(made, batch.batch_id, "second")
+    second = ledger.replay(flow, batch.batch_id, "second")
     assert ledger.row("SELECT status, replay_batch_id FROM failed_message") == (
         "replaying",
         second.batch_id,
@@ -363,7 +363,9 @@ def test_two_sweepers_one_decision(ledger):
     for thread in threads:
         thread.join()
     assert len(swept) == 2, "a sweep raised"
-    decided = [one for result in swept for one in result.settlements if one.decided]
+    decided = [
+        settlement for result in swept for settlement in result.settlements if settlement.decided
+    ]
     assert len(decided) == 1
     assert sum(len(result.dropped) for result in swept) <= 1
     assert ledger.row("SELECT count(*) FROM failed_root")[0] == 1
@@ -477,13 +479,13 @@ def test_abandoned_batch_keeps_its_partition(ledger):
     """A sweep leaves the partition of an abandoned batch, which may be opened again and then
     posts there.
     """
-    made = pipeline()
-    batch = ledger.open(made)
+    flow = pipeline()
+    batch = ledger.open(flow)
     ledger.start(batch.batch_id, "source")
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
     assert ledger.sweep().dropped == ()
-    assert ledger.open(made).status is BatchStatus.OPEN
+    assert ledger.open(flow).status is BatchStatus.OPEN
     roots = ledger.emit(batch, 2)
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots)
@@ -492,10 +494,10 @@ def test_abandoned_batch_keeps_its_partition(ledger):
 
 def test_replay_that_emits_too_little_is_held(ledger):
     """A message that a replay claimed and never emitted does not pass for recovered."""
-    made = pipeline()
-    batch, _ = ledger.whole_batch(made, 5, lose_sink=[0, 1])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, 5, lose_sink=[0, 1])
     ledger.settle(batch.batch_id)
-    replay = ledger.replay(made, batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     roots = ledger.emit(replay, 1)
     ledger.run_middle(replay, roots)
     ledger.run_sink(replay, roots)
@@ -536,7 +538,7 @@ def test_one_bad_batch_does_not_stop_a_sweep(ledger, monkeypatch):
     monkeypatch.setattr(sweeper, "settle_once", settle)
     swept = ledger.sweep()
     assert swept.errors == {bad.batch_id: "disk full"}
-    assert [one.batch_id for one in swept.settlements] == [good.batch_id]
+    assert [settlement.batch_id for settlement in swept.settlements] == [good.batch_id]
     assert swept.dropped == (good.batch_id,)
 
 
@@ -555,8 +557,8 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
     """With ackers=0 nobody knows what a step that died left undone: the batch is held, not
     acked.
     """
-    made = pipeline(ackers=0)
-    batch = ledger.open(made)
+    flow = pipeline(ackers=0)
+    batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
     ledger.commit(run, emitted=Emitted(1, 7))
     ledger.start(batch.batch_id, "middle")
@@ -570,11 +572,11 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
 
 def two_sources():
     """first and second, each with a sink of its own."""
-    made = Pipeline("pair", message_timeout="10s")
+    flow = Pipeline("pair", message_timeout="10s")
     for name in ("first", "second"):
-        made.source(name, FileSource(f"{name}.csv", schema="n INT"))
-        made.sink(f"{name}_sink", ParquetSink(name), reads=name)
-    return made
+        flow.source(name, FileSource(f"{name}.csv", schema="n INT"))
+        flow.sink(f"{name}_sink", ParquetSink(name), reads=name)
+    return flow
 
 
 def run_source(ledger, batch, name, count=3):
@@ -592,14 +594,14 @@ def test_abandoned_batch_of_two_sources_starts_from_the_beginning(ledger):
     """When one of two sources never commits, the batch is abandoned with all that the other did,
     and runs whole again.
     """
-    made = two_sources()
-    batch = ledger.open(made)
+    flow = two_sources()
+    batch = ledger.open(flow)
     roots = run_source(ledger, batch, "first")
     ledger.run_sink(batch, roots, name="first_sink", offset=1000)
     ledger.start(batch.batch_id, "second")
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
-    assert ledger.open(made).status is BatchStatus.OPEN
+    assert ledger.open(flow).status is BatchStatus.OPEN
     for name in ("first", "second"):
         roots = run_source(ledger, batch, name)
         ledger.run_sink(batch, roots, name=f"{name}_sink", offset=1000)
@@ -627,12 +629,10 @@ def test_of_two_readers_the_one_that_committed_is_blamed(ledger):
     ledger.start(batch.batch_id, "sink")
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).failed == 3
-    found = ledger.rows(
-        "SELECT step, reason, own_failure, detail FROM failed_root ORDER BY root_id"
-    )
-    assert [tuple(row)[:3] for row in found] == [
+    rows = ledger.rows("SELECT step, reason, own_failure, detail FROM failed_root ORDER BY root_id")
+    assert [tuple(row)[:3] for row in rows] == [
         ("sink", "did not commit in time", False),
         ("second", "lost", True),
         ("sink", "did not commit in time", False),
     ]
-    assert found[1].detail.endswith("wrong at sink, second")
+    assert rows[1].detail.endswith("wrong at sink, second")

@@ -42,18 +42,18 @@ def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
     """flights -> checked, which may lose or fail some -> the flights, and running totals per
     carrier.
     """
-    made = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
-    made.source(
+    pipeline = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
+    pipeline.source(
         "flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS, allow_missing=True)
     )
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def checked(flights):
         bad = F.col("flight").isin([-1, *fail])
-        kept = flights.where(~F.col("flight").isin([-1, *lose]))
-        return kept.withColumn("_failed", F.when(bad, "implausible"))
+        rest = flights.where(~F.col("flight").isin([-1, *lose]))
+        return rest.withColumn("_failed", F.when(bad, "implausible"))
 
-    @made.stateful_stage(reads="checked")
+    @pipeline.stateful_stage(reads="checked")
     def balance(state, batch):
         if during is not None:
             during()
@@ -64,20 +64,23 @@ def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
             F.sum("n").cast("int").alias("n"), F.sum("delay").alias("delay")
         )
 
-    made.sink("departures", ParquetSink("departures"), reads="checked")
-    made.sink("balances", sink or ParquetSink("balances"), reads="balance")
-    return made
+    pipeline.sink("departures", ParquetSink("departures"), reads="checked")
+    pipeline.sink("balances", sink or ParquetSink("balances"), reads="balance")
+    return pipeline
 
 
 def oracle(*days, without=()):
     """What the totals are once these days are taken in."""
-    found = Counter()
+    totals = Counter()
     for day in days:
         for flight, carrier, delay in flown(day):
             if flight not in without:
-                found[carrier, "n"] += 1
-                found[carrier, "delay"] += delay
-    return sorted((one, found[one, "n"], found[one, "delay"]) for one in {key[0] for key in found})
+                totals[carrier, "n"] += 1
+                totals[carrier, "delay"] += delay
+    return sorted(
+        (carrier, totals[carrier, "n"], totals[carrier, "delay"])
+        for carrier in {key[0] for key in totals}
+    )
 
 
 @pytest.fixture
@@ -119,10 +122,10 @@ def abandoned(run: Runner, day: int):
 
 def queue(ledger):
     """The batches of the view by state, and what the waiting ones wait for."""
-    found = ledger.rows(
+    rows = ledger.rows(
         "SELECT batch_id, state, waits_for_batch_id FROM state_progress ORDER BY batch_id",
     )
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in rows]
 
 
 def history(ledger):
@@ -168,9 +171,9 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
     assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
-    (told,) = ledger.summary(second.batch_id).waits
-    assert told.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
-    assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in told
+    (wait,) = ledger.summary(second.batch_id).waits
+    assert wait.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
+    assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in wait
     assert ledger.summary(second.batch_id).outcome is Outcome.COMPLETE
     run.settled(first)
     assert history(ledger) == [1, 2]
@@ -188,9 +191,9 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     run.settled(opened(run, 2))
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
-    (told,) = ledger.summary(2).waits
-    assert "waits for batch 1: it is on hold" in told
-    assert told.endswith(". Or publish the rest anyway: ackledger release 1")
+    (wait,) = ledger.summary(2).waits
+    assert "waits for batch 1: it is on hold" in wait
+    assert wait.endswith(". Or publish the rest anyway: ackledger release 1")
     ledger.release(1)
     advance_states(run.job, 2)
     assert history(ledger) == [1, 2]
@@ -406,19 +409,19 @@ class Tally(StatefulStage):
                 path.unlink()
 
     @property
-    def kept(self):
+    def states(self):
         return sorted(path.name for path in self.folder.iterdir())
 
 
 def counted(tally, sink=True) -> Pipeline:
     """flights -> a count over batches that an object keeps, with a sink or without."""
-    made = Pipeline("counted", guarantee="exactly_once")
-    made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
-    made.stateful("tally", tally, reads="flights")
+    pipeline = Pipeline("counted", guarantee="exactly_once")
+    pipeline.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
+    pipeline.stateful("tally", tally, reads="flights")
     if sink:
-        made.sink("shown", ParquetSink("shown"), reads="tally")
-    made.sink("departures", ParquetSink("departures"), reads="flights")
-    return made
+        pipeline.sink("shown", ParquetSink("shown"), reads="tally")
+    pipeline.sink("departures", ParquetSink("departures"), reads="flights")
+    return pipeline
 
 
 def test_an_object_keeps_its_state(runner, days, sink_rows):
@@ -434,12 +437,12 @@ def test_an_object_keeps_its_state(runner, days, sink_rows):
         ("ack_commit", 2),
     ]
     assert sink_rows("shown", "flights") == [(12,)]
-    found = run.ledger.rows("SELECT snapshot FROM state_progress ORDER BY batch_id")
-    assert [row.snapshot for row in found] == [
+    rows = run.ledger.rows("SELECT snapshot FROM state_progress ORDER BY batch_id")
+    assert [row.snapshot for row in rows] == [
         {"flights": 6, "key": "1"},
         {"flights": 12, "key": "2"},
     ]
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
 
 
 @pytest.mark.parametrize("hook", ["finish_batch", "commit"])
@@ -459,7 +462,7 @@ def test_an_object_is_rolled_back(runner, days, hook, sink):
     committed = {"flights": 6, "key": "1"}
     assert tally.calls == [("roll_back", committed), ("init_state", committed), ("ack_commit", 2)]
     assert tally.count == 12
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
 
 
 def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
@@ -484,47 +487,47 @@ def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeyp
     tally.broken.clear()
     with dies_at("recording publication"), pytest.raises(Died):
         run.settled(opened(run, 2))  # dies in publish: the state is not due yet
-    assert tally.kept == ["1"]
+    assert tally.states == ["1"]
     with dies_at("recording publication"), pytest.raises(Died):
         advance_states(run.job, 2)
-    assert tally.kept == ["1", "2"]
+    assert tally.states == ["1", "2"]
     advance_states(run.job, 2)
-    assert tally.kept == ["1", "2"]  # a record-wise sink of batch 2 is yet to be published
+    assert tally.states == ["1", "2"]  # a record-wise sink of batch 2 is yet to be published
     publish_settled(run.job, 2)
     with dies_at("recording ack"), pytest.raises(Died):
         advance_states(run.job, 2)
     advance_states(run.job, 2)
     assert tally.calls[-2:] == [("ack_commit", 2), ("ack_commit", 2)]
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
     advance_states(run.job, 2)
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
 
 
 def whole(tally, lose=(), broken=()) -> Pipeline:
     """flights -> checked, which may lose some -> a count that an object keeps, a second state,
     and a total.
     """
-    made = Pipeline("counted", guarantee="exactly_once")
-    made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
+    pipeline = Pipeline("counted", guarantee="exactly_once")
+    pipeline.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def checked(flights):
         return flights.where(~F.col("flight").isin([-1, *lose]))
 
-    made.stateful("tally", tally, reads="checked")
-    made.sink("shown", ParquetSink("shown"), reads="tally")
+    pipeline.stateful("tally", tally, reads="checked")
+    pipeline.sink("shown", ParquetSink("shown"), reads="tally")
 
-    @made.stateful_stage(reads="checked")
+    @pipeline.stateful_stage(reads="checked")
     def latest(state, batch):
         return None if "latest" in broken else batch
 
-    @made.combine(reads="checked")
+    @pipeline.combine(reads="checked")
     def total(checked):
         return None if "total" in broken else checked
 
-    made.sink("latest_sink", ParquetSink("latest"), reads="latest")
-    made.sink("total_sink", ParquetSink("totals"), reads="total")
-    return made
+    pipeline.sink("latest_sink", ParquetSink("latest"), reads="latest")
+    pipeline.sink("total_sink", ParquetSink("totals"), reads="total")
+    return pipeline
 
 
 @pytest.mark.parametrize("broken", ["latest", "total"])
@@ -552,8 +555,8 @@ def test_ack_commit_comes_in_order_for_families_that_are_finished(runner, days, 
     run.settled(first)
     run.settled(opened(run, 2))
     assert {name for name, _ in tally.calls} == {"init_state"}
-    kept = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
-    assert [path.parent.name for path in kept] == ["batch=2"]
+    folders = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
+    assert [path.parent.name for path in folders] == ["batch=2"]
     fixed = runner(whole(tally))
     fixed.settled(fixed.open_replay(first.batch_id))
     acked = [batch_id for name, batch_id in tally.calls if name == "ack_commit"]
@@ -635,8 +638,8 @@ def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
 
     def look():
         while not stop.is_set():
-            found = DeltaTable(str(days / "balances")).to_pyarrow_table().to_pylist()
-            seen.add(tuple(sorted((r["carrier"], r["n"], r["delay"]) for r in found)))
+            rows = DeltaTable(str(days / "balances")).to_pyarrow_table().to_pylist()
+            seen.add(tuple(sorted((r["carrier"], r["n"], r["delay"]) for r in rows)))
 
     reader = threading.Thread(target=look)
     reader.start()
@@ -694,7 +697,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     assert history(ledger) == []
     assert "without the records that were quarantined" in ledger.summary(2).waits[0]
     later = ledger.row("SELECT now() + interval '1 hour' AS later").later
-    assert [one.batch_id for one in ledger.sweep(now=later).overdue] == [1]
+    assert [batch.batch_id for batch in ledger.sweep(now=later).overdue] == [1]
     waiting = ledger.transact(publications.waiting, "running", None)
     assert waiting == [1, 2]
     publish_settled(run.job, first.batch_id)
@@ -782,19 +785,19 @@ def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
     run = runner(totals(lose=[104]))
     for day in (1, 2):
         run.settled(opened(run, day))
-    made = totals()
-    steps = made._steps
+    pipeline = totals()
+    steps = pipeline._steps
     steps["balance2"] = replace(steps.pop("balance"), name="balance2")
     steps["new"] = replace(
         steps.pop("balances"), name="new", reads="balance2", sink=ParquetSink("new")
     )
-    job = Job(run.job.spark, run.job.database, run.job.settings, made)
+    job = Job(run.job.spark, run.job.database, run.job.settings, pipeline)
     for day in (1, 2):
         start = START + timedelta(days=day)
         again = open_batch(
             job.database,
             job.settings,
-            made,
+            pipeline,
             RunKey("", f"again{day}"),
             Interval(start, start + timedelta(days=1)),
             reprocess=True,
@@ -817,7 +820,7 @@ def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
     publish_settled(job, batch.batch_id)
     later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
     assert run.ledger.sweep().overdue == ()
-    assert [one.batch_id for one in run.ledger.sweep(now=later).overdue] == [1]
+    assert [batch.batch_id for batch in run.ledger.sweep(now=later).overdue] == [1]
     advance_states(job, batch.batch_id)
     assert run.ledger.sweep(now=later).overdue == ()
     assert balances() == oracle(1)
@@ -830,29 +833,31 @@ def test_word_count_over_batches(spark, guarantee):
     """
 
     def words(lose="") -> Pipeline:
-        made = Pipeline("words", guarantee=guarantee)
-        made.source("sentences", FileSource("in", schema="sentence STRING"))
+        pipeline = Pipeline("words", guarantee=guarantee)
+        pipeline.source("sentences", FileSource("in", schema="sentence STRING"))
 
-        @made.stage(reads="sentences")
+        @pipeline.stage(reads="sentences")
         def split(sentences):
-            kept = sentences.where(F.col("sentence") != F.lit(lose))
-            return kept.select(F.explode(F.split("sentence", " ")).alias("word"), "_anchor")
+            rest = sentences.where(F.col("sentence") != F.lit(lose))
+            return rest.select(F.explode(F.split("sentence", " ")).alias("word"), "_anchor")
 
-        @made.stateful_stage(reads="split")
+        @pipeline.stateful_stage(reads="split")
         def counts(state, batch):
             new = batch.select("word", F.lit(1).cast("bigint").alias("n"))
             before = new if state is None else new.unionByName(state)
             return before.groupBy("word").agg(F.sum("n").alias("n"))
 
-        made.sink("totals", ParquetSink("totals"), reads="counts")
-        return made
+        pipeline.sink("totals", ParquetSink("totals"), reads="counts")
+        return pipeline
 
     result, expected, failed = None, Counter(), None
     for day, sentences in WORDS.items():
-        given = {"sentences": [{"sentence": sentence} for sentence in sentences]}
-        result = testing.run_batch(words("the bolt acks"), given, spark=spark, after=result)
+        data_of = {"sentences": [{"sentence": sentence} for sentence in sentences]}
+        result = testing.run_batch(words("the bolt acks"), data_of, spark=spark, after=result)
         failed = failed or result
-        expected.update(" ".join(one for one in sentences if one != "the bolt acks").split())
+        expected.update(
+            " ".join(sentence for sentence in sentences if sentence != "the bolt acks").split()
+        )
         assert {row["word"]: row["n"] for row in result.rows["totals"]} == expected, day
     expected.update(["the", "bolt", "acks"])
     again = testing.replay(failed, words())
@@ -863,17 +868,17 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
     """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over
     batches.
     """
-    made = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
-    del made._steps["balance"], made._steps["balances"], made._steps["departures"]
+    pipeline = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
+    del pipeline._steps["balance"], pipeline._steps["balances"], pipeline._steps["departures"]
 
-    @made.stage(reads="checked", whole=True, unit="carrier")
+    @pipeline.stage(reads="checked", whole=True, unit="carrier")
     def places(checked):
         from pyspark.sql import Window
 
         place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
         return checked.withColumn("place", place)
 
-    @made.stateful_stage(reads="places")
+    @pipeline.stateful_stage(reads="places")
     def balance(state, batch):
         new = batch.groupBy("carrier").agg(
             F.count("*").cast("int").alias("n"), F.sum("delay").alias("delay")
@@ -883,9 +888,9 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
             F.sum("n").cast("int").alias("n"), F.sum("delay").alias("delay")
         )
 
-    made.sink("balances", ParquetSink("balances"), reads="balance")
-    made.sink("out", ParquetSink("out"), reads="places")
-    return made
+    pipeline.sink("balances", ParquetSink("balances"), reads="balance")
+    pipeline.sink("out", ParquetSink("out"), reads="places")
+    return pipeline
 
 
 def test_units_are_read_whole(runner, days, balances):
@@ -910,14 +915,14 @@ def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
 
 
 def refused(match, declare):
-    made = totals()
+    pipeline = totals()
     with pytest.raises(DeclarationError, match=match):
-        declared(made, declare)
+        declared(pipeline, declare)
 
 
-def declared(made, declare):
-    declare(made)
-    made.followers()
+def declared(pipeline_, declare):
+    declare(pipeline_)
+    pipeline_.followers()
 
 
 def test_what_cannot_be_declared():
@@ -925,23 +930,23 @@ def test_what_cannot_be_declared():
     and names.
     """
 
-    def behind(made):
-        made.stage(reads="balance")(lambda_named("more"))
-        made.sink("more_sink", ParquetSink("more"), reads="more")
+    def behind(pipeline):
+        pipeline.stage(reads="balance")(lambda_named("more"))
+        pipeline.sink("more_sink", ParquetSink("more"), reads="more")
 
-    def combined(made):
-        made.combine(reads="balance")(lambda_named("more"))
-        made.sink("more_sink", ParquetSink("more"), reads="more")
+    def combined(pipeline):
+        pipeline.combine(reads="balance")(lambda_named("more"))
+        pipeline.sink("more_sink", ParquetSink("more"), reads="more")
 
-    def untracked(made):
-        made.stage(reads="checked", anchored=False)(lambda_named("loose"))
-        made.stateful("tally", Tally.__new__(Tally), reads="loose")
+    def untracked(pipeline):
+        pipeline.stage(reads="checked", anchored=False)(lambda_named("loose"))
+        pipeline.stateful("tally", Tally.__new__(Tally), reads="loose")
 
-    def doubled(made):
-        made.sink("more", ParquetSink("more", dedup="exact"), reads="balance")
+    def doubled(pipeline):
+        pipeline.sink("more", ParquetSink("more", dedup="exact"), reads="balance")
 
-    def unread(made):
-        made.stateful_stage(reads="checked")(two_named("nobody"))
+    def unread(pipeline):
+        pipeline.stateful_stage(reads="checked")(two_named("nobody"))
 
     refused("reads 'balance', a state over batches.*only sinks", behind)
     refused("reads 'balance', a state over batches.*only sinks", combined)
@@ -950,39 +955,40 @@ def test_what_cannot_be_declared():
     refused("nothing reads stateful 'nobody'", unread)
     refused(
         "the state so far, checked",
-        lambda made: made.stateful_stage(reads="checked")(lambda_named("one")),
+        lambda pipeline: pipeline.stateful_stage(reads="checked")(lambda_named("one")),
     )
     refused(
         "expected one input",
-        lambda made: made.stateful_stage(reads=["checked", "flights"])(two_named("two")),
+        lambda pipeline: pipeline.stateful_stage(reads=["checked", "flights"])(two_named("two")),
     )
     refused(
         "subclass of StatefulStage, found str",
-        lambda made: made.stateful("x", "y", reads="checked"),
+        lambda result: result.stateful("x", "y", reads="checked"),
     )
     refused(
-        "stateful name 'X'", lambda made: made.stateful("X", Tally.__new__(Tally), reads="checked")
+        "stateful name 'X'",
+        lambda result: result.stateful("X", Tally.__new__(Tally), reads="checked"),
     )
     refused(
         "declares 'balance' twice",
-        lambda made: made.stateful_stage(reads="checked")(two_named("balance")),
+        lambda pipeline: pipeline.stateful_stage(reads="checked")(two_named("balance")),
     )
 
 
 def lambda_named(name):
-    def made(rows):
+    def build(rows):
         return rows
 
-    made.__name__ = name
-    return made
+    build.__name__ = name
+    return build
 
 
 def two_named(name):
-    def made(state, rows):
+    def build(state, rows):
         return rows
 
-    made.__name__ = name
-    return made
+    build.__name__ = name
+    return build
 
 
 def test_two_states_and_a_combine_side_by_side(spark):
@@ -990,50 +996,50 @@ def test_two_states_and_a_combine_side_by_side(spark):
     combine keeps to its family.
     """
 
-    def made(lose=-1) -> Pipeline:
+    def build(lose=-1) -> Pipeline:
         two = Pipeline("two", guarantee="exactly_once")
         two.source("flights", FileSource("in", schema=FLIGHTS))
         two.reference("names", FileSource("names.csv", schema="carrier STRING, name STRING"))
 
         @two.stage(reads="flights")
-        def kept(flights):
+        def checked(flights):
             return flights.where(F.col("flight") != lose)
 
-        @two.stateful_stage(reads="kept")
+        @two.stateful_stage(reads="checked")
         def latest(state, batch, *, names):
             last = batch.groupBy("carrier").agg(F.max("flight").alias("flight"))
             new = batch.join(last, ["carrier", "flight"], "left_semi").join(
                 names, "carrier", "left"
             )
             before = [] if state is None else [state.join(last, "carrier", "left_anti")]
-            return reduce(lambda one, other: one.unionByName(other), before, new)
+            return reduce(lambda state, other: state.unionByName(other), before, new)
 
-        @two.stateful_stage(reads="kept")
+        @two.stateful_stage(reads="checked")
         def batches(state, batch):
             return (
                 batch.sparkSession.range(1) if state is None else state.select(F.col("id") + 1)
             ).toDF("id")
 
-        @two.combine(reads="kept")
-        def total(kept):
-            return kept.agg(F.count("*").alias("n"))
+        @two.combine(reads="checked")
+        def total(flights):
+            return flights.agg(F.count("*").alias("n"))
 
         for name in ("latest", "batches", "total"):
             two.sink(f"{name}_sink", ParquetSink(name), reads=name)
         return two
 
-    def given(day):
+    def data_of(day):
         columns = ("flight", "carrier", "delay")
         return {"flights": [dict(zip(columns, row, strict=True)) for row in flown(day)]}
 
     names = {"names": [{"carrier": "AA", "name": "American"}]}
-    first = testing.run_batch(made(104), given(1), references=names, spark=spark)
+    first = testing.run_batch(build(104), data_of(1), references=names, spark=spark)
     assert first.rows["total_sink"] == []
-    second = testing.run_batch(made(), given(2), references=names, spark=spark, after=first)
+    second = testing.run_batch(build(), data_of(2), references=names, spark=spark, after=first)
     assert second.rows["total_sink"] == [{"n": 6}]
-    found = {row["carrier"]: (row["flight"], row["name"]) for row in second.rows["latest_sink"]}
-    assert found == {"AA": (205, "American"), "UA": (203, None)}
-    again = testing.replay(first, made())
+    latest = {row["carrier"]: (row["flight"], row["name"]) for row in second.rows["latest_sink"]}
+    assert latest == {"AA": (205, "American"), "UA": (203, None)}
+    again = testing.replay(first, build())
     assert again.rows["total_sink"] == [{"n": 6}]
     assert again.rows["batches_sink"] == [{"id": 2}]
     later = Ledger(first.lab.database).row("SELECT now() + interval '1 hour' AS later").later

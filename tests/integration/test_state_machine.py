@@ -97,7 +97,7 @@ class LedgerLife(RuleBasedStateMachine):
         self.quarantined = False  # whether the replay takes these
         self.before: dict[int, tuple[str, int]] = {}  # message -> its status and failed replays
         self.accepted: set[int] = set()
-        self.published = self.kept = self.expired = False
+        self.published = self.copied = self.expired = False
         self.released = False  # whether a person let the batch settle above the limit
         self.own_failed: set[int] = set()  # messages that failed through their own fault before
 
@@ -107,10 +107,10 @@ class LedgerLife(RuleBasedStateMachine):
         such a share of new failures.
         """
         self.max_replays, self.limit = max_replays, limit
-        self.made = pipeline(
+        self.pipeline = pipeline(
             fan_out=True, max_replays=max_replays, keep="1d", max_failed_ratio=limit
         )
-        self.original = self.batch = self.ledger.open(self.made)
+        self.original = self.batch = self.ledger.open(self.pipeline)
 
     # -- steps of a run ------------------------------------------------------------------------
 
@@ -284,8 +284,8 @@ class LedgerLife(RuleBasedStateMachine):
             self._settled()
             return
         assert settlement.status is BatchStatus.HELD
-        found = {row.root_id for row in self.ledger.rows("SELECT root_id FROM hold_sample")}
-        assert found == {root for root, _ in self._failures()}
+        roots = {row.root_id for row in self.ledger.rows("SELECT root_id FROM hold_sample")}
+        assert roots == {root for root, _ in self._failures()}
         self.status = "held"
 
     @precondition(lambda self: self.status == "held")
@@ -309,7 +309,9 @@ class LedgerLife(RuleBasedStateMachine):
         """A replay claims every failed message, and becomes the batch that is driven."""
         self.released = False
         self.replay_number += 1
-        self.batch = self.ledger.replay(self.made, self.original.batch_id, f"r{self.replay_number}")
+        self.batch = self.ledger.replay(
+            self.pipeline, self.original.batch_id, f"r{self.replay_number}"
+        )
         claimed = self.ledger.claimed_messages(self.batch.batch_id)
         assert set(claimed) == {m for m, status in self.messages.items() if status == "failed"}
         self.quarantined = False
@@ -320,18 +322,18 @@ class LedgerLife(RuleBasedStateMachine):
     def replay_quarantined(self):
         """A replay takes up the quarantined ones with a new budget, unless their files are gone:
         then it is refused, and says how to read them again."""
-        found = {m for m, status in self.messages.items() if status == "quarantined"}
+        messages = {m for m, status in self.messages.items() if status == "quarantined"}
         self.replay_number += 1
         run_id, original = f"r{self.replay_number}", self.original.batch_id
         if self.expired:
             with pytest.raises(InputError, match=r"removed by retention .* --reprocess"):
-                self.ledger.replay(self.made, original, run_id, quarantined=True, accepted=True)
+                self.ledger.replay(self.pipeline, original, run_id, quarantined=True, accepted=True)
             return
         self.batch = self.ledger.replay(
-            self.made, original, run_id, quarantined=True, accepted=True
+            self.pipeline, original, run_id, quarantined=True, accepted=True
         )
         self.quarantined, self.released = True, False
-        self._claimed(found)
+        self._claimed(messages)
 
     def _claimed(self, messages):
         assert self.snapshot.folder.exists()  # what the replay reads
@@ -354,7 +356,7 @@ class LedgerLife(RuleBasedStateMachine):
     @rule()
     def keep_content(self):
         """What failed records contain is copied from the snapshot, which must be there."""
-        assert self.kept or not self.messages or self.snapshot.folder.exists()
+        assert self.copied or not self.messages or self.snapshot.folder.exists()
         with self.ledger.database.writer.begin() as connection:
             connection.execute(
                 text("""
@@ -363,7 +365,7 @@ class LedgerLife(RuleBasedStateMachine):
                 ON CONFLICT DO NOTHING
                 """)
             )
-        self.kept = True
+        self.copied = True
 
     @precondition(lambda self: "quarantined" in self.messages.values())
     @rule()
@@ -386,7 +388,7 @@ class LedgerLife(RuleBasedStateMachine):
                 for message, status in self.messages.items()
                 if status == "quarantined"
             )
-            and (self.published and (self.kept or not self.messages))
+            and (self.published and (self.copied or not self.messages))
         )
         assert collected.expired == ((self.original.batch_id,) if free and not self.expired else ())
         assert not collected.errors
@@ -410,9 +412,11 @@ class LedgerLife(RuleBasedStateMachine):
     def open_again(self):
         """Clearing the first task of an abandoned batch opens the same batch again."""
         if self.batch.kind == "original":
-            again = self.ledger.open(self.made)
+            again = self.ledger.open(self.pipeline)
         else:
-            again = self.ledger.replay(self.made, self.original.batch_id, f"r{self.replay_number}")
+            again = self.ledger.replay(
+                self.pipeline, self.original.batch_id, f"r{self.replay_number}"
+            )
             taken = "quarantined" if self.quarantined else "failed"
             self._claimed([m for m, status in self.messages.items() if status == taken])
         assert (again.batch_id, again.status) == (self.batch.batch_id, BatchStatus.OPEN)
@@ -459,15 +463,15 @@ class LedgerLife(RuleBasedStateMachine):
     @invariant()
     def a_preview_is_of_a_batch_on_hold(self):
         """There is one as long as the batch is on hold, and no other."""
-        found = self.ledger.rows("SELECT DISTINCT batch_id FROM hold_failure")
-        assert [row.batch_id for row in found] == [self.batch.batch_id] * (self.status == "held")
+        batches = self.ledger.rows("SELECT DISTINCT batch_id FROM hold_failure")
+        assert [row.batch_id for row in batches] == [self.batch.batch_id] * (self.status == "held")
 
     @invariant()
     def messages_are_as_the_oracle_has_them(self):
         """Every message has the oracle's status, and is claimed by an open replay or by none."""
-        found = self.ledger.rows("SELECT message_id, status, replay_batch_id FROM failed_message")
-        assert {row.message_id: row.status for row in found} == self.messages
-        for row in found:
+        rows = self.ledger.rows("SELECT message_id, status, replay_batch_id FROM failed_message")
+        assert {row.message_id: row.status for row in rows} == self.messages
+        for row in rows:
             assert (row.status == "replaying") <= (row.replay_batch_id == self.batch.batch_id)
 
     @invariant()
@@ -475,13 +479,13 @@ class LedgerLife(RuleBasedStateMachine):
         """The running ack value of every root is the XOR of its pending edges."""
         if self.status != "open" or "source" not in self.committed:
             return
-        found = {
+        edges = {
             row.root_id: row.open_edges for row in self.ledger.rows("SELECT * FROM pending_root")
         }
         for root in self.committed["source"].roots:
             emitted, acked = self._edges(root)
-            assert found.get(root, 0) == emitted.total() - acked.total()
-            assert (root in found) == (emitted != acked)
+            assert edges.get(root, 0) == emitted.total() - acked.total()
+            assert (root in edges) == (emitted != acked)
 
     def _settle(self, now, sweepers):
         """What the sweepers decided; of two that decide, one does, and the other finds it done."""
@@ -492,8 +496,8 @@ class LedgerLife(RuleBasedStateMachine):
                     range(sweepers),
                 )
             )
-        assert sum(one.decided for one in settlements) <= 1
-        assert len({one.status for one in settlements}) == 1
+        assert sum(settlement.decided for settlement in settlements) <= 1
+        assert len({settlement.status for settlement in settlements}) == 1
         return settlements[0]
 
     # -- the oracle ----------------------------------------------------------------------------
@@ -554,9 +558,9 @@ class LedgerLife(RuleBasedStateMachine):
         """Multisets of edges emitted and acked for a root by the committed runs."""
         emitted, acked = Counter(), Counter()
         for run in self.committed.values():
-            for (owner, _), found in run.emitted.items():
+            for (owner, _), edges in run.emitted.items():
                 if owner == root:
-                    emitted.update(found)
+                    emitted.update(edges)
             acked.update(run.acked.get(root, []))
         return emitted, acked
 
@@ -610,7 +614,7 @@ class LedgerLife(RuleBasedStateMachine):
         if self.batch.kind != "original":
             self.failed_replays[message] += own
         if message not in self.messages:
-            self.kept = False
+            self.copied = False
         if message in self.before:
             self.accepted.discard(message)  # another attempt of it has failed
         budget_used = self.failed_replays[message] >= self.max_replays

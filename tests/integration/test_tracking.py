@@ -45,14 +45,14 @@ def numbers(tmp_path: Path, count: int = COUNT) -> None:
 
 def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
     """source -> each function as a stage -> sink."""
-    made = Pipeline("chain", guarantee="at_least_once", **options)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("chain", guarantee="at_least_once", **options)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
     reads = "numbers"
     for function in functions:
-        made.stage(reads=reads, acks=acks)(function)
+        pipeline.stage(reads=reads, acks=acks)(function)
         reads = function.__name__
-    made.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
-    return made
+    pipeline.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
+    return pipeline
 
 
 def keep(frame):
@@ -90,8 +90,8 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
     run = runner(chain(keep, odd))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
-    found = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root")
-    assert found == [("odd", "lost")]
+    rows = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root")
+    assert rows == [("odd", "lost")]
     assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
 
 
@@ -113,8 +113,8 @@ def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
 
     run = runner(chain(scattered, acks="on_read"))
     assert run.settled(run.open()).failed == 0
-    found = run.ledger.rows("SELECT reason, records FROM step_run_drop")
-    assert [tuple(one) for one in found] == [("no output", COUNT // 2)]
+    rows = run.ledger.rows("SELECT reason, records FROM step_run_drop")
+    assert [tuple(progress) for progress in rows] == [("no output", COUNT // 2)]
 
 
 def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded_by):
@@ -178,9 +178,9 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by)
     batch = run.open()
     for name in ("numbers", "keep", "out"):
         run.step(batch, name)
-    found = run.ledger.rows("SELECT * FROM ledger_delta ORDER BY step_run_id, root_id")
-    runs = sorted({row.step_run_id for row in found})
-    for row in found:
+    rows = run.ledger.rows("SELECT * FROM ledger_delta ORDER BY step_run_id, root_id")
+    runs = sorted({row.step_run_id for row in rows})
+    for row in rows:
         position = row.root_id - 1
         emitted = {
             runs[0]: spark_hash(f"{runs[0]}:keep", row.root_id, position),
@@ -244,8 +244,8 @@ def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function,
     assert run.settled(run.open()).failed == lost
     assert len(sink_rows("out", "n")) == delivered
     if lost:
-        found = run.ledger.row("SELECT step, root_id FROM failed_root")
-        assert tuple(found) == ("doubled_and_lost", 4)
+        row = run.ledger.row("SELECT step, root_id FROM failed_root")
+        assert tuple(row) == ("doubled_and_lost", 4)
 
 
 @pytest.mark.parametrize(
@@ -432,9 +432,9 @@ def test_whole_posting_twice(runner, tmp_path):
     roots = np.arange(10)
     reasons = Texts.of(np.where(roots == 4, 0, NONE).astype(np.int32), ["bad\0"])
     deltas = fold_source(roots, roots, Edges(opened.run_id, "numbers", ["keep"], {}), reasons)
-    given = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
-    first = post_bucket(*given)
-    assert post_bucket(*given) == first
+    arguments = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
+    first = post_bucket(*arguments)
+    assert post_bucket(*arguments) == first
     assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 9, 1)
     assert run.ledger.row("SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
         10,
@@ -534,9 +534,9 @@ def test_a_run_whose_input_was_run_again_is_fenced(runner, tmp_path, sink_rows):
     run.step(batch, "numbers")
     with pytest.raises(FencedError, match="superseded meanwhile"):
         run.step(batch, "slow")
-    found = run.ledger.row("SELECT state, failure FROM step_run WHERE step = 'slow'")
-    assert found.state == "fenced"
-    assert "superseded meanwhile" in found.failure
+    row = run.ledger.row("SELECT state, failure FROM step_run WHERE step = 'slow'")
+    assert row.state == "fenced"
+    assert "superseded meanwhile" in row.failure
     run.settled(batch)
     assert len(sink_rows("out", "n")) == COUNT
 
@@ -758,5 +758,5 @@ def test_tasks_are_counted_while_they_run(spark):
     counted = []
     with watching(spark, lambda tasks, seconds: counted.append(tasks), every=0.2):
         assert spark.range(0, 6, 1, 6).mapInPandas(slowly, "id BIGINT").count() == 6
-    assert any(0 < one.done < one.total for one in counted), counted
-    assert all(one.done <= one.total for one in counted)
+    assert any(0 < progress.done < progress.total for progress in counted), counted
+    assert all(progress.done <= progress.total for progress in counted)

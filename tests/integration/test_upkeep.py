@@ -17,12 +17,12 @@ from tests.support.ledgers import pipeline as chain
 @pytest.mark.parametrize("count", [60, 1000])
 def test_dead_rows_stay_below_one_per_cent(ledger, count):
     """After so many batches, of which every tenth is replayed, with a sweep now and then."""
-    made, settings = pipeline(4), Settings(data="/data")
+    flow, settings = pipeline(4), Settings(data="/data")
     wait_for_counts(ledger.database)  # of what was emptied before
     for day in range(count):
-        batch = live(ledger.database, settings, made, day)
+        batch = live(ledger.database, settings, flow, day)
         if day % 10 == 9:
-            live_again(ledger.database, settings, made, batch)
+            live_again(ledger.database, settings, flow, batch)
         if day % 50 == 49:
             assert ledger.sweep().errors == {}
     wait_for_counts(ledger.database)
@@ -49,14 +49,14 @@ def with_dead_rows(ledger):
 
 def vacuumed(ledger):
     """Which of these tables were vacuumed."""
-    found = ledger.rows(
+    rows = ledger.rows(
         """
         SELECT name FROM unnest(cast(:names AS text[])) AS name
         WHERE pg_stat_get_last_vacuum_time(name::regclass) IS NOT NULL ORDER BY 1
         """,
         names=list(DEAD),
     )
-    return tuple(row.name for row in found)
+    return tuple(row.name for row in rows)
 
 
 def test_a_table_that_cannot_be_vacuumed_is_left(ledger, with_dead_rows, caplog):
@@ -112,8 +112,8 @@ def test_a_policy_is_written_only_where_it_changed(ledger):
 
 def followed(ledger):
     """Batches that sweeps have left behind, by number."""
-    found = ledger.rows("SELECT batch_id FROM batch WHERE followed_at IS NOT NULL ORDER BY 1")
-    return [row.batch_id for row in found]
+    rows = ledger.rows("SELECT batch_id FROM batch WHERE followed_at IS NOT NULL ORDER BY 1")
+    return [row.batch_id for row in rows]
 
 
 def done(ledger, batch):
@@ -177,13 +177,13 @@ def test_content_that_is_not_kept_is_left(ledger):
 
 def test_a_replay_brings_its_family_back(ledger):
     """Until what follows the replay is done, too."""
-    made = chain()
-    batch, _ = ledger.whole_batch(made, lose_middle=[0, 1])
+    flow = chain()
+    batch, _ = ledger.whole_batch(flow, lose_middle=[0, 1])
     ledger.settle(batch.batch_id)
     done(ledger, batch)
     ledger.sweep()
     assert followed(ledger) == [batch.batch_id]
-    again = ledger.replay(made, batch.batch_id)
+    again = ledger.replay(flow, batch.batch_id)
     roots = ledger.emit_replay(again)
     ledger.run_middle(again, roots)
     ledger.run_sink(again, roots)
@@ -196,8 +196,8 @@ def test_a_replay_brings_its_family_back(ledger):
 
 def test_quarantine_by_hand_brings_a_batch_back(ledger):
     """Its combine, which waited for its failed record, is due and overdue from then on."""
-    made = combined()
-    batch, roots = ledger.whole_batch(made, lose_middle=[0])
+    flow = combined()
+    batch, roots = ledger.whole_batch(flow, lose_middle=[0])
     ledger.settle(batch.batch_id)
     done(ledger, batch)
     ledger.sweep()
@@ -205,20 +205,20 @@ def test_quarantine_by_hand_brings_a_batch_back(ledger):
     ledger.quarantine("a test order", "me", record=roots[0])
     assert followed(ledger) == []
     late = ledger.now().replace(year=2100)
-    assert [one.batch_id for one in ledger.sweep(now=late).overdue] == [batch.batch_id]
+    assert [batch.batch_id for batch in ledger.sweep(now=late).overdue] == [batch.batch_id]
     assert followed(ledger) == []
 
 
 def combined(**options) -> Pipeline:
     """The chain, whose middle is combined."""
-    made = chain(**options)
+    flow = chain(**options)
 
-    @made.combine(reads="middle")
+    @flow.combine(reads="middle")
     def total(rows):
         return rows
 
-    made.sink("totals", ParquetSink("totals"), reads="total")
-    return made
+    flow.sink("totals", ParquetSink("totals"), reads="total")
+    return flow
 
 
 def test_failures_come_back_once_the_sweeper_is_to_replay_them(ledger):
@@ -237,8 +237,8 @@ def test_failures_come_back_once_the_sweeper_is_to_replay_them(ledger):
 @pytest.mark.parametrize("table", ["batch", "pipeline"])
 def test_what_another_process_changes_is_not_left_behind(ledger, table):
     """A sweep that meets a settlement of the family, or another policy, takes no note of it."""
-    made = chain()
-    batch, _ = ledger.whole_batch(made, lose_middle=[0])
+    flow = chain()
+    batch, _ = ledger.whole_batch(flow, lose_middle=[0])
     ledger.settle(batch.batch_id)
     done(ledger, batch)
     with ledger.database.writer.begin() as other:
@@ -281,13 +281,13 @@ def test_what_has_changed_before_the_lock_is_seen(ledger, change):
 
 def test_an_abandoned_replay_brings_its_family_back(ledger):
     """One of quarantined records, which gives back what it claimed."""
-    made = chain(max_replays=0)
-    batch, _ = ledger.whole_batch(made, lose_middle=[0])
+    flow = chain(max_replays=0)
+    batch, _ = ledger.whole_batch(flow, lose_middle=[0])
     ledger.settle(batch.batch_id)
     done(ledger, batch)
     ledger.sweep()
     assert followed(ledger) == [batch.batch_id]
-    again = ledger.replay(made, batch.batch_id, quarantined=True)
+    again = ledger.replay(flow, batch.batch_id, quarantined=True)
     assert ledger.abandon(again.batch_id, "a test")
     assert followed(ledger) == []
 

@@ -11,19 +11,19 @@ from tests.support.ledgers import keyed
 @pytest.fixture
 def under_way(ledger, environment):
     """An open batch of which every step is committed."""
-    found = ledger.open(keyed())
-    roots = ledger.emit(found, 3)
-    ledger.run_middle(found, roots)
-    ledger.run_sink(found, roots)
-    return found
+    batch = ledger.open(keyed())
+    roots = ledger.emit(batch, 3)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    return batch
 
 
-def watched(*chosen):
-    return CliRunner().invoke(app, ["status", "--watch", *chosen])
+def watched(*arguments):
+    return CliRunner().invoke(app, ["status", "--watch", *arguments])
 
 
-@pytest.mark.parametrize("one", [True, False], ids=["one batch", "all batches"])
-def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, one):
+@pytest.mark.parametrize("single", [True, False], ids=["one batch", "all batches"])
+def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, single):
     """It ends by itself once the batch is decided, and shows it so."""
     looks = []
 
@@ -32,9 +32,9 @@ def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, on
         ledger.settle(under_way.batch_id)
 
     monkeypatch.setattr(inspecting, "sleep", settled_meanwhile)
-    said = watched(*(["--batch", str(under_way.batch_id)] if one else []))
-    assert said.exit_code == 0, said.output
-    assert "settled" in said.output
+    result = watched(*(["--batch", str(under_way.batch_id)] if single else []))
+    assert result.exit_code == 0, result.output
+    assert "settled" in result.output
     assert looks == [2.0]
 
 
@@ -45,12 +45,12 @@ def test_it_ends_with_ctrl_c(under_way, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inspecting, "sleep", stop)
-    said = watched()
-    assert (said.exit_code, "open" in said.output) == (0, True)
+    result = watched()
+    assert (result.exit_code, "open" in result.output) == (0, True)
 
 
 def test_a_program_asks_again_by_itself(under_way):
     """--json with --watch is refused before anything is printed."""
-    said = watched("--json")
-    assert said.exit_code == 1
-    assert "expected --watch or --json" in str(said.exception)
+    result = watched("--json")
+    assert result.exit_code == 1
+    assert "expected --watch or --json" in str(result.exception)

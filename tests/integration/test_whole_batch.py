@@ -31,7 +31,7 @@ def driver(ledger, settings, monkeypatch):
     """Runs the chain's steps of a batch, each by ``acts[step]`` if there is one, then commits
     it; ``ran`` has their names.
     """
-    made, ran, acts = pipeline(), [], {}
+    flow, ran, acts = pipeline(), [], {}
 
     def execute(job, run, step):
         ran.append(step.name)
@@ -40,11 +40,11 @@ def driver(ledger, settings, monkeypatch):
         return Record()
 
     def run(batch, attempt=None, on_step=lambda name, result: None):
-        job = Job(None, ledger.database, settings, made)
+        job = Job(None, ledger.database, settings, flow)
         return run_steps(job, batch.batch_id, on_step, attempt)
 
     monkeypatch.setattr(running, "execute", execute)
-    return SimpleNamespace(made=made, ran=ran, acts=acts, run=run)
+    return SimpleNamespace(flow=flow, ran=ran, acts=acts, run=run)
 
 
 def raising(exc):
@@ -58,8 +58,8 @@ def raising(exc):
 
 def states(ledger):
     """Step and state of each run, in their order."""
-    found = ledger.rows("SELECT step, state FROM step_run ORDER BY step_run_id")
-    return [tuple(row) for row in found]
+    rows = ledger.rows("SELECT step, state FROM step_run ORDER BY step_run_id")
+    return [tuple(row) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_what_is_no_fault_of_a_step_interrupts_it(ledger, driver, exc):
     """Where Spark, a database or a file system is away the retry goes on at the step; the ledger
     says why it ended.
     """
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     driver.acts["middle"] = raising(exc)
     with pytest.raises(type(exc)):
         driver.run(batch)
     assert states(ledger) == [("source", "committed"), ("middle", "fenced")]
-    told = str(ledger.transact(stands_at, batch))
-    assert told.startswith(
+    standing = str(ledger.transact(stands_at, batch))
+    assert standing.startswith(
         f"Its step 'middle' was interrupted: {running.recorded(exc)}. To go on: "
     )
     driver.ran.clear()
@@ -94,14 +94,14 @@ def test_a_failure_is_logged_as_the_run_that_failed(ledger, driver):
     """Whoever logs it at the end has batch, step and run of the place where it was raised, and what
     is logged after it has not.
     """
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     driver.acts["middle"] = raising(PySparkException("a bug"))
     with pytest.raises(PySparkException) as caught:
         driver.run(batch)
     (number,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'failed'")
     with about_failure(caught.value):
-        found = current()
-    assert found == {"batch_id": batch.batch_id, "step": "middle", "step_run_id": number[0]}
+        context = current()
+    assert context == {"batch_id": batch.batch_id, "step": "middle", "step_run_id": number[0]}
     assert current() == {}
 
 
@@ -109,44 +109,44 @@ def test_a_failed_step_starts_all_over_once(ledger, driver, caplog):
     """After a step has failed all run again; if that attempt is killed the next one keeps what
     it has committed, and says so.
     """
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     driver.acts["sink"] = raising(PySparkException("a bug"))
     with pytest.raises(PySparkException):
         driver.run(batch)
-    assert finished(ledger.database, driver.made, batch.batch_id) == set()
+    assert finished(ledger.database, driver.flow, batch.batch_id) == set()
     driver.acts["middle"] = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         driver.run(batch)
-    assert finished(ledger.database, driver.made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source"}
     with caplog.at_level("INFO", "ledger"):
         driver.run(batch)
     assert driver.ran == [*STEPS, "source", "middle", "middle", "sink"]
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told == f"batch {batch.batch_id}: source is committed and does not run again"
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == f"batch {batch.batch_id}: source is committed and does not run again"
 
 
 def test_what_failed_before_a_batch_was_abandoned_is_past(ledger):
     """Opened again, a batch that is killed goes on at its step, whatever had failed in its first
     life.
     """
-    made = pipeline()
-    made.source("last", FileSource("last.csv", schema="n INT"))
-    made.sink("second", ParquetSink("out2"), reads="last")
-    batch = ledger.open(made)
+    flow = pipeline()
+    flow.source("last", FileSource("last.csv", schema="n INT"))
+    flow.sink("second", ParquetSink("out2"), reads="last")
+    batch = ledger.open(flow)
     ledger.emit(batch, 2)
     ledger.fail(ledger.start(batch.batch_id, "last"), "no such file")
     ledger.age(batch.batch_id, 60)
     assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
-    again = ledger.open(made)
+    again = ledger.open(flow)
     assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
     ledger.emit(again, 2)
     interrupt(ledger.database, ledger.start(batch.batch_id, "middle"))
-    assert finished(ledger.database, made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, flow, batch.batch_id) == {"source"}
 
 
-def held(ledger, made):
+def held(ledger, flow):
     """A batch of which too much has failed."""
-    batch, _ = ledger.whole_batch(made, lose_sink=range(5))
+    batch, _ = ledger.whole_batch(flow, lose_sink=range(5))
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     return batch
 
@@ -155,12 +155,12 @@ def test_a_held_batch_starts_all_over(ledger, driver):
     """Of a batch that is held every step runs again, also if the first attempt at that is killed
     in its first step.
     """
-    made = pipeline(max_failed_ratio=0.1)
-    batch = held(ledger, made)
-    assert finished(ledger.database, made, batch.batch_id) == set()
+    flow = pipeline(max_failed_ratio=0.1)
+    batch = held(ledger, flow)
+    assert finished(ledger.database, flow, batch.batch_id) == set()
     interrupt(ledger.database, ledger.start(batch.batch_id, "source"))
     assert ledger.transact(batches.get_batch, batch.batch_id).status is BatchStatus.OPEN
-    assert finished(ledger.database, made, batch.batch_id) == set()
+    assert finished(ledger.database, flow, batch.batch_id) == set()
     driver.run(batch)
     assert driver.ran == STEPS
 
@@ -169,34 +169,34 @@ def test_a_step_whose_files_are_lost_runs_again(ledger, driver, tmp_path):
     """A committed step counts while its files are there as they were; without them it runs
     again, and what reads it.
     """
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     ledger.emit(batch, 0)
     path = tmp_path / "part.parquet"
     path.write_bytes(b"rows")
     file = {"path": str(path), "bytes": 4, "rows": 0, "first_position": 0}
     ledger.commit(ledger.start(batch.batch_id, "middle"), files=[file])
-    assert finished(ledger.database, driver.made, batch.batch_id) == {"source", "middle"}
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source", "middle"}
     path.unlink()
-    assert finished(ledger.database, driver.made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source"}
     driver.run(batch)
     assert driver.ran == ["middle", "sink"]
 
 
 def test_a_settled_batch_is_done(ledger, driver):
     """Nothing of a decided batch runs again, though its files may be gone by then."""
-    batch, _ = ledger.whole_batch(driver.made)
+    batch, _ = ledger.whole_batch(driver.flow)
     assert ledger.settle(batch.batch_id).decided
     ledger.change(
         "INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows) "
         "SELECT step_run_id, 0, '/gone', 1, 1 FROM step_run"
     )
-    assert finished(ledger.database, driver.made, batch.batch_id) == set(STEPS)
+    assert finished(ledger.database, driver.flow, batch.batch_id) == set(STEPS)
 
 
 def by_attempt(ledger):
     """Step, state and number of the attempt of each run, in their order."""
-    found = ledger.rows("SELECT step, state, attempt_number FROM step_run ORDER BY step_run_id")
-    return [tuple(row) for row in found]
+    rows = ledger.rows("SELECT step, state, attempt_number FROM step_run ORDER BY step_run_id")
+    return [tuple(row) for row in rows]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -204,7 +204,7 @@ def test_a_driver_that_comes_late_commits_nothing(ledger, driver, step):
     """At whichever step a newer attempt is, an older one that begins to run the batch is fenced
     there; the newer commits every step.
     """
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     older, newer = ledger.begin(), ledger.begin()
 
     def late(run):
@@ -221,7 +221,7 @@ def test_a_driver_that_stood_still_commits_nothing(ledger, driver):
     """An older attempt that goes on at a step which a newer one has committed meanwhile is
     fenced there.
     """
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     older, newer = ledger.begin(), ledger.begin()
 
     def stand_still(name, result):
@@ -234,7 +234,7 @@ def test_a_driver_that_stood_still_commits_nothing(ledger, driver):
 
 def test_a_driver_that_is_overtaken_stops(ledger, driver):
     """An older attempt whose step a newer one begins does not commit it, and begins no other."""
-    batch = ledger.open(driver.made)
+    batch = ledger.open(driver.flow)
     older, newer = ledger.begin(), ledger.begin()
     driver.acts["middle"] = lambda run: driver.run(batch, newer)
     with pytest.raises(FencedError, match="a newer attempt owns the step"):

@@ -10,15 +10,15 @@ from tests.support.posting import Delta
 
 def shape(name, stages, sinks):
     """A pipeline of one source; ``stages`` and ``sinks``: name -> what it reads."""
-    made = Pipeline(name)
-    made.source("source", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline(name)
+    pipeline.source("source", FileSource("in.csv", schema="n INT"))
     for stage, reads in stages.items():
         function = lambda frame: frame  # noqa: E731
         function.__name__ = stage
-        made.stage(reads=reads)(function)
+        pipeline.stage(reads=reads)(function)
     for sink, reads in sinks.items():
-        made.sink(sink, ParquetSink(sink), reads=reads)
-    return made
+        pipeline.sink(sink, ParquetSink(sink), reads=reads)
+    return pipeline
 
 
 def emit_edges(ledger, batch, value, count):
@@ -47,9 +47,9 @@ def _xor(values):
 
 def running_value(ledger):
     """The ack value of the one root under way, as users ask for it; 0 when nothing is pending."""
-    found = ledger.rows("SELECT ack_value FROM pending_root")
-    assert len(found) <= 1
-    return found[0].ack_value if found else 0
+    rows = ledger.rows("SELECT ack_value FROM pending_root")
+    assert len(rows) <= 1
+    return rows[0].ack_value if rows else 0
 
 
 def acked(ledger, batch, root):
@@ -62,8 +62,8 @@ def test_diamond(ledger):
     """source -> A, B -> C with edges 1, 2, 3, 4: the ledger receives 1^2, 1^3, 2^4, 3, 4; total
     0.
     """
-    made = shape("diamond", {"a": "source", "b": "source"}, {"c_from_a": "a", "c_from_b": "b"})
-    batch = ledger.open(made)
+    pipeline = shape("diamond", {"a": "source", "b": "source"}, {"c_from_a": "a", "c_from_b": "b"})
+    batch = ledger.open(pipeline)
     root = emit_edges(ledger, batch, 1 ^ 2, 2)
     received = [
         1 ^ 2,
@@ -84,11 +84,11 @@ def test_diamond(ledger):
 
 def test_sentence_of_two_words(ledger):
     """Sentence "good idea", root 66, edge 8: split posts 11, the value runs 8, 3, 7, 0."""
-    made = shape(
+    pipeline = shape(
         "words", {"split": "source"}, {"first_counter": "split", "second_counter": "split"}
     )
     ledger.change("UPDATE root_counter SET next_root = 66")
-    batch = ledger.open(made)
+    batch = ledger.open(pipeline)
     root = emit_edges(ledger, batch, 8, 1)
     assert (root, running_value(ledger)) == (66, 8)
     assert step(ledger, batch, "split", root, acked=[8], emitted=[4, 7]) == 11

@@ -30,9 +30,9 @@ class Runner:
 
     def open_replay(self, original: int, run_id: str = "replay", **selection: object) -> Batch:
         """A replay of the original's failed messages."""
-        job, chosen = self.job, Selection(**selection)  # type: ignore[arg-type]
+        job, records = self.job, Selection(**selection)  # type: ignore[arg-type]
         return open_replay(
-            job.database, job.settings, job.pipeline, RunKey("", run_id), original, chosen
+            job.database, job.settings, job.pipeline, RunKey("", run_id), original, records
         )
 
     def step(self, batch: Batch, name: str) -> StepResult:

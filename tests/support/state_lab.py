@@ -19,8 +19,8 @@ from ledger.spark.steps.state import run_state
 from ledger.store.queries.batches import Batch
 from tests.support import accounts
 from tests.support.crashing import run_open_steps, settings_of
-from tests.support.kept import NOTHING, Kept
 from tests.support.publishing import publish_settled
+from tests.support.stop_lab import NOTHING, StopLab
 
 # What was done before the crash: the first batch is in the state; the second is settled, its state
 # is committed, is published; the second is done; what was lost of it is settled, is in a state that
@@ -37,7 +37,7 @@ STOPS = (
 )
 
 
-class StateLab(Kept):
+class StateLab(StopLab):
     """The life of a state, in one of its forms."""
 
     def __init__(
@@ -61,9 +61,12 @@ class StateLab(Kept):
 
     def job(self, *, fixed: bool = False) -> Job:
         """The surroundings of the pipeline in this process."""
-        made = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
+        pipeline = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
         return Job(
-            self.spark, self.ledger.database, settings_of(str(self.home), str(self.folder)), made
+            self.spark,
+            self.ledger.database,
+            settings_of(str(self.home), str(self.folder)),
+            pipeline,
         )
 
     def advance(self, stop: str) -> None:
@@ -95,17 +98,17 @@ class StateLab(Kept):
     def shown(self) -> accounts.State:
         """What a reader of the state's sink sees."""
         table = DeltaTable(str(self.folder / "balances")).to_pyarrow_table().to_pylist()
-        found = [(row["account"], row["cents"], row["days"]) for row in table]
-        assert len(found) == len(set(found)), "a row is there twice"
-        return set(found)
+        results = [(row["account"], row["cents"], row["days"]) for row in table]
+        assert len(results) == len(set(results)), "a row is there twice"
+        return set(results)
 
     def entered(self) -> list[int]:
         """How many rows of each batch the sink of records shows."""
-        found = self.ledger.rows(
+        published = self.ledger.rows(
             "SELECT rows FROM publication WHERE sink = 'entered' AND published_at IS NOT NULL ORDER"
             " BY batch_id",
         )
-        return [row.rows for row in found]
+        return [row.rows for row in published]
 
     def _settle(self, job: Job, batch: Batch) -> None:
         self._run(job, batch)

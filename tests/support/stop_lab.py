@@ -19,7 +19,7 @@ from tests.support.ledgers import Ledger
 NOTHING = "nothing"
 
 
-class Kept(ABC):
+class StopLab(ABC):
     """A batch's life, kept at every stop that was asked for, so that each crash begins at its
     own.
     """
@@ -33,11 +33,11 @@ class Kept(ABC):
     ):
         self.spark = spark
         self.home, self.folder = home, folder
-        self._kept_folders = folder.parent / f"{folder.name}-kept"
+        self._stop_folders = folder.parent / f"{folder.name}-kept"
         self._server = url
         self.ledger = Ledger(Database(self._named("crash_ledger")))
         self.warehouse = self._named("crash_target")
-        self._kept: set[str] = set()
+        self._stops: set[str] = set()
         self._at = ""
         for name in ("crash_ledger", "crash_target"):
             self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
@@ -91,9 +91,9 @@ class Kept(ABC):
         """Put everything back to what it was there; the first time the batch gets there step by
         step.
         """
-        if stop not in self._kept:
+        if stop not in self._stops:
             before = self.before(stop)
-            if before not in self._kept or self._at != before:
+            if before not in self._stops or self._at != before:
                 self.go_to(before)
             self.advance(stop)
             self._keep(stop)
@@ -103,19 +103,19 @@ class Kept(ABC):
     def dispose(self) -> None:
         """Remove databases and folders."""
         self.ledger.database.dispose()
-        for stop in self._kept:
+        for stop in self._stops:
             self._drop(stop)
         for name in ("crash_ledger", "crash_target"):
             self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        for folder in (self.folder, self._kept_folders):
+        for folder in (self.folder, self._stop_folders):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _keep(self, stop: str) -> None:
         self.ledger.database.dispose()
         self._copy("crash_ledger", _name("ledger", stop))
         self._copy("crash_target", _name("target", stop))
-        shutil.copytree(self.folder, self._kept_folders / stop, copy_function=shutil.copy2)
-        self._kept.add(stop)
+        shutil.copytree(self.folder, self._stop_folders / stop, copy_function=shutil.copy2)
+        self._stops.add(stop)
         self._at = stop
 
     def _put_back(self, stop: str) -> None:
@@ -123,7 +123,7 @@ class Kept(ABC):
         self._copy(_name("ledger", stop), "crash_ledger")
         self._copy(_name("target", stop), "crash_target")
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(self._kept_folders / stop, self.folder, copy_function=shutil.copy2)
+        shutil.copytree(self._stop_folders / stop, self.folder, copy_function=shutil.copy2)
         self._at = stop
 
     def _drop(self, stop: str) -> None:
