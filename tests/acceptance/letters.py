@@ -34,7 +34,7 @@ pipeline.source(
     on_ack=on_ack,
     on_fail=on_fail,
 )
-pipeline.reference("known", FileSource("known.csv", schema="letter STRING, number INT"))
+pipeline.reference("numbers", FileSource("known.csv", schema="letter STRING, number INT"))
 
 
 @pipeline.stage(reads="letters")

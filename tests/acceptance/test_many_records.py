@@ -197,7 +197,7 @@ def test_content_of_many_records_is_kept_at_once(ledger, many, ask, arguments):
     """A question that finds no content kept copies that of 15,000 records from a snapshot of
     30,000, and is answered in less than 2 seconds all the same.
     """
-    answer = ask(*arguments, kept=False)
+    answer = ask(*arguments, contents=False)
     first = answer[0] if isinstance(answer, list) else answer["records"][0]
     assert json.loads(first["content"])["city"] == "Bern"
     query = "SELECT count(*), count(DISTINCT source_row), max(source_row) FROM failed_payload"
