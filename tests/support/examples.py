@@ -60,13 +60,13 @@ def joined(orders: DataFrame, *, customers: DataFrame) -> DataFrame:
 joined.__name__ = "with_country"
 
 
-def run(block, pipeline, **names):
-    """What the block defines, run where ``made`` is the pipeline."""
+def run(block, pipeline, /, **names):
+    """What the block defines, run where ``pipeline`` is the pipeline."""
     public = {name: getattr(ledger, name) for name in ledger.__all__}
-    data = {"__name__": "orders", "DataFrame": DataFrame, "F": F, "pipeline": pipeline}
-    labels = {**public, **data, **names}
-    exec(compile(block.code, f"{block.place}: {block.name}", "exec"), labels)
-    return labels
+    own = {"__name__": "orders", "DataFrame": DataFrame, "F": F, "pipeline": pipeline}
+    namespace = {**public, **own, **names}
+    exec(compile(block.code, f"{block.place}: {block.name}", "exec"), namespace)
+    return namespace
 
 
 def batch(pipeline, spark, rows=ORDERS, references=CUSTOMERS, **more):
