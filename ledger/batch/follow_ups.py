@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.batch.following.base import FollowUp, Pending
+from ledger.batch.following.base import FollowUp, Pending, WithoutSpark
 from ledger.batch.following.combines import Combine
 from ledger.batch.following.content import Keep
 from ledger.batch.following.notices import Notify
@@ -37,9 +37,9 @@ def tasks_of(pipeline: Pipeline) -> list[FollowUp]:
     return [each for each in with_tasks() if each.is_wanted(pipeline)]
 
 
-def of_settle() -> list[FollowUp]:
+def of_settle() -> list[WithoutSpark]:
     """Those that the task ``settle`` does."""
-    return [each for each in FOLLOW_UPS if not each.has_task]
+    return [each for each in FOLLOW_UPS if isinstance(each, WithoutSpark) and not each.has_task]
 
 
 def of_driver(pipeline: Pipeline) -> list[FollowUp]:
@@ -49,7 +49,7 @@ def of_driver(pipeline: Pipeline) -> list[FollowUp]:
 
 def submitted() -> dict[str, FollowUp]:
     """Those whose task starts a driver, by name."""
-    return {each.name: each for each in with_tasks() if each.on_spark}
+    return {each.name: each for each in with_tasks() if not isinstance(each, WithoutSpark)}
 
 
 def by_publish(pipeline: Pipeline) -> list[FollowUp]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ledger.batch import follow_ups
-from ledger.batch.following.base import FollowUp
+from ledger.batch.following.base import FollowUp, WithoutSpark
 from ledger.batch.following.combines import Combine
 from ledger.batch.following.notices import Notify
 from ledger.batch.following.publications import Withhold
@@ -69,12 +69,11 @@ def follow(
 ) -> Sequence[object]:
     """Do one follow-up of a batch; what it has done. ``batch_id``: None: of one that is done for
     all batches of a pipeline."""
-    run = RUNNERS.get(type(follow_up))
     try:
-        if run is not None:
-            return run(job, batch_id, on_fenced, attempt)
-        assert batch_id is not None
-        return follow_up.run(job, batch_id)
+        if isinstance(follow_up, WithoutSpark):
+            assert batch_id is not None
+            return follow_up.run(job, batch_id)
+        return RUNNERS[type(follow_up)](job, batch_id, on_fenced, attempt)
     except Exception as exc:
         if not job.pipeline.redact:
             raise

@@ -9,7 +9,7 @@ from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
 from ledger.airflow import pipeline_dag, submitting
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp, Pending
+from ledger.batch.following.base import SETTLE, FollowUp, Pending, WithoutSpark
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus
@@ -145,12 +145,11 @@ def test_sweeper_and_summary_ask_for_it(alone):
 
 
 def test_each_can_be_done():
-    """What needs Spark has a function; no function is left of what is none."""
+    """What needs Spark has a task and a function; no function is left of what is none."""
     assert len({each.name for each in follow_ups.FOLLOW_UPS}) == len(follow_ups.FOLLOW_UPS)
-    for each in follow_ups.FOLLOW_UPS:
-        assert type(each) in RUNNERS if each.on_spark else type(each).run is not FollowUp.run
-        assert each.has_task or not each.on_spark
-    assert {*RUNNERS} <= {type(each) for each in follow_ups.FOLLOW_UPS}
+    on_spark = [each for each in follow_ups.FOLLOW_UPS if not isinstance(each, WithoutSpark)]
+    assert all(each.has_task for each in on_spark)
+    assert {*RUNNERS} == {type(each) for each in on_spark}
 
 
 def test_tasks_follow_earlier_ones():

@@ -3,6 +3,7 @@
 DAG files import the follow-ups: what takes long to load is imported when it is called.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,7 +47,10 @@ class Pending:
 
 
 class FollowUp:
-    """One thing that follows the settlement of a batch. A kind overrides what differs from this."""
+    """One thing that follows the settlement of a batch. A kind overrides what differs from this.
+
+    A driver does it, by ``ledger.execution.follow_ups``, unless it is a ``WithoutSpark``.
+    """
 
     name: ClassVar[str]
     """Also of its task."""
@@ -56,9 +60,6 @@ class FollowUp:
     """Whether it has a task in a DAG; if not the task ``settle`` does it."""
     is_awaited: ClassVar[bool] = True
     """Whether the task ``complete`` waits for its task."""
-    on_spark: ClassVar[bool] = True
-    """Whether its task starts a driver, which does it by ``ledger.execution.follow_ups``; if not
-    ``run`` does it."""
     of_batch: ClassVar[bool] = False
     """Whether ``ackledger publish`` does it for each batch that ``waiting`` has."""
     of_pipeline: ClassVar[bool] = False
@@ -71,10 +72,6 @@ class FollowUp:
     def is_wanted(self, pipeline: Pipeline) -> bool:
         """Whether a pipeline has it at all."""
         return True
-
-    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
-        """Do it for a batch, without Spark; what it has done."""
-        raise NotImplementedError(f"{self.name} is done by ledger.execution")
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
         """Why there is nothing to do for a batch; None if there is, or it is always run."""
@@ -95,3 +92,11 @@ class FollowUp:
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
         """What of it is pending for a batch."""
         return None
+
+
+class WithoutSpark(FollowUp, ABC):
+    """One that any process does."""
+
+    @abstractmethod
+    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
+        """Do it for a batch; what it has done."""

@@ -25,9 +25,7 @@ class Notify(FollowUp):
         return Publish.name if keeping else SETTLE
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         return pipeline.wants_notice
 
     def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
         return batches.unnotified(connection, before)

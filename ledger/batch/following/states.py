@@ -23,15 +23,12 @@ class State(FollowUp):
     of_pipeline = True
 
     def after(self, pipeline: Pipeline) -> str:
-        """See ``FollowUp``."""
         return Withhold.name
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         return bool(pipeline.states())
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
-        """See ``FollowUp``."""
         from ledger.batch.recovery import waits_for
 
         if self.is_due(at.database, at.pipeline):
@@ -40,17 +37,14 @@ class State(FollowUp):
         return "; ".join(waits) or "the states include this batch"
 
     def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         from ledger.batch.state_runs import is_due
 
         return is_due(database, pipeline)
 
     def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
         return checkpoints.overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        """See ``FollowUp``."""
         from ledger.batch.recovery import waits_for
 
         waits = tuple(waits_for(connection, batch_id))
