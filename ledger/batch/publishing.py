@@ -44,16 +44,11 @@ class Published:
 
 
 def needs_withholding(database: Database, batch_id: int) -> bool:
-    """Whether rows of failed records are yet to be left out of what is to be published, or units
-    to be asked for again: by a Spark job, see ``ledger.spark.steps.withhold``.
+    """Whether rows of failed records are yet to be left out of what is to be published: by a Spark
+    job, see ``ledger.spark.steps.withhold``.
     """
-
-    def ask(connection: Connection) -> bool:
-        decided = publications.pending(connection, batch_id)
-        units = publications.units_to_rebuild(connection, batch_id)
-        return bool(units) or any(not row.ready for row in decided)
-
-    return database.transact(ask)
+    decided = database.transact(lambda c: publications.pending(c, batch_id))
+    return any(not row.ready for row in decided)
 
 
 @contextmanager

@@ -47,10 +47,7 @@ class Publish(WithoutSpark):
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
         count = publications.unpublished(connection, batch_id)
-        if count:
-            sinks = "1 sink is" if count == 1 else f"{count} sinks are"
-            return Pending(self.name, count, (f"{sinks} yet to publish what is acked of it",))
-        if batch_id in publications.units_to_rebuild(connection, batch_id):
-            sentence = "units of it are yet to be replayed without their quarantined records"
-            return Pending(self.name, 1, (sentence,))
-        return None
+        if not count:
+            return None
+        sinks = "1 sink is" if count == 1 else f"{count} sinks are"
+        return Pending(self.name, count, (f"{sinks} yet to publish what is acked of it",))

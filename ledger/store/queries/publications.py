@@ -290,39 +290,15 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, of which something is decided and not published, or units
-    are to be rebuilt."""
+    """Batches of a pipeline, or the one, of which something is decided and not published."""
     statement = text("""
-        SELECT x.batch_id FROM pending_publication x
+        SELECT DISTINCT x.batch_id FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
-        UNION
-        SELECT f.batch_id FROM pending_rebuild f
-        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
         ORDER BY 1
     """)
     rows = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
     return [row.batch_id for row in rows]
-
-
-def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
-    """Settled batches of a batch's family in which records of units were quarantined, and
-    the units without them are not requested yet.
-    """
-    statement = text("""
-        SELECT f.batch_id FROM pending_rebuild f
-        WHERE f.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
-        ORDER BY 1
-    """)
-    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
-
-
-def set_rebuild_requested(connection: Connection, batch_id: int) -> None:
-    """A rebuild of a batch's units is requested, without the records that were quarantined."""
-    connection.execute(
-        text("UPDATE batch SET rebuild_requested_at = now() WHERE batch_id = :id"), {"id": batch_id}
-    )
 
 
 def cancel(connection: Connection, run_id: int) -> None:
@@ -345,16 +321,13 @@ def republished(connection: Connection, run_id: int) -> bool:
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Settled batches of a DAG of which something was decided before a time and is not published,
-    or that settled before it and have units whose rebuild is not requested: batch_id, dag_id.
+    """Settled batches of a DAG of which something was decided before a time and is not published:
+    batch_id, dag_id.
     """
     statement = text("""
-        SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
+        SELECT DISTINCT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
         WHERE b.status = 'settled' AND greatest(x.decided_at, b.settled_at) < :before
           AND b.dag_id <> ''
-        UNION
-        SELECT b.batch_id, b.dag_id FROM pending_rebuild f JOIN batch b USING (batch_id)
-        WHERE b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()
