@@ -49,7 +49,7 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     marked = local_numbers(job.spark, MESSAGE, again).withColumn(FAILED, F.lit(True))
     rows, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
     earlier = [
-        _emitted(job, row.emit_run_id, row.first_root).select(MESSAGE, ROOT)
+        stored_rows(job, row.emit_run_id, ROOT, row.first_root).select(MESSAGE, ROOT)
         for row in emits
         if row.source == step.name and row.batch_id != original
     ]
@@ -168,7 +168,7 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
     graph, frames = job.pipeline.graph, []
     for row in job.database.transact(lambda c: batches.sources(c, run.batch.batch_id)):
         if row.source in graph.sources(step.name) and graph.in_units(row.source):
-            rows = _emitted(job, row.emit_run_id, row.first_root)
+            rows = stored_rows(job, row.emit_run_id, ROOT, row.first_root)
             if CARRIED in rows.columns:
                 own = [name for name in (ROOT, CARRIED, UNIT) if name in rows.columns]
                 frames.append(rows.where(F.col(CARRIED).isNotNull()).select(*own))
@@ -183,13 +183,9 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
         ranges, "_ackledger_batch bigint, _ackledger_first bigint, _ackledger_last bigint"
     )
     within = F.col(CARRIED).between(F.col("_ackledger_first"), F.col("_ackledger_last"))
-    groups = (
-        roots.select(CARRIED)
-        .join(F.broadcast(spans), within, "left")
-        .groupBy("_ackledger_batch")
-        .count()
-    )
-    counts = {row["_ackledger_batch"]: int(row["count"]) for row in groups.collect()}
+    joined = roots.select(CARRIED).join(F.broadcast(spans), within, "left")
+    groups = joined.groupBy("_ackledger_batch").agg(F.count("*")).collect()
+    counts = {number: count for number, count in groups}
     if None in counts:
         raise IntegrityError(
             f"batch {run.batch.batch_id}: {counts[None]} records are carried over that no settled"
@@ -221,11 +217,6 @@ def _misfit(step: StageStep, batch_id: int, records: int, difference: str) -> In
         f" {batch_id}, from which they are carried over; {difference}. Declare the pipeline as it"
         " was, or reprocess the interval"
     )
-
-
-def _emitted(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
-    """The records of an emit, with ``ROOT``."""
-    return stored_rows(job, emit_run_id, ROOT, first_root)
 
 
 def _columns(schema: StructType) -> list[str]:
