@@ -84,7 +84,6 @@ class AcksRows:
         self.wrote = self._witness()
 
     def tally(self, dropped: DataFrame | None) -> Tally:
-        """See ``SinkTracking``."""
         if dropped is None:
             return Tally()
         counts = (_own(dropped), self._counted(dropped), F.coalesce(self._mixed(dropped), F.lit(0)))
@@ -92,7 +91,6 @@ class AcksRows:
         return Tally(*row)
 
     def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
-        """See ``SinkTracking``."""
         taken = _tally(self.wrote) + dropped
 
         def is_proved(posted: Posted) -> bool:

@@ -29,7 +29,6 @@ class TableSink(_TableSinkOptions):
 
     @property
     def place(self) -> str:
-        """See ``Sink``."""
         return f"table {self.table!r}"
 
     @property
@@ -39,7 +38,6 @@ class TableSink(_TableSinkOptions):
 
     @property
     def replaces_intervals(self) -> bool:
-        """See ``Sink``."""
         return self.mode == "replace_interval"
 
     def location(self, settings: Settings) -> str:
