@@ -5,7 +5,6 @@ that the replay gives these.
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,18 +21,6 @@ from ledger.spark.job import Job
 from ledger.store.queries import batches, replays, runs
 
 Frames = Mapping[str, DataFrame]
-
-
-class Carrying(Protocol):
-    """For which rows a stage runs: ``fresh``. ``takes_over``: whether it reads others, which it
-    acks by reading.
-    """
-
-    fresh: Frames
-    takes_over: bool
-
-    def united(self, output: DataFrame) -> DataFrame:
-        """What the stage made of the rows that it ran for, with those that it took over."""
 
 
 def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
@@ -63,7 +50,9 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     return rows.select(*names, F.when(complete, latest).alias(CARRIED))
 
 
-def carry_over(job: Job, run: OpenedRun, step: StageStep, frames: Frames) -> Carrying:
+def carry_over(
+    job: Job, run: OpenedRun, step: StageStep, frames: Frames
+) -> "RunsForAll | CarryOver":
     """For which rows of ``frames`` a stage runs, and what it carries over in a replay.
 
     Raises InputError if an earlier batch that has the rows had no such stage.
@@ -78,7 +67,11 @@ def carry_over(job: Job, run: OpenedRun, step: StageStep, frames: Frames) -> Car
 
 
 class RunsForAll:
-    """A stage that runs for every row that it reads, those too that others carried over before."""
+    """A stage that runs for every row that it reads, those too that others carried over before.
+
+    ``fresh``: the rows that it runs for. ``takes_over``: whether it reads others, which it acks by
+    reading.
+    """
 
     def __init__(self, frames: Frames):
         self.fresh: Frames = {
@@ -185,7 +178,7 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     within = F.col(CARRIED).between(F.col("_ackledger_first"), F.col("_ackledger_last"))
     joined = roots.select(CARRIED).join(F.broadcast(spans), within, "left")
     groups = joined.groupBy("_ackledger_batch").agg(F.count("*")).collect()
-    counts = {number: count for number, count in groups}
+    counts = {row[0]: row[1] for row in groups}
     if None in counts:
         raise IntegrityError(
             f"batch {run.batch.batch_id}: {counts[None]} records are carried over that no settled"
