@@ -7,9 +7,9 @@ is a module in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it 
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Pending, WithoutSpark
 from ledger.batch.following.combines import Combine
@@ -71,9 +71,9 @@ def of_pipeline(pipeline: Pipeline) -> list[FollowUp]:
     return [each for each in of_driver(pipeline) if each.of_pipeline]
 
 
-def overdue(connection: Connection, before: datetime) -> list[Row[Any]]:
-    """Batches of a DAG, settled before a time, whose runs did not do all: batch_id, dag_id."""
-    return [row for each in FOLLOW_UPS for row in each.overdue(connection, before)]
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Batches of a DAG, settled before a time, whose runs did not do all."""
+    return list(dict.fromkeys(n for each in FOLLOW_UPS for n in each.overdue(connection, before)))
 
 
 def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:

@@ -441,8 +441,7 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
         connection.exec_driver_sql("UPDATE batch SET dag_id = 'branching'")
     assert not database.transact(lambda c: publications.overdue(c, later))  # its run may live
     assert settle_once(database, batch.batch_id).failed == 0
-    overdue = database.transact(lambda c: publications.overdue(c, later))
-    assert [row.batch_id for row in overdue] == [batch.batch_id]
+    assert database.transact(lambda c: publications.overdue(c, later)) == [batch.batch_id]
     assert summarize(run.job.database, batch.batch_id).outcome is Outcome.INCOMPLETE
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)

@@ -36,7 +36,7 @@ class Audit(FollowUp):
         return [4, batch_id or 2]
 
     def overdue(self, connection, before):
-        return [SimpleNamespace(batch_id=9, dag_id="dag")]
+        return [9]
 
     def pending(self, connection, batch_id):
         return Pending("audit", 1, (f"audit of {batch_id}",))
@@ -138,8 +138,7 @@ def test_the_command_asks_for_it(alone):
 
 def test_sweeper_and_summary_ask_for_it(alone):
     """What is pending of it is found, without a pipeline at hand."""
-    (row,) = follow_ups.overdue(None, None)
-    assert (row.batch_id, row.dag_id) == (9, "dag")
+    assert follow_ups.overdue(None, None) == [9]
     (pending,) = follow_ups.pending(None, 7)
     assert pending.sentences == ("audit of 7",)
 

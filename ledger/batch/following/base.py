@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
@@ -85,8 +85,8 @@ class FollowUp:
         """Whether there is something to do for all batches of a pipeline at once."""
         return False
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """Batches of a DAG, settled before a time, whose run did not do it: batch_id, dag_id."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
+        """Batches of a DAG, settled before a time, whose run did not do it."""
         return ()
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Pending, Surroundings
 from ledger.batch.following.publications import Withhold
@@ -36,7 +35,7 @@ class Combine(FollowUp):
     def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
         return combines.waiting(connection, pipeline, batch_id)
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return combines.combine_overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.publications import Publish
@@ -27,5 +26,5 @@ class Notify(FollowUp):
     def is_wanted(self, pipeline: Pipeline) -> bool:
         return pipeline.wants_notice
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return batches.unnotified(connection, before)

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import Pending, Surroundings, WithoutSpark
 from ledger.store.queries import rebuilds
@@ -26,7 +25,7 @@ class Rebuild(WithoutSpark):
     def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
         return rebuilds.waiting(connection, pipeline, batch_id)
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return rebuilds.overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Pending, Surroundings
 from ledger.batch.following.publications import Withhold
@@ -41,7 +41,7 @@ class State(FollowUp):
 
         return is_due(database, pipeline)
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return checkpoints.overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:

@@ -320,14 +320,13 @@ def republished(connection: Connection, run_id: int) -> bool:
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 
 
-def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Settled batches of a DAG of which something was decided before a time and is not published:
-    batch_id, dag_id.
-    """
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Settled batches of a DAG of which something was decided before a time and is not
+    published."""
     statement = text("""
-        SELECT DISTINCT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
+        SELECT DISTINCT b.batch_id FROM pending_publication x JOIN batch b USING (batch_id)
         WHERE b.status = 'settled' AND greatest(x.decided_at, b.settled_at) < :before
           AND b.dag_id <> ''
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())

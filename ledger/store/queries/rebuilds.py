@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 
 def pending(connection: Connection, batch_id: int) -> list[int]:
@@ -30,13 +29,13 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
     return list(connection.execute(statement, {"pipeline": pipeline, "id": batch_id}).scalars())
 
 
-def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Such batches of a DAG, settled before a time: batch_id, dag_id."""
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Such batches of a DAG, settled before a time."""
     statement = text("""
-        SELECT b.batch_id, b.dag_id FROM pending_rebuild f JOIN batch b USING (batch_id)
+        SELECT b.batch_id FROM pending_rebuild f JOIN batch b USING (batch_id)
         WHERE b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def set_requested(connection: Connection, batch_id: int) -> None:
