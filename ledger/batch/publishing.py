@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import sentences
@@ -28,6 +27,7 @@ from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, publications, runs
 from ledger.store.queries.batches import Batch
+from ledger.store.queries.publications import PendingPublication
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,9 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 
 
 @contextmanager
-def publication_errors(database: Database, pipeline: Pipeline, row: Row[Any]) -> Iterator[None]:
+def publication_errors(
+    database: Database, pipeline: Pipeline, row: PendingPublication
+) -> Iterator[None]:
     """Say of what fails in here which publication that is, and how to go on once its cause is
     fixed."""
     try:
@@ -64,7 +66,9 @@ def publication_errors(database: Database, pipeline: Pipeline, row: Row[Any]) ->
         raise failure from None
 
 
-def _explained(database: Database, pipeline: Pipeline, row: Row[Any], exc: Exception) -> Exception:
+def _explained(
+    database: Database, pipeline: Pipeline, row: PendingPublication, exc: Exception
+) -> Exception:
     if isinstance(exc, LostFileError):
         return _lost(database, pipeline, row, exc)
     failure = redacted(exc) if pipeline.redact else exc
@@ -74,7 +78,7 @@ def _explained(database: Database, pipeline: Pipeline, row: Row[Any], exc: Excep
 
 
 def _lost(
-    database: Database, pipeline: Pipeline, row: Row[Any], exc: LostFileError
+    database: Database, pipeline: Pipeline, row: PendingPublication, exc: LostFileError
 ) -> LostFileError:
     """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
     what, _, _ = str(exc).rpartition(". ")  # without its own advice
@@ -124,14 +128,14 @@ def publish(
     return done
 
 
-def _in_order(pipeline: Pipeline, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
+def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[PendingPublication]:
     """By batch, then by the declaration of the sink: one that is declared no more is last."""
     places = {step.name: place for place, step in enumerate(pipeline.sinks())}
     return sorted(rows, key=lambda row: (row.batch_id, places.get(row.sink, len(places))))
 
 
 def _publish_each(
-    database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
+    database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[PendingPublication]
 ) -> tuple[list[Published], dict[str, Exception]]:
     """Publish each row that no earlier one of its sink keeps waiting; what was published, and
     why the other sinks have not published theirs.
@@ -160,7 +164,7 @@ def _publish_each(
 
 
 def publish_one(
-    connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
+    connection: Connection, settings: Settings, pipeline: Pipeline, row: PendingPublication
 ) -> Published | None:
     """Publish one delivery, under the lock of its record; None if that was done, or is not to be
     any more.
@@ -201,7 +205,7 @@ def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
     return pipeline.sink_named(name).sink.publisher(settings, pipeline.name, name)
 
 
-def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
+def _delivery(connection: Connection, publisher: Publisher, row: PendingPublication) -> Delivery:
     """What a publication is to publish."""
     batch, run_id = batches.get_batch(connection, row.batch_id), row.step_run_id
     files = runs.files(connection, run_id)

@@ -6,6 +6,7 @@ one takes the unit without them.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.storage import parquet
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, rebuilds, runs, settlement
+from ledger.store.queries.publications import FailedRoot
 
 _Longs = npt.NDArray[np.int64]
 
@@ -51,7 +53,7 @@ def _rebuild(database: Database, pipeline: Pipeline, batch_id: int) -> None:
     database.transact(lambda c: request(c, batch_id, roots, step, failed))
 
 
-def _root_of_batch(sources: Sequence[Row[Any]], spoiling: Sequence[Row[Any]]) -> list[int]:
+def _root_of_batch(sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]) -> list[int]:
     """The first root of a batch, which is one unit, that did not fail."""
     failed = {row.root_id for row in spoiling}
     ranges = (range(row.first_root, row.first_root + row.roots) for row in sources)
@@ -59,7 +61,7 @@ def _root_of_batch(sources: Sequence[Row[Any]], spoiling: Sequence[Row[Any]]) ->
 
 
 def _roots_of_units(
-    database: Database, sources: Sequence[Row[Any]], spoiling: Sequence[Row[Any]]
+    database: Database, sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]
 ) -> list[int]:
     """A root that did not fail of each unit of which nothing is to be replayed."""
     failed = np.array([row.root_id for row in spoiling], np.int64)
@@ -81,7 +83,7 @@ def _roots_of_units(
 def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[_Longs, _Longs]]:
     """The roots that sources emitted and the unit of each, file by file."""
     for source in sources:
-        for file in database.transact(lambda c, run=source.emit_run_id: runs.files(c, run)):
+        for file in database.transact(partial(runs.files, run_id=source.emit_run_id)):
             with parquet.stored_file(file.path) as stored:
                 column = parquet.read(stored, [UNIT]).column(0).combine_chunks()
             roots = np.arange(file.rows, dtype=np.int64) + file.first_position
@@ -94,7 +96,7 @@ def request(
     batch_id: int,
     roots: Sequence[int],
     step: str,
-    seen: Sequence[Any] | None = None,
+    seen: Sequence[FailedRoot] | None = None,
 ) -> None:
     """Count roots of a settled batch as failed with their unit. Roots that failed in the batch
     already stay as they are.

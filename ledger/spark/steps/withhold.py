@@ -6,13 +6,12 @@ import logging
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from operator import or_
-from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.publishing import publication_errors
 from ledger.batch.step_runs import OpenedRun
@@ -30,6 +29,7 @@ from ledger.spark.units.units import Replacement
 from ledger.storage.manifest import DataFile, Manifest
 from ledger.storage.paths import literal
 from ledger.store.queries import batches, publications, runs
+from ledger.store.queries.publications import PendingPublication
 
 _FILE = "_ackledger_file"
 
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Staged:
+class _StagedRun:
     """What a sink's run has staged: its pending publication, and the folder of its files."""
 
-    row: Row[Any]
+    row: PendingPublication
     step: SinkStep
     publisher: Publisher
     base: str
@@ -68,12 +68,12 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     return [row.sink for row in rows]
 
 
-def _is_pending(connection: Connection, row: Row[Any]) -> bool:
+def _is_pending(connection: Connection, row: PendingPublication) -> bool:
     """Whether a sink's rows are still to be published: once they are, what was staged is gone."""
     return publications.state(connection, row.step_run_id) == "decided"
 
 
-def _make_ready(job: Job, row: Row[Any]) -> None:
+def _make_ready(job: Job, row: PendingPublication) -> None:
     step = job.pipeline.sink_named(row.sink)
     publisher = job.publisher(step)
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
@@ -83,7 +83,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
     base = publisher.staging(row.batch_id, row.step_run_id)
-    staged = _Staged(row, step, publisher, base, job.manifest(row.step_run_id))
+    staged = _StagedRun(row, step, publisher, base, job.manifest(row.step_run_id))
     # Beside what was staged, for a folder may be published as a whole.
     folder = f"{base.rpartition('/')[0]}/kept-{row.step_run_id}-{uuid4().hex}"
     # Of a row of several records its position identifies its records, and no staged file has that.
@@ -102,7 +102,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
 
 
 def _clean_files(
-    job: Job, staged: _Staged, hidden: Withheld, folder: str
+    job: Job, staged: _StagedRun, hidden: Withheld, folder: str
 ) -> tuple[DataFile, ...]:
     """The staged files without a row to be withheld, and the remaining rows of the others in new
     files.
@@ -127,7 +127,7 @@ def _clean_files(
     return (*clean, *written.files)
 
 
-def _remaining_rows(job: Job, staged: _Staged, hidden: Withheld) -> DataFrame:
+def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame:
     """What the sink has read and staged, without the rows to be withheld, from its stored input."""
     row, step = staged.row, staged.step
     rows = delivered_rows(job, row.batch_id, row.input_run_id)
@@ -142,7 +142,7 @@ def _remaining_rows(job: Job, staged: _Staged, hidden: Withheld) -> DataFrame:
     return rest if others is None else rest.unionByName(others, allowMissingColumns=True)
 
 
-def _without_duplicates(job: Job, staged: _Staged, rows: DataFrame) -> DataFrame:
+def _without_duplicates(job: Job, staged: _StagedRun, rows: DataFrame) -> DataFrame:
     """The rows less those that other batches had delivered: by key, they are not among the staged
     ones.
     """

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import all_of, first_of
 
 # A reason why the family of an original f is kept: rows of it are yet to be published.
 UNPUBLISHED = """
@@ -38,6 +41,33 @@ CROSS JOIN LATERAL (SELECT {ready} AS ready) c
 WHERE {condition} AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
 ON CONFLICT DO NOTHING
 """
+
+
+@dataclass(frozen=True)
+class PendingPublication:
+    """What is decided of a sink's run and not published. ``folder``, ``files``: what is to be
+    published; None: just what the run has staged. ``input_run_id``: the run that it read."""
+
+    batch_id: int
+    original_id: int
+    sink: str
+    step_run_id: int
+    ready: bool
+    folder: str | None
+    files: list[dict[str, Any]] | None
+    input_run_id: int
+
+
+@dataclass(frozen=True)
+class FailedRoot:
+    """A root that failed in a batch. ``live``: its message had, or is to have, a further attempt:
+    it was not quarantined with this one."""
+
+    root_id: int
+    source: str
+    step: str
+    reason: str
+    live: bool
 
 
 def decide(connection: Connection, family_id: int) -> int:
@@ -143,15 +173,13 @@ JOIN step_run_input i USING (step_run_id)
 """
 
 
-def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """What is decided and not published of a batch's family: batch_id, sink, step_run_id, ready,
-    folder, files, input_run_id, original_id; oldest batch first.
-    """
+def pending(connection: Connection, batch_id: int) -> list[PendingPublication]:
+    """What is decided and not published of a batch's family, oldest batch first."""
     statement = text(f"""
         {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY x.batch_id, x.sink
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(PendingPublication, connection.execute(statement, {"id": batch_id}))
 
 
 # The publications of a sink for one batch, all of them or none: of two runs one is published at a
@@ -168,7 +196,7 @@ SELECT 1 WHERE (SELECT count(*) FROM own) = (SELECT count(*) FROM locked)
 """
 
 
-def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
+def lock_pending(connection: Connection, run_id: int) -> PendingPublication | None:
     """The pending publication of a sink's run, locked for the transaction with those of its other
     runs for the batch; None if it is published, replaced, or another transaction is at one of them.
     """
@@ -176,7 +204,7 @@ def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
     keys = {"run": run_id}
     if connection.execute(text(_LOCK), keys).first() is None:
         return None
-    return connection.execute(statement, keys).first()
+    return first_of(PendingPublication, connection.execute(statement, keys))
 
 
 def state(connection: Connection, run_id: int) -> str:
@@ -259,17 +287,15 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
         )
 
 
-def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Roots that failed in a batch: root_id, source, step, reason, and whether their message had,
-    or is to have, a further attempt (live): it was not quarantined with this one.
-    """
+def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
+    """Roots that failed in a batch, in order."""
     statement = text("""
         SELECT r.root_id, m.source, r.step, r.reason,
                NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
         FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id
         ORDER BY 1
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(FailedRoot, connection.execute(statement, {"id": batch_id}))
 
 
 def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) -> None:
