@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from sqlalchemy import Connection
 
 from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import Step
 from ledger.settings import Settings
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class FollowUp:
     def is_wanted(self, pipeline: Pipeline) -> bool:
         """Whether a pipeline has it at all."""
         return True
+
+    def steps(self, pipeline: Pipeline) -> Sequence[Step]:
+        """The steps that its driver runs."""
+        return ()
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
         """Why there is nothing to do for a batch; None if there is, or it is always run."""

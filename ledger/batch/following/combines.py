@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from ledger.batch.following.base import FollowUp, Pending, Surroundings
 from ledger.batch.following.publications import Withhold
 from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import Step
 from ledger.store.queries import combines
 
 
@@ -25,6 +26,9 @@ class Combine(FollowUp):
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
         return bool(pipeline.combined())
+
+    def steps(self, pipeline: Pipeline) -> Sequence[Step]:
+        return pipeline.combined()
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
         from ledger.batch.combine_runs import combines_due

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from ledger.batch.following.base import FollowUp, Pending, Surroundings
 from ledger.batch.following.publications import Withhold
 from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import Step
 from ledger.store.queries import checkpoints
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class State(FollowUp):
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
         return bool(pipeline.states())
+
+    def steps(self, pipeline: Pipeline) -> Sequence[Step]:
+        return [step for step in pipeline.followers() if pipeline.graph.is_stateful(step.name)]
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
         from ledger.batch.recovery import waits_for
