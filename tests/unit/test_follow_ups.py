@@ -47,7 +47,7 @@ def audited(monkeypatch):
     """A follow-up at the end of the tuple, with its function; the batches that it was done for."""
     done = []
 
-    def audit(job, batch_id, on_fenced, attempt):
+    def audit(job, batch_id, attempt):
         done.append(batch_id)
         return ["audited"]
 
@@ -113,7 +113,7 @@ def test_no_step_has_its_name(audited):
 def test_the_step_program_knows_it(audited):
     """``--step audit`` does it, instead of a step of the pipeline."""
     given = SimpleNamespace(whole=False, step="audit", batch=7)
-    run_step._run_part(SimpleNamespace(pipeline=pipeline), given, Attempt(), lambda: None)
+    run_step._run_part(SimpleNamespace(pipeline=pipeline), given, Attempt())
     assert audited == [7]
 
 
