@@ -16,12 +16,12 @@ from sqlalchemy import Connection
 
 from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import sentences
+from ledger.batch.surroundings import Surroundings
 from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.core.probes import reached
 from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
-from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
@@ -52,38 +52,32 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 
 
 @contextmanager
-def publication_errors(
-    database: Database, pipeline: Pipeline, row: PendingPublication
-) -> Iterator[None]:
+def publication_errors(at: Surroundings, row: PendingPublication) -> Iterator[None]:
     """Say of what fails in here which publication that is, and how to go on once its cause is
     fixed."""
     try:
         yield
     except Exception as exc:
-        failure = _explained(database, pipeline, row, exc)
+        failure = _explained(at, row, exc)
         if failure is exc:
             raise
         raise failure from None
 
 
-def _explained(
-    database: Database, pipeline: Pipeline, row: PendingPublication, exc: Exception
-) -> Exception:
+def _explained(at: Surroundings, row: PendingPublication, exc: Exception) -> Exception:
     if isinstance(exc, LostFileError):
-        return _lost(database, pipeline, row, exc)
-    failure = redacted(exc) if pipeline.redact else exc
-    actions = sentences(advice.publish(known_target(pipeline), row.batch_id))
+        return _lost(at, row, exc)
+    failure = redacted(exc) if at.pipeline.redact else exc
+    actions = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
     failure.add_note(f"Sink {row.sink!r} has not published batch {row.batch_id}. {actions}")
     return failure
 
 
-def _lost(
-    database: Database, pipeline: Pipeline, row: PendingPublication, exc: LostFileError
-) -> LostFileError:
+def _lost(at: Surroundings, row: PendingPublication, exc: LostFileError) -> LostFileError:
     """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
     what, _, _ = str(exc).rpartition(". ")  # without its own advice
-    again = sentences(advice.publish(known_target(pipeline), row.batch_id))
-    other = database.transact(lambda c: _instead_of_the_file(c, pipeline, row.original_id))
+    again = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
+    other = at.database.transact(lambda c: _instead_of_the_file(c, at.pipeline, row.original_id))
     return LostFileError(
         f"sink {row.sink!r} cannot publish batch {row.batch_id}: {what or exc}."
         f" Put the file back, then publish again. {again}. {other}",
@@ -102,11 +96,7 @@ def _instead_of_the_file(connection: Connection, pipeline: Pipeline, original_id
 
 
 def publish(
-    database: Database,
-    settings: Settings,
-    pipeline: Pipeline,
-    batch_id: int,
-    sinks: Collection[str] | None = None,
+    at: Surroundings, batch_id: int, sinks: Collection[str] | None = None
 ) -> list[Published]:
     """Publish what is decided of a batch's family and not published yet: batch by batch, of each
     the sinks in the order in which they are declared; what was published, in order.
@@ -116,12 +106,14 @@ def publish(
     Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
     else is publishing the same.
     """
-    rows = _in_order(pipeline, database.transact(lambda c: publications.pending(c, batch_id)))
-    followers = {step.name for step in pipeline.followers()}
+    decided = at.database.transact(lambda c: publications.pending(c, batch_id))
+    followers = {step.name for step in at.pipeline.followers()}
     rows = [
-        row for row in rows if (row.sink not in followers if sinks is None else row.sink in sinks)
+        row
+        for row in _in_order(at.pipeline, decided)
+        if (row.sink not in followers if sinks is None else row.sink in sinks)
     ]
-    done, failed = _publish_each(database, settings, pipeline, rows)
+    done, failed = _publish_each(at, rows)
     for failure in failed.values():
         raise failure
     reached("batch published")
@@ -135,7 +127,7 @@ def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[Pe
 
 
 def _publish_each(
-    database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[PendingPublication]
+    at: Surroundings, rows: Sequence[PendingPublication]
 ) -> tuple[list[Published], dict[str, Exception]]:
     """Publish each row that no earlier one of its sink keeps waiting; what was published, and
     why the other sinks have not published theirs.
@@ -145,10 +137,10 @@ def _publish_each(
     for row in rows:
         if row.sink in failed:
             continue  # a sink has published the batches of a family in order
-        work = partial(publish_one, settings=settings, pipeline=pipeline, row=row)
+        work = partial(publish_one, at=at, row=row)
         try:
-            with publication_errors(database, pipeline, row):
-                published = database.transact(work)
+            with publication_errors(at, row):
+                published = at.database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
             failed[row.sink] = exc
             continue
@@ -164,7 +156,7 @@ def _publish_each(
 
 
 def publish_one(
-    connection: Connection, settings: Settings, pipeline: Pipeline, row: PendingPublication
+    connection: Connection, at: Surroundings, row: PendingPublication
 ) -> Published | None:
     """Publish one delivery, under the lock of its record; None if that was done, or is not to be
     any more.
@@ -178,13 +170,14 @@ def publish_one(
             " for it"
         )
     if not locked.ready:
-        asked = (known_target(pipeline), row.batch_id, "To withhold them")
+        asked = (known_target(at.pipeline), row.batch_id, "To withhold them")
         actions = advice.publish(*asked, CLEAR_WITHHOLD)
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
             f" withheld. {sentences(actions)}"
         )
-    publisher = _publisher(settings, pipeline, row.sink)
+    sink = at.pipeline.sink_named(row.sink).sink
+    publisher = sink.publisher(at.settings, at.pipeline.name, row.sink)
     delivery = _delivery(connection, publisher, locked)
     reached("publishing", locked.sink)
     try:
@@ -199,10 +192,6 @@ def publish_one(
     publications.set_replaced(connection, delivery.replaces, locked.sink)
     reached("recording replacement", locked.sink)
     return Published(locked.batch_id, locked.sink, delivery.rows)
-
-
-def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
-    return pipeline.sink_named(name).sink.publisher(settings, pipeline.name, name)
 
 
 def _delivery(connection: Connection, publisher: Publisher, row: PendingPublication) -> Delivery:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from sqlalchemy import Connection, Row
 
 from ledger.batch.settlement import decide_publications, record_failures
+from ledger.batch.surroundings import Surroundings
 from ledger.core.column_names import UNIT
 from ledger.core.states import BatchStatus
-from ledger.pipeline.pipeline import Pipeline
 from ledger.storage import parquet
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, rebuilds, runs, settlement
@@ -27,17 +27,17 @@ _Longs = npt.NDArray[np.int64]
 _REASON = "its unit had a record that was quarantined"
 
 
-def rebuild(database: Database, pipeline: Pipeline, batch_id: int) -> list[int]:
+def rebuild(at: Surroundings, batch_id: int) -> list[int]:
     """Request all such units of a batch's family; its batches that had some. Repeating it is
     harmless."""
-    numbers = database.transact(lambda c: rebuilds.pending(c, batch_id))
+    numbers = at.database.transact(lambda c: rebuilds.pending(c, batch_id))
     for number in numbers:
-        _rebuild(database, pipeline, number)
+        _rebuild(at, number)
     return numbers
 
 
-def _rebuild(database: Database, pipeline: Pipeline, batch_id: int) -> None:
-    graph = pipeline.graph
+def _rebuild(at: Surroundings, batch_id: int) -> None:
+    database, graph = at.database, at.pipeline.graph
     failed = database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
     sources = [

@@ -27,6 +27,6 @@ def combine(job: "Job", batch_id: int, attempt: Attempt | None = None) -> list[P
                     execute(job, run, step)
     sinks = [step.name for step in job.pipeline.combined()]
     with failures.collect():
-        published = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+        published = publish(job, batch_id, sinks)
     failures.raise_first()
     return published

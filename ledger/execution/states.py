@@ -70,7 +70,7 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
     for batch_id in late:
         with failures.collect():
             try:
-                publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+                publish(job, batch_id, sinks)
             except NotReadyError as exc:  # another process is publishing it
                 _log.info("%s", exc)
     for state in job.pipeline.states():

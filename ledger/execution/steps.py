@@ -68,7 +68,7 @@ def _publish(job: "Job", batch_id: int, sink: str) -> None:
     what is not published yet is when the batch is settled.
     """
     try:
-        publish(job.database, job.settings, job.pipeline, batch_id, [sink])
+        publish(job, batch_id, [sink])
     except Exception as exc:
         failure = redacted(exc) if job.pipeline.redact else exc
         _log.warning("sink %r is not published yet: %s", sink, error_text(failure))

@@ -176,7 +176,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     def work():
         barrier.wait()
         try:
-            publish(job.database, job.settings, job.pipeline, batch.batch_id)
+            publish(job, batch.batch_id)
         except NotReadyError as exc:
             told.append(str(exc))
 
@@ -186,7 +186,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     for thread in threads:
         thread.join()
     assert all("published by another process" in text for text in told)
-    publish(job.database, job.settings, job.pipeline, batch.batch_id)
+    publish(job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
 
@@ -199,7 +199,7 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
     settle_once(run.job.database, batch.batch_id)
     job = run.job
     with pytest.raises(NotReadyError, match="rows of failed records are yet to be withheld"):
-        publish(job.database, job.settings, job.pipeline, batch.batch_id)
+        publish(job, batch.batch_id)
     assert shown(sink_rows) == Counter()
 
 

@@ -13,10 +13,10 @@ def publish_settled(job: Job, batch_id: int) -> list[Published]:
     """
     failures, published = failures_of(job.pipeline), list[Published]()
     with failures.collect():
-        rebuild(job.database, job.pipeline, batch_id)
+        rebuild(job, batch_id)
     with failures.collect():
         withhold(job, batch_id)
     with failures.collect():
-        published = publish(job.database, job.settings, job.pipeline, batch_id)
+        published = publish(job, batch_id)
     failures.raise_first()
     return published

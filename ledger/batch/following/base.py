@@ -7,31 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Connection
 
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import Step
-from ledger.settings import Settings
 
 if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 SETTLE = "settle"  # the DAG's task
-
-
-class Surroundings(Protocol):
-    """Where a follow-up runs: a driver's job, or a task of Airflow."""
-
-    @property
-    def database(self) -> "Database": ...
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def pipeline(self) -> Pipeline: ...
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ledger.batch.following.base import Surroundings, WithoutSpark
+from ledger.batch.following.base import WithoutSpark
+from ledger.batch.surroundings import Surroundings
 
 
 class Keep(WithoutSpark):

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from ledger.batch.following.base import FollowUp, Pending, Surroundings, WithoutSpark
+from ledger.batch.following.base import FollowUp, Pending, WithoutSpark
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import publications
 
@@ -36,7 +37,7 @@ class Publish(WithoutSpark):
     def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
         from ledger.batch.publishing import publish
 
-        return publish(at.database, at.settings, at.pipeline, batch_id)
+        return publish(at, batch_id)
 
     def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
         return publications.waiting(connection, pipeline, batch_id)

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from ledger.batch.following.base import Pending, Surroundings, WithoutSpark
+from ledger.batch.following.base import Pending, WithoutSpark
+from ledger.batch.surroundings import Surroundings
 from ledger.store.queries import rebuilds
 
 
@@ -20,7 +21,7 @@ class Rebuild(WithoutSpark):
     def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
         from ledger.batch.rebuilds import rebuild
 
-        return rebuild(at.database, at.pipeline, batch_id)
+        return rebuild(at, batch_id)
 
     def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
         return rebuilds.waiting(connection, pipeline, batch_id)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.following.publications import Withhold
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import Step
 from ledger.store.queries import checkpoints

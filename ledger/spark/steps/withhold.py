@@ -55,7 +55,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     rows = [row for row in candidates if not row.ready]
     failures = failures_of(job.pipeline)
     for row in rows:
-        with failures.collect(), publication_errors(job.database, job.pipeline, row):
+        with failures.collect(), publication_errors(job, row):
             try:
                 _make_ready(job, row)
             except LostFileError:
