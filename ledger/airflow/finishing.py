@@ -10,7 +10,7 @@ from ledger.airflow import metrics
 from ledger.airflow.links import InLedger
 from ledger.airflow.submitting import InTask, about_batch, check_due, decided_batch
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp
+from ledger.batch.following.base import SETTLE, WithoutSpark
 from ledger.batch.following.content import Keep
 from ledger.errors import LedgerError
 
@@ -53,7 +53,7 @@ class Settle(BaseOperator):
                 each.run(at, done.batch_id)
 
 
-def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
+def follow_up_task(follow_up: WithoutSpark, target: str, **options: Any) -> Any:
     """Does a follow-up without Spark, in the task's own process."""
 
     @task(task_id=follow_up.name, doc_md=follow_up.does, **options)

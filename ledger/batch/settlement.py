@@ -23,6 +23,7 @@ from ledger.store.queries import (
     naming,
     partitions,
     publications,
+    rebuilds,
     replays,
     runs,
 )
@@ -177,7 +178,7 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     following.look_again(connection, batch.original_id)
     if batch.settle is SettlePolicy.HOLD and (
         publications.open_failures(connection, batch.original_id)
-        or publications.units_to_rebuild(connection, batch.original_id)
+        or rebuilds.pending(connection, batch.original_id)
     ):
         return
     if failed:

@@ -111,7 +111,7 @@ def test_the_log_of_a_driver_says_how_far_a_long_step_is(database, settings, mon
     batch = opened(database, made)
     run = started(database, batch.batch_id, "source")
     told = f"source of batch {batch.batch_id}: 0 s"
-    with steps.living(Job(None, database, settings, made), run, lambda: None):
+    with steps.living(Job(None, database, settings, made), run):
         until = time.monotonic() + 10
         while told not in caplog.messages and time.monotonic() < until:
             time.sleep(0.01)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
 
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp, Pending
@@ -20,7 +19,6 @@ def test_what_is_pending_is_noticed(database, monkeypatch):
     command; what keeps no batch incomplete is a line of the report."""
     batch, _ = whole_batch(database, pipeline())
     settle_once(database, batch.batch_id)
-    left = SimpleNamespace(batch_id=batch.batch_id, dag_id="dag")
     pending = Pending("audit", 1, ("an audit is yet to be made",))
     now = database.transact(batches.database_now)
 
@@ -29,7 +27,7 @@ def test_what_is_pending_is_noticed(database, monkeypatch):
         does = "Audit the batch."
 
         def overdue(self, connection, before):
-            return [left] * (before >= now)
+            return [batch.batch_id] * (before >= now)
 
         def pending(self, connection, batch_id):
             return pending
@@ -37,7 +35,8 @@ def test_what_is_pending_is_noticed(database, monkeypatch):
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (Audit(),))
     assert sweep_once(database, now=now).overdue == ()
     later = now + timedelta(hours=1)
-    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(batch.batch_id, "dag"),)
+    overdue = OverdueFollowUp(batch.batch_id, batch.dag_id)
+    assert sweep_once(database, now=later).overdue == (overdue,)
     found = summarize(database, batch.batch_id)
     assert (found.pending, found.outcome) == ((pending,), Outcome.INCOMPLETE)
     advice = advise(found, "m:p")

@@ -176,7 +176,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     def work():
         barrier.wait()
         try:
-            publish(job.database, job.settings, job.pipeline, batch.batch_id)
+            publish(job, batch.batch_id)
         except NotReadyError as exc:
             told.append(str(exc))
 
@@ -186,7 +186,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     for thread in threads:
         thread.join()
     assert all("published by another process" in text for text in told)
-    publish(job.database, job.settings, job.pipeline, batch.batch_id)
+    publish(job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
 
@@ -199,7 +199,7 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
     settle_once(run.job.database, batch.batch_id)
     job = run.job
     with pytest.raises(NotReadyError, match="rows of failed records are yet to be withheld"):
-        publish(job.database, job.settings, job.pipeline, batch.batch_id)
+        publish(job, batch.batch_id)
     assert shown(sink_rows) == Counter()
 
 
@@ -441,8 +441,7 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
         connection.exec_driver_sql("UPDATE batch SET dag_id = 'branching'")
     assert not database.transact(lambda c: publications.overdue(c, later))  # its run may live
     assert settle_once(database, batch.batch_id).failed == 0
-    overdue = database.transact(lambda c: publications.overdue(c, later))
-    assert [row.batch_id for row in overdue] == [batch.batch_id]
+    assert database.transact(lambda c: publications.overdue(c, later)) == [batch.batch_id]
     assert summarize(run.job.database, batch.batch_id).outcome is Outcome.INCOMPLETE
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)

@@ -18,7 +18,7 @@ from ledger import (
     collect_anchors,
     testing,
 )
-from ledger.batch import follow_ups, interventions
+from ledger.batch import follow_ups, rebuilds
 from ledger.batch.combine_runs import combines_due, is_due, open_due
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.report import advise
@@ -147,7 +147,7 @@ def test_a_withhold_that_comes_after_the_batch_was_replaced(database):
     old, roots = whole_batch(database, made, 5, lose_sink=[0])
     settle_once(database, old.batch_id)
     run_all(database, reprocessed(database, made))
-    database.transact(lambda c: interventions.request_rebuild(c, old.batch_id, [roots[1]], "sink"))
+    database.transact(lambda c: rebuilds.request(c, old.batch_id, [roots[1]], "sink"))
     assert summarize(database, old.batch_id).roots.failed == 0
 
 
@@ -251,7 +251,7 @@ def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
     assert not combines_due(run.job.database, run.job.pipeline, batch.batch_id)
     assert combine(run.job, batch.batch_id) == []
     found = summarize(run.job.database, batch.batch_id)
-    assert [one.follow_up for one in found.pending] == ["publish"]
+    assert [one.follow_up for one in found.pending] == ["rebuild"]
     assert found.outcome is Outcome.INCOMPLETE
     waiting = run.job.database.transact(lambda c: follow_ups.waiting(c, run.job.pipeline.name))
     assert waiting == [batch.batch_id]

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.interventions import request_rebuild
 from ledger.batch.opening import open_replay
 from ledger.batch.outcome.summary import summarize
 from ledger.batch.quarantine import quarantine
+from ledger.batch.rebuilds import request
 from ledger.batch.records.explain import explain
 from ledger.batch.records.payloads import keep_all, keep_payloads, try_to_keep
 from ledger.batch.records.snapshots import MOST_CHARACTERS
@@ -268,11 +268,11 @@ def test_each_quarantine_asks_for_the_units_that_it_frees(database):
 
     quarantine(database, "never", "me", record=roots[0])
     seen = database.transact(lambda c: publications.failed_roots(c, found.batch_id))
-    database.transact(lambda c: request_rebuild(c, found.batch_id, [], "sink", seen))
+    database.transact(lambda c: request(c, found.batch_id, [], "sink", seen))
     assert woken()
     quarantine(database, "never", "me", record=roots[1])
     assert not woken()
-    database.transact(lambda c: request_rebuild(c, found.batch_id, [], "sink", seen))
+    database.transact(lambda c: request(c, found.batch_id, [], "sink", seen))
     assert not woken()
 
 

@@ -21,6 +21,7 @@ from ledger.store.queries import (
     dedup,
     partitions,
     publications,
+    rebuilds,
     retention,
     runs,
     source_states,
@@ -313,7 +314,7 @@ def test_the_services_may_do_their_work(database):
         publications.note_replaced(connection, run, [number])
         publications.set_published(connection, run)
         publications.set_replaced(connection, [number], "sink")
-        publications.set_rebuild_requested(connection, number)
+        rebuilds.set_requested(connection, number)
         batches.set_notified(connection, number, "source")
         checkpoints.lock_pipeline(connection, "chain")
         checkpoints.fence(connection, batch.pipeline_id, ["middle"])

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
-from ledger.batch import state_runs
+from ledger.batch import follow_ups, state_runs
 from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.summary import summarize
@@ -27,7 +27,6 @@ from ledger.errors import DeclarationError, FencedError, InputError, LedgerError
 from ledger.execution import advance_states, settle_and_follow
 from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
-from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
 from tests.support.publishing import publish_settled
@@ -702,7 +701,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     assert "without the records that were quarantined" in summarize(database, 2).waits[0]
     later = one(database, "SELECT now() + interval '1 hour' AS later").later
     assert [one.batch_id for one in sweep_once(database, now=later).overdue] == [1]
-    waiting = database.transact(lambda c: publications.waiting(c, "running", None))
+    waiting = database.transact(lambda c: follow_ups.waiting(c, "running"))
     assert waiting == [1, 2]
     publish_settled(run.job, first.batch_id)
     run.settled(run.open_replay(first.batch_id))

@@ -6,8 +6,9 @@ from sqlalchemy import text
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
-from ledger.batch.interventions import abandon, request_rebuild
+from ledger.batch.interventions import abandon
 from ledger.batch.quarantine import quarantine
+from ledger.batch.rebuilds import request
 from ledger.batch.settlement import settle_once
 from ledger.batch.upkeep import sweeper
 from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
@@ -314,7 +315,7 @@ def test_a_rebuild_brings_its_family_back(database):
     done(database, batch)
     sweep_once(database)
     assert followed(database) == [batch.batch_id]
-    database.transact(lambda c: request_rebuild(c, batch.batch_id, [roots[1]], "sink"))
+    database.transact(lambda c: request(c, batch.batch_id, [roots[1]], "sink"))
     assert followed(database) == []
 
 

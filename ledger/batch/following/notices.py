@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.publications import Publish
@@ -25,9 +24,7 @@ class Notify(FollowUp):
         return Publish.name if keeping else SETTLE
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         return pipeline.wants_notice
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return batches.unnotified(connection, before)

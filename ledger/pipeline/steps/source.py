@@ -71,7 +71,6 @@ class SourceStep(Step):
 
     @property
     def columns(self) -> "StructType | str":
-        """See ``Step``."""
         return self.source.schema
 
     def described(self) -> dict[str, Any]:

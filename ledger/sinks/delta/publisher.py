@@ -88,7 +88,6 @@ class DeltaPublisher:
             self._folder.write_columns(nullable(schema))
 
     def look(self, schema: pa.Schema | None) -> None:
-        """See ``Publisher``."""
         self._look(schema, by_row=True)
 
     def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:

@@ -13,8 +13,7 @@ from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
 from ledger.errors import NotReadyError
 from ledger.pipeline.steps import SourceStep
-from ledger.spark.frames.inputs import read_stored
-from ledger.spark.frames.stored import local_rows, with_position
+from ledger.spark.frames.stored import local_rows, positioned
 from ledger.spark.job import Job
 from ledger.store.queries import batches, publications
 
@@ -64,7 +63,7 @@ def _messages(job: Job, source: Row[Any]) -> DataFrame:
     """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
     may have any name, ``raw``, and its root."""
     manifest = job.manifest(source.emit_run_id)
-    stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
+    stored = positioned(job.spark, manifest, ROOT, source.first_root)
     if source.roots < manifest.rows:  # the others are untracked
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)

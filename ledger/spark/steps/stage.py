@@ -44,7 +44,8 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         failed_rows=wrote.failed,
     )
     tracking = stage_tracking(job, run, step, rows)
-    outcome = fold(job, run, tracking.portions(manifest, carrying), tracking.check)
+    portions = tracking.portions(manifest, takes_over=carrying.takes_over)
+    outcome = fold(job, run, portions, tracking.check)
     record = posted(record, outcome)
     commit(
         job.database,

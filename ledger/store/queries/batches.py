@@ -258,19 +258,18 @@ def any_to_follow(connection: Connection) -> bool:
     return bool(connection.execute(statement).scalar_one())
 
 
-def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def unnotified(connection: Connection, before: datetime) -> list[int]:
     """Batches of a DAG, settled before a time, of which a source that wants to know was not
-    notified: batch_id, dag_id.
-    """
+    notified."""
     statement = text("""
-        SELECT DISTINCT b.batch_id, b.dag_id
+        SELECT DISTINCT b.batch_id
         FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
         JOIN batch_step t ON t.batch_id = b.batch_id AND t.name = s.source AND t.notice
         WHERE b.status IN ('settled', 'superseded') AND b.followed_at IS NULL
           AND b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def replacing_batches(

@@ -286,14 +286,14 @@ def committed_after(
     return None if row is None else (str(row.step), int(row.batch_id))
 
 
-def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def overdue(connection: Connection, before: datetime) -> list[int]:
     """Batches of a DAG, settled before a time, whose state is due since then and not running,
-    in pipelines that still have it: batch_id, dag_id.
+    in pipelines that still have it.
     """
     if not any_to_follow(connection):
         return []
     statement = text("""
-        SELECT DISTINCT b.batch_id, b.dag_id FROM state_progress s JOIN batch b USING (batch_id)
+        SELECT DISTINCT b.batch_id FROM state_progress s JOIN batch b USING (batch_id)
         WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
           AND NOT EXISTS (SELECT FROM checkpoint c
             WHERE c.pipeline_id = b.pipeline_id AND c.step = s.step
@@ -305,4 +305,4 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
                         SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())
