@@ -70,28 +70,28 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", choices=FIGURES, help="just these figures, beside the others' last"
     )
-    given = parser.parse_args()
-    wanted = given.only or list(FIGURES)
+    arguments = parser.parse_args()
+    wanted = arguments.only or list(FIGURES)
     embedded.stop(HOME)
     for name in ("postgres", "storage", "plain"):
         shutil.rmtree(HOME / name, ignore_errors=True)
     results: dict[str, Any] = json.loads(published.RESULTS.read_text())
-    of = {"commit": commit(), "rounds": given.rounds}
+    of = {"commit": commit(), "rounds": arguments.rounds}
 
-    def keep(name: str, found: dict[str, Any]) -> None:
+    def keep(name: str, figures: dict[str, Any]) -> None:
         """What one took an hour to measure is not lost with the next."""
-        results.update(found, machine=machine())
+        results.update(figures, machine=machine())
         results["measured"] = results.get("measured", {}) | {name: of}
         published.RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
     for name in wanted:
         if name in _DRIVERS:
-            keep(name, _DRIVERS[name](HOME / name, given.rounds, console))
+            keep(name, _DRIVERS[name](HOME / name, arguments.rounds, console))
     warm = [name for name in wanted if name not in _DRIVERS]
     if warm:
         with console.status("input"):
             data.write(HOME / "data")
-        _in_one_session(warm, given.rounds, keep)
+        _in_one_session(warm, arguments.rounds, keep)
     published.main()
     console.print(table(results))
     return 0
@@ -108,12 +108,12 @@ def _in_one_session(
     os.environ["PYSPARK_SUBMIT_ARGS"] = scale.SESSION
     session = build_session("benchmarks", "local[2]")
     settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
-    bench = Bench(lambda made: Job(session, database, settings, made), settings, database)
+    bench = Bench(lambda pipeline: Job(session, database, settings, pipeline), settings, database)
     try:
         for name in names:
             with PeakMemory() as memory:
-                found = _WARM[name](session, bench, rounds)
-            keep(name, found | {f"{name}.peak_rss_mb": memory.mb})
+                figures = _WARM[name](session, bench, rounds)
+            keep(name, figures | {f"{name}.peak_rss_mb": memory.mb})
     finally:
         session.stop()
         database.dispose()
@@ -121,8 +121,8 @@ def _in_one_session(
 
 
 def _guarantee(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
-    made = guarantees.guarantee(bench, rounds, console)
-    return made | guarantees.publish(session, bench, HOME / "data", rounds, console)
+    figures = guarantees.guarantee(bench, rounds, console)
+    return figures | guarantees.publish(session, bench, HOME / "data", rounds, console)
 
 
 def _throughput(
@@ -167,8 +167,8 @@ def _shuffled(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any
 def _posting(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
     """Into the partition of a batch that was measured before."""
     bench.batch(failing(False))
-    made = folding.deltas_per_second(session, bench.database, rounds, console)
-    return {"ledger_rows_per_second": made}
+    figures = folding.deltas_per_second(session, bench.database, rounds, console)
+    return {"ledger_rows_per_second": figures}
 
 
 def throughput(
@@ -181,7 +181,11 @@ def throughput(
     """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of
     their medians. ``others``: run one, and return the seconds of its steps.
     """
-    taken: dict[str, list[float]] = {"tracked": [], "untracked": [], **{one: [] for one in others}}
+    taken: dict[str, list[float]] = {
+        "tracked": [],
+        "untracked": [],
+        **{other: [] for other in others},
+    }
     steps: dict[str, list[dict[str, float]]] = {variant: [] for variant in taken}
     folds = []
     overhead = 0.0
@@ -228,12 +232,14 @@ def throughput(
 
 def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
     """By step."""
-    return {step: statistics.median(one[step] for one in rounds) for step in rounds[0]}
+    return {step: statistics.median(measures[step] for measures in rounds) for step in rounds[0]}
 
 
 def _overhead(tracked: dict[str, int]) -> float:
     """Bytes that the stages' outputs take with tracking, over those that they take by hand."""
-    plain = {one.name: data_bytes(one) for one in (HOME / "plain").iterdir() if one.name in tracked}
+    plain = {
+        path.name: data_bytes(path) for path in (HOME / "plain").iterdir() if path.name in tracked
+    }
     return sum(tracked[name] for name in plain) / sum(plain.values())
 
 
@@ -328,20 +334,20 @@ def machine() -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> Table:
     """The figures, one a row."""
-    made = Table("figure", "value")
-    made.columns[0].no_wrap = True
+    figures = Table("figure", "value")
+    figures.columns[0].no_wrap = True
     for key, value in results.items():
         if isinstance(value, float):
-            made.add_row(key, f"{value:,.2f}")
+            figures.add_row(key, f"{value:,.2f}")
         elif key == "driver_cpu_seconds":
             for part, spent in value.items():
-                made.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
+                figures.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
         elif key == "scale" or key.endswith(".fold_rows_per_second"):
             for parts, rate in _leaves(value):
-                made.add_row(f"{key}: {parts}", f"{rate:,.2f}")
+                figures.add_row(f"{key}: {parts}", f"{rate:,.2f}")
         elif not key.endswith(("seconds", "measured")):
-            made.add_row(key, str(value))
-    return made
+            figures.add_row(key, str(value))
+    return figures
 
 
 def _leaves(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, float]]:

@@ -37,10 +37,10 @@ def parts(home: Path, rounds: int, console: Console) -> dict[str, Any]:
             start = small.START + timedelta(days=number)
             interval = Interval(start, start + timedelta(days=1))
             opened = open_batch(database, settings, pipeline, RunKey("", f"run {number}"), interval)
-            found = _driven(home, environment, opened.batch_id)
+            seconds = _driven(home, environment, opened.batch_id)
             if number > 0:
                 before = dict.fromkeys(_KINDS, 0.0)
-                for name, spent in found:
+                for name, spent in seconds:
                     for kind in _KINDS:
                         taken[name][kind].append(spent[kind] - before[kind])
                     before = spent
@@ -58,12 +58,12 @@ def parts(home: Path, rounds: int, console: Console) -> dict[str, Any]:
 def _driven(
     home: Path, environment: dict[str, str], batch_id: int
 ) -> list[tuple[str, dict[str, float]]]:
-    told = home / "parts.json"
+    report = home / "parts.json"
     options = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
     java = f"spark.driver.extraJavaOptions={small.JAVA}"
-    program = [os.fspath(_PROGRAM), os.fspath(told), str(batch_id)]
+    program = [os.fspath(_PROGRAM), os.fspath(report), str(batch_id)]
     command = ["spark-submit", *options, "--conf", java, *program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{done.stdout[-4000:]}{done.stderr[-2000:]}")
-    return [(name, spent) for name, spent in json.loads(told.read_text())]
+    return [(name, spent) for name, spent in json.loads(report.read_text())]

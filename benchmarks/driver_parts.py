@@ -24,8 +24,8 @@ def _spent() -> dict[str, float]:
         if process.pid != own.pid and process.is_running():
             times = process.cpu_times()
             workers += times.user + times.system + times.children_user + times.children_system
-    jvm, mine = _JVM.cpu_times(), own.cpu_times()
-    return {"jvm": jvm.user + jvm.system, "python": mine.user + mine.system, "workers": workers}
+    jvm, cpu = _JVM.cpu_times(), own.cpu_times()
+    return {"jvm": jvm.user + jvm.system, "python": cpu.user + cpu.system, "workers": workers}
 
 
 def main() -> None:

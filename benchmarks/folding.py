@@ -26,7 +26,7 @@ from ledger.store.connection import Database
 
 ROWS, FILES, FAN_OUT = 16_000_000, 4, 8
 POSTED, TASKS = 2_000_000, 2
-_TOLD = "rows bigint"
+_ROWS = "rows bigint"
 
 
 def kernel_rows_per_second(
@@ -59,7 +59,7 @@ def kernel_rows_per_second(
 def _written(folder: Path, order: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> list[DataFile]:
     """Files as the library writes them, with a word beside what identifies a row."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
+    paths = []
     for number, part in enumerate(np.array_split(order, FILES)):
         path = folder / f"{number}.parquet"
         if not path.exists():
@@ -71,8 +71,8 @@ def _written(folder: Path, order: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
                 column_encoding=dict.fromkeys(columns, "DELTA_BINARY_PACKED"),
             )  # fmt: skip
         first = number * (ROWS // FILES)
-        made.append(DataFile(str(path), path.stat().st_size, len(part), first))
-    return made
+        paths.append(DataFile(str(path), path.stat().st_size, len(part), first))
+    return paths
 
 
 def _output(files: list[DataFile]) -> Output:
@@ -81,7 +81,7 @@ def _output(files: list[DataFile]) -> Output:
 
 
 def _by_file(session: SparkSession, output: Output) -> DataFrame:
-    return session.range(0, FILES, 1, TASKS).mapInArrow(partial(_fold_files, output), _TOLD)
+    return session.range(0, FILES, 1, TASKS).mapInArrow(partial(_fold_files, output), _ROWS)
 
 
 def _exchanged(session: SparkSession, output: Output) -> DataFrame:
@@ -89,7 +89,7 @@ def _exchanged(session: SparkSession, output: Output) -> DataFrame:
     rows = session.read.parquet(*paths).select("_ackledger_root", "_ackledger_parent")
     placed = rows.selectExpr("*", f"monotonically_increasing_id() AS {POSITION}")
     parted = placed.repartition(FILES, "_ackledger_root", "_ackledger_parent")
-    return parted.mapInArrow(partial(_fold_rows, output), _TOLD)
+    return parted.mapInArrow(partial(_fold_rows, output), _ROWS)
 
 
 def _fold_files(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -107,9 +107,9 @@ def _fold_rows(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 def _require_all(frame: DataFrame) -> None:
     """Run it. Raises ValueError unless all rows were folded."""
-    found = sum(row["rows"] for row in frame.collect())
-    if found != ROWS:
-        raise ValueError(f"{found} of {ROWS} rows were folded")
+    count = sum(row["rows"] for row in frame.collect())
+    if count != ROWS:
+        raise ValueError(f"{count} of {ROWS} rows were folded")
 
 
 def deltas_per_second(
@@ -122,7 +122,7 @@ def deltas_per_second(
             "SELECT max(batch_id), max(step_run_id) FROM step_run"
         ).one()
     work = partial(_post, database.dsn, batch, run)
-    frame = session.range(0, TASKS, 1, TASKS).mapInArrow(work, _TOLD)
+    frame = session.range(0, TASKS, 1, TASKS).mapInArrow(work, _ROWS)
     for number in track(range(rounds + 1), "ledger: rounds", console=console):
         with database.plain.begin() as connection:
             connection.exec_driver_sql(f"DELETE FROM step_run_bucket WHERE step_run_id = {run}")

@@ -27,7 +27,7 @@ from ledger.store.upgrade import connect
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 _SQL = Path(__file__).with_suffix(".sql")
-_GIVEN = """
+_TEXT = """
 CREATE TEMP TABLE given ON COMMIT DROP AS
 SELECT %s::bigint AS batches, %s::bigint AS failed, %s::bigint AS pipelines,
        %s::timestamptz AS until, (SELECT coalesce(max(batch_id), 0) FROM batch) AS last_batch,
@@ -64,22 +64,27 @@ def write_history(
         alone.exec_driver_sql("VACUUM ANALYZE")
 
 
-def _write(connection: Connection, given: tuple[object, ...]) -> None:
-    number = given[2]
+def _write(connection: Connection, arguments: tuple[object, ...]) -> None:
+    number = arguments[2]
     assert isinstance(number, int)
-    made = [pipeline(n) for n in range(1, number + 1)]
-    declared = [(n, one.name, n % SHAPES, one.auto_replay) for n, one in enumerate(made, 1)]
+    pipelines = [pipeline(n) for n in range(1, number + 1)]
+    declared = [
+        (n, pipeline.name, n % SHAPES, pipeline.auto_replay)
+        for n, pipeline in enumerate(pipelines, 1)
+    ]
     steps = [
         (n % SHAPES, place, json.dumps(step))
-        for n, one in enumerate(made[:SHAPES], 1)
-        for place, step in enumerate(one.topology(), 1)
+        for n, pipeline in enumerate(pipelines[:SHAPES], 1)
+        for place, step in enumerate(pipeline.topology(), 1)
     ]
     # The driver's own cursor: the file's text is many statements, and has % as an operator.
     with connection.connection.cursor() as cursor:
-        cursor.execute("SELECT name FROM pipeline WHERE name = %s", (made[0].name,))
+        cursor.execute("SELECT name FROM pipeline WHERE name = %s", (pipelines[0].name,))
         if cursor.fetchone() is not None:
-            raise InputError(f"the ledger has a history already, with pipeline {made[0].name!r}")
-        cursor.execute(_GIVEN, given)
+            raise InputError(
+                f"the ledger has a history already, with pipeline {pipelines[0].name!r}"
+            )
+        cursor.execute(_TEXT, arguments)
         execute_values(cursor, "INSERT INTO declared VALUES %s", declared)
         execute_values(cursor, "INSERT INTO shape_step VALUES %s", steps)
         cursor.execute(_SQL.read_text())
@@ -99,10 +104,10 @@ def main() -> int:
         default=UNTIL,
         help="the day after the last interval, as YYYY-MM-DD",
     )
-    given = vars(parser.parse_args())
-    url = given.pop("url")
+    arguments = vars(parser.parse_args())
+    url = arguments.pop("url")
     database = connect(Settings() if url is None else Settings(database_url=url))
-    write_history(database, **given)
+    write_history(database, **arguments)
     return 0
 
 

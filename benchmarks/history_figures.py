@@ -114,13 +114,13 @@ def _medians(
     ledgers: Mapping[str, Database], settings: Settings, rounds: int, console: Console
 ) -> dict[str, dict[str, float]]:
     """By action and ledger, after a round that does not count."""
-    found = {name: _actions(database, settings) for name, database in ledgers.items()}
+    actions = {name: _actions(database, settings) for name, database in ledgers.items()}
     taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for number in track(range(rounds + 1), "history: rounds", console=console):
-        for name in found["history"]:
+        for name in actions["history"]:
             # In turn first and second: what the one leaves in a cache is for the other.
-            for ledger in sorted(found, reverse=number % 2 == 1):
-                action = found[ledger][name]
+            for ledger in sorted(actions, reverse=number % 2 == 1):
+                action = actions[ledger][name]
                 spent = seconds(action.run)
                 action.undo()
                 if number > 0:
@@ -168,12 +168,15 @@ def _opening(database: Database, settings: Settings) -> Action:
     """Opens a batch of a pipeline with a state over a day of its own; it is abandoned, so that the
     sweeps have none to look at.
     """
-    made, opened = pipeline(2), list[int]()
+    pipeline_, opened = pipeline(2), list[int]()
 
     def run() -> None:
         start = UNTIL + timedelta(days=len(opened))
-        key, interval = RunKey(made.name, f"{start}"), Interval(start, start + timedelta(days=1))
-        opened.append(open_batch(database, settings, made, key, interval).batch_id)
+        key, interval = (
+            RunKey(pipeline_.name, f"{start}"),
+            Interval(start, start + timedelta(days=1)),
+        )
+        opened.append(open_batch(database, settings, pipeline_, key, interval).batch_id)
 
     return Action(run, lambda: abandon(database, opened[-1], "it was opened to be measured"))
 
@@ -228,11 +231,11 @@ def _dead_rows(database: Database, settings: Settings, console: Console) -> floa
     """The share of rows that are dead after many batches, of which every tenth is replayed, with a
     sweep after each twenty.
     """
-    made = pipeline(4)
+    flow = pipeline(4)
     for number in track(range(LIVES), "history: lives", console=console):
-        batch = live(database, settings, made, number)
+        batch = live(database, settings, flow, number)
         if number % 10 == 9:
-            live_again(database, settings, made, batch)
+            live_again(database, settings, flow, batch)
         if number % 20 == 19:
             sweep_once(database)
     wait_for_counts(database)

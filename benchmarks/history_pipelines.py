@@ -16,37 +16,37 @@ def name_of(number: int) -> str:
 def pipeline(number: int) -> Pipeline:
     """The pipeline with this number, from 1, as the history has it."""
     shape = number % SHAPES
-    made = Pipeline(name_of(number), max_replays=1, auto_replay=number % 3 == 0)
-    path = f"{made.name}/{{{{ interval_start | ds }}}}.csv"
-    made.source("orders", FileSource(path, schema=ORDERS), key="order_id", on_fail=_told)
+    flow = Pipeline(name_of(number), max_replays=1, auto_replay=number % 3 == 0)
+    path = f"{flow.name}/{{{{ interval_start | ds }}}}.csv"
+    flow.source("orders", FileSource(path, schema=ORDERS), key="order_id", on_fail=_notified)
 
-    @made.stage(reads="orders")
+    @flow.stage(reads="orders")
     def cleaned(orders: Any) -> Any:
         return orders
 
     by_unit = {"whole": True, "unit": "customer"} if shape == 3 else {}
 
-    @made.stage(reads="cleaned", **by_unit)
+    @flow.stage(reads="cleaned", **by_unit)
     def priced(cleaned: Any) -> Any:
         return cleaned
 
-    made.sink("warehouse", ParquetSink(f"{made.name}/warehouse"), reads="priced")
+    flow.sink("warehouse", ParquetSink(f"{flow.name}/warehouse"), reads="priced")
     if shape == 1:
 
-        @made.combine(reads="priced")
+        @flow.combine(reads="priced")
         def totals(priced: Any) -> Any:
             return priced
 
-        made.sink("totals_table", ParquetSink(f"{made.name}/totals"), reads="totals")
+        flow.sink("totals_table", ParquetSink(f"{flow.name}/totals"), reads="totals")
     if shape == 2:
 
-        @made.stateful_stage(reads="priced")
+        @flow.stateful_stage(reads="priced")
         def balance(state: Any, priced: Any) -> Any:
             return priced
 
-        made.sink("balance_table", ParquetSink(f"{made.name}/balance"), reads="balance")
-    return made
+        flow.sink("balance_table", ParquetSink(f"{flow.name}/balance"), reads="balance")
+    return flow
 
 
-def _told(message: object) -> None:
+def _notified(message: object) -> None:
     """Nobody is told: the history only says that somebody was."""

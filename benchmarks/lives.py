@@ -27,19 +27,19 @@ _STEPS = ("orders", "cleaned", "priced", "warehouse")
 _DAY = timedelta(days=1)
 
 
-def live(database: Database, settings: Settings, made: Pipeline, day: int) -> Batch:
+def live(database: Database, settings: Settings, flow: Pipeline, day: int) -> Batch:
     """Open a batch of a history's pipeline, run and settle it; two of its records fail."""
     start = UNTIL + day * _DAY
-    key = RunKey(made.name, f"scheduled__{start:%Y-%m-%d}")
-    batch = open_batch(database, settings, made, key, Interval(start, start + _DAY))
+    key = RunKey(flow.name, f"scheduled__{start:%Y-%m-%d}")
+    batch = open_batch(database, settings, flow, key, Interval(start, start + _DAY))
     _run(database, batch, np.arange(RECORDS, dtype=np.int64), FAILING)
     return batch
 
 
-def live_again(database: Database, settings: Settings, made: Pipeline, original: Batch) -> Batch:
+def live_again(database: Database, settings: Settings, flow: Pipeline, original: Batch) -> Batch:
     """Replay what failed in a batch; all of it is recovered."""
-    key = RunKey(made.name, f"replay_{original.batch_id}")
-    batch = open_replay(database, settings, made, key, original.batch_id, Selection())
+    key = RunKey(flow.name, f"replay_{original.batch_id}")
+    batch = open_replay(database, settings, flow, key, original.batch_id, Selection())
     messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "orders"))
     _run(database, batch, np.array(messages, dtype=np.int64), 0, replayed=True)
     return batch
@@ -83,8 +83,8 @@ def _deltas(roots: Longs, place: int, failed: Longs, messages: Longs | None) -> 
     none = np.zeros(len(failed), dtype=np.int32)
     fails = (Fails(failed, none, none.astype(np.bool_), ("negative amount",)),)
     acks = np.full(len(roots), int(place > 0))
-    given = fails if len(failed) else ()
-    return Deltas(roots, acked ^ emitted, acked, hands_on, acks, given, message=messages)
+    failures = fails if len(failed) else ()
+    return Deltas(roots, acked ^ emitted, acked, hands_on, acks, failures, message=messages)
 
 
 def _record(rows: int, posted: Posted) -> Record:

@@ -257,16 +257,16 @@ class PeakMemory:
         while not self._ended.wait(0.5):
             # In local mode the JVM is driver and executor in one; Python workers are the
             # executors'.
-            found = {"driver": own.memory_info().rss, "executors": 0}
+            bytes_ = {"driver": own.memory_info().rss, "executors": 0}
             for child in own.children(recursive=True):
                 try:
                     # A JVM that starts a process is, for a moment, there twice under another name.
                     name = child.name()
                     if name == "java":
-                        found["driver"] += child.memory_info().rss
+                        bytes_["driver"] += child.memory_info().rss
                     elif name.startswith("python"):
-                        found["executors"] += child.memory_info().rss
+                        bytes_["executors"] += child.memory_info().rss
                 except psutil.NoSuchProcess:
                     continue
-            for kind, size in found.items():
+            for kind, size in bytes_.items():
                 self.mb[kind] = max(self.mb[kind], size >> 20)

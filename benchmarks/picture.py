@@ -23,37 +23,39 @@ def cost(
     it is, by name; a variant without figures has no bar.
     """
     medians = {name: _medians(results[f"{name}.seconds"], variants) for name in works}
-    longest = max(value for one in medians.values() for value in one.values())
-    tops = [0, *accumulate(_HEAD + _ROW * len(one) for one in medians.values())]
+    longest = max(value for seconds in medians.values() for value in seconds.values())
+    tops = [0, *accumulate(_HEAD + _ROW * len(seconds) for seconds in medians.values())]
     height = tops[-1] + 16
-    said = "; ".join(
-        f"{works[name][0]}: {', '.join(f'{_words(v)} {s:.1f}' for v, s in one.items())}"
-        for name, one in medians.items()
+    words = "; ".join(
+        f"{works[name][0]}: {', '.join(f'{_words(v)} {s:.1f}' for v, s in seconds.items())}"
+        for name, seconds in medians.items()
     )
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" role="img"'
         ' aria-labelledby="t d"',
         '     font-family="system-ui, sans-serif" font-size="13">',
         '  <title id="t">Seconds of each variant</title>',
-        f'  <desc id="d">{said}.</desc>',
+        f'  <desc id="d">{words}.</desc>',
         f"  <style>{_STYLE}  </style>",
         f'  <rect class="paper" width="760" height="{height}" rx="8"/>',
     ]
-    for top, (name, found) in zip(tops, medians.items(), strict=False):
-        lines += _group(top + 24, works[name], found, longest)
+    for top, (name, label) in zip(tops, medians.items(), strict=False):
+        lines += _group(top + 24, works[name], label, longest)
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def _medians(seconds: Mapping[str, list[float]], variants: tuple[str, ...]) -> dict[str, float]:
-    return {one: statistics.median(seconds[one]) for one in variants if one in seconds}
+    return {
+        variant: statistics.median(seconds[variant]) for variant in variants if variant in seconds
+    }
 
 
 def _group(
-    top: int, title: tuple[str, str], found: Mapping[str, float], longest: float
+    top: int, title: tuple[str, str], values: Mapping[str, float], longest: float
 ) -> Iterator[str]:
     yield f'  <text class="text" x="24" y="{top}" font-weight="600">{title[0]}</text>'
     yield f'  <text class="soft" x="{_LEFT}" y="{top}">{title[1]}</text>'
-    for place, (variant, seconds) in enumerate(found.items()):
+    for place, (variant, seconds) in enumerate(values.items()):
         y, width = top + 10 + place * _ROW, seconds / longest * _WIDTH
         kind = "tracked" if variant == "tracked" else "other"
         yield f'  <text class="text" x="24" y="{y + 15}">{_words(variant)}</text>'

@@ -23,42 +23,42 @@ def flights(ackers: int) -> Pipeline:
     """The flights pipeline with as many ackers, up to its warehouse as Parquet files, as by
     hand.
     """
-    made = _before_settlement(jobs.flights.pipeline, ackers)
-    return _replaced(made, SinkStep("warehouse", WAREHOUSE, "with_weather"))
+    pipeline_ = _before_settlement(jobs.flights.pipeline, ackers)
+    return _replaced(pipeline_, SinkStep("warehouse", WAREHOUSE, "with_weather"))
 
 
 def flights_clean(ackers: int) -> Pipeline:
     """The same flights, of which none is lost: one without its plane goes on with nulls."""
-    made = flights(ackers)
-    made.name = "flights_clean"
-    step = made.step("with_plane")
+    pipeline = flights(ackers)
+    pipeline.name = "flights_clean"
+    step = pipeline.step("with_plane")
     assert isinstance(step, StageStep)
-    return _replaced(made, replace(step, function=_with_any_plane))
+    return _replaced(pipeline, replace(step, function=_with_any_plane))
 
 
 def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
-    made = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
-    return departures.join(F.broadcast(made), "tailnum", "left")
+    built = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
+    return departures.join(F.broadcast(built), "tailnum", "left")
 
 
 def flights_few_lost(ackers: int) -> Pipeline:
     """The same flights, joined with a list that lacks few planes: about one in a thousand is
     lost.
     """
-    made = flights(ackers)
-    made.name = "flights_few_lost"
+    pipeline = flights(ackers)
+    pipeline.name = "flights_few_lost"
     planes = FileSource(FEW_MISSING, schema=jobs.flights.PLANE, null_value="NA")
-    step = made.step("with_plane")
+    step = pipeline.step("with_plane")
     assert isinstance(step, StageStep)
-    steps = {**made.graph.steps, step.name: replace(step, function=_with_listed_plane)}
+    steps = {**pipeline.graph.steps, step.name: replace(step, function=_with_listed_plane)}
     listed = source_of("reference 'planes'", planes)
-    return made.with_steps(steps.values(), {**made.graph.references, "planes": listed})
+    return pipeline.with_steps(steps.values(), {**pipeline.graph.references, "planes": listed})
 
 
 def _with_listed_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
-    made = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
-    known = departures.withColumn("tailnum", F.coalesce("tailnum", F.lit(NO_PLANE)))
-    return known.join(F.broadcast(made), "tailnum", "inner")
+    built = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
+    departures_ = departures.withColumn("tailnum", F.coalesce("tailnum", F.lit(NO_PLANE)))
+    return departures_.join(F.broadcast(built), "tailnum", "inner")
 
 
 def wordcount(ackers: int) -> Pipeline:
@@ -68,80 +68,82 @@ def wordcount(ackers: int) -> Pipeline:
 
 def shuffled(ackers: int) -> Pipeline:
     """The word count, whose split leaves the words of a sentence in all of its files."""
-    made = wordcount(ackers)
-    made.name = "shuffled"
-    step = made.step("split")
+    pipeline = wordcount(ackers)
+    pipeline.name = "shuffled"
+    step = pipeline.step("split")
     assert isinstance(step, StageStep)
 
     def split(sentences: DataFrame) -> DataFrame:
         return step.function(sentences).repartition(4, "word")
 
-    return _replaced(made, replace(step, function=split))
+    return _replaced(pipeline, replace(step, function=split))
 
 
 def measurements(folder: str, ackers: int) -> Pipeline:
     """Records of a folder of Parquet files through two stages that each add a column."""
-    made = Pipeline("measurements", guarantee="exactly_once", ackers=ackers)
+    pipeline = Pipeline("measurements", guarantee="exactly_once", ackers=ackers)
     source = FileSource(f"{folder}/*.parquet", schema=MEASUREMENT, format="parquet")
-    made.source("measurements", source)
+    pipeline.source("measurements", source)
 
-    @made.stage(reads="measurements")
+    @pipeline.stage(reads="measurements")
     def scaled(measurements: DataFrame) -> DataFrame:
         return measurements.withColumn("scaled", F.col("amount") * 1.5)
 
-    @made.stage(reads="scaled")
+    @pipeline.stage(reads="scaled")
     def labelled(scaled: DataFrame) -> DataFrame:
         label = F.concat("place", F.lit("-"), F.col("id") % 100)
         return scaled.withColumn("label", label)
 
-    made.sink("measured", ParquetSink("warehouse/measured"), reads="labelled")
-    return made
+    pipeline.sink("measured", ParquetSink("warehouse/measured"), reads="labelled")
+    return pipeline
 
 
 def failing(poisoned: bool) -> Pipeline:
     """Flights from source to sink, of which one in a hundred fails while ``poisoned``."""
     source = jobs.flights.pipeline.step("departures")
-    made = Pipeline("failing", max_replays=3).with_steps([source])
+    pipeline = Pipeline("failing", max_replays=3).with_steps([source])
 
-    @made.stage(reads="departures")
+    @pipeline.stage(reads="departures")
     def check(departures: DataFrame) -> DataFrame:
         bad = F.pmod(F.xxhash64("_anchor.root"), F.lit(100)) == 0
         return departures.withColumn("_failed", F.when(F.lit(poisoned) & bad, "poisoned"))
 
-    made.sink("warehouse", WAREHOUSE, reads="check")
-    return made
+    pipeline.sink("warehouse", WAREHOUSE, reads="check")
+    return pipeline
 
 
 def guaranteed(variant: str) -> Pipeline:
     """The flights, tracked, under a guarantee: ``once``, ``least``, or ``bloom``: least, with a
     filter.
     """
-    made = flights(2)
-    made.guarantee = Guarantee.EXACTLY_ONCE if variant == "once" else Guarantee.AT_LEAST_ONCE
+    pipeline = flights(2)
+    pipeline.guarantee = Guarantee.EXACTLY_ONCE if variant == "once" else Guarantee.AT_LEAST_ONCE
     if variant == "bloom":
         sink = replace(WAREHOUSE, dedup=Bloom(capacity=2_000_000))
-        made = _replaced(made, SinkStep("warehouse", sink, "with_weather"))
-    return made
+        pipeline = _replaced(pipeline, SinkStep("warehouse", sink, "with_weather"))
+    return pipeline
 
 
 def sized(name: str, kind: str) -> Pipeline:
     """Numbers straight into a sink: what it takes to show them is what is measured, so nothing
     is tracked.
     """
-    made = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=0)
+    pipeline = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=0)
     source = FileSource(f"rows-{name}/*.parquet", schema="id BIGINT", format="parquet")
-    made.source("numbers", source)
+    pipeline.source("numbers", source)
     path = f"warehouse/sized-{kind}-{name}"
-    made.sink("shown", DeltaSink(path) if kind == "delta" else ParquetSink(path), reads="numbers")
-    return made
+    pipeline.sink(
+        "shown", DeltaSink(path) if kind == "delta" else ParquetSink(path), reads="numbers"
+    )
+    return pipeline
 
 
 def by_record() -> Pipeline:
     """A record stage that counts the words of each sentence."""
-    made = Pipeline("by_record").with_steps([jobs.wordcount.pipeline.step("sentences")])
-    made.record_stage(reads="sentences", schema=COUNTED)(counted)
-    made.sink("words", jobs.wordcount.pipeline.step("words").sink, reads="counted")
-    return made
+    pipeline = Pipeline("by_record").with_steps([jobs.wordcount.pipeline.step("sentences")])
+    pipeline.record_stage(reads="sentences", schema=COUNTED)(counted)
+    pipeline.sink("words", jobs.wordcount.pipeline.step("words").sink, reads="counted")
+    return pipeline
 
 
 def counted(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -159,9 +161,9 @@ def acking(pipeline: Pipeline, stage: str, acks: Literal["on_emit", "on_read"]) 
 
 def _before_settlement(pipeline: Pipeline, ackers: int) -> Pipeline:
     """A copy with as many ackers, without what follows the settlement."""
-    made = pipeline.with_steps(pipeline.steps())
-    made.ackers = ackers
-    return made
+    tracked = pipeline.with_steps(pipeline.steps())
+    tracked.ackers = ackers
+    return tracked
 
 
 def _replaced(pipeline: Pipeline, step: Step) -> Pipeline:

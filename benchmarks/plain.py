@@ -96,8 +96,10 @@ def flights_few_lost(io: Batches, data: Path, out: Path) -> None:
     _parse(io, data, out)
     with io.step("with_plane"):
         plane = _planes(io, data / FEW_MISSING)
-        known = io.read(out / "parse").withColumn("tailnum", F.coalesce("tailnum", F.lit(NO_PLANE)))
-        io.write(known.join(F.broadcast(plane), "tailnum", "inner"), out / "with_plane")
+        listed = io.read(out / "parse").withColumn(
+            "tailnum", F.coalesce("tailnum", F.lit(NO_PLANE))
+        )
+        io.write(listed.join(F.broadcast(plane), "tailnum", "inner"), out / "with_plane")
     _weather_and_sink(io, data, out)
 
 
@@ -149,8 +151,8 @@ def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:
             yield pa.RecordBatch.from_pylist(rows, schema)
 
     sentences = spark.read.parquet(*snapshot).select("sentence")
-    made = sentences.mapInArrow(count, "sentence STRING, words INT")
-    made.write.options(**ZSTD).parquet(str(out / "counted"))
+    counts = sentences.mapInArrow(count, "sentence STRING, words INT")
+    counts.write.options(**ZSTD).parquet(str(out / "counted"))
 
 
 def wordcount(io: Batches, data: Path, out: Path) -> None:

@@ -340,7 +340,7 @@ def driver(results: Results) -> str:
 
 def steps(results: Results) -> str:
     """Seconds of each step by hand, without tracking, and what tracking adds."""
-    made = []
+    tables = []
     for name, (title, _) in measured_works(results).items():
         spent = results[f"{name}.step_seconds"]
         by_hand = [variant for variant in VARIANTS[:2] if variant in spent]
@@ -356,8 +356,8 @@ def steps(results: Results) -> str:
         settle = f"{results[f'{name}.settle_seconds']:.1f}"
         rows.append(("settlement", *("" for _ in by_hand), "0", settle))
         head = f"{title} (at {_Shown(results).measured(name)})"
-        made.append(table((head, *map(_words, by_hand), "untracked", "added"), rows))
-    return "\n\n".join(made)
+        tables.append(table((head, *map(_words, by_hand), "untracked", "added"), rows))
+    return "\n\n".join(tables)
 
 
 def folds(results: Results) -> str:
@@ -429,15 +429,15 @@ def _words(variant: str) -> str:
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {
-    made.__name__: made
-    for made in (large, small, aims, driver, steps, folds, scale, history, large_batch, sizes)
+    part.__name__: part
+    for part in (large, small, aims, driver, steps, folds, scale, history, large_batch, sizes)
 }
 _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
 def filled(page: str, results: Results) -> str:
     """A page with its tables made anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](results)}\n{found[3]}", page)
+    return _BLOCK.sub(lambda match: f"{match[1]}{BLOCKS[match[2]](results)}\n{match[3]}", page)
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def _tracked(session: SparkSession, home: Path) -> Callable[[str], float]:
     database = Database(embedded.start(home))
     upgrade(database)
     settings = Settings(home=home, storage=str(home / "storage"), data=str(home / "data"))
-    bench = Bench(lambda made: Job(session, database, settings, made), settings, database)
+    bench = Bench(lambda pipeline: Job(session, database, settings, pipeline), settings, database)
 
     def run(folder: str) -> float:
         _, times = bench.batch(measurements(folder, 2))

@@ -61,9 +61,9 @@ def prepare(home: Path) -> dict[str, str]:
     lines = [f"{number},s{number % 7},{number % 5 + 1}" for number in range(RECORDS)]
     (home / "data" / SOURCE).write_text("\n".join(["id,shop,items", *lines, ""]))
     url = embedded.start(home)
-    kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
+    inherited = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
     environment = {
-        **kept,
+        **inherited,
         "ACKLEDGER_HOME": str(home),
         "ACKLEDGER_DATA": str(home / "data"),
         "ACKLEDGER_STORAGE": str(home / "storage"),

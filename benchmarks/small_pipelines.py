@@ -24,13 +24,13 @@ def shipped(taxed: DataFrame) -> DataFrame:
 
 
 def _declared(form: str) -> Pipeline:
-    made = Pipeline(f"small_{form}")
-    made.source("orders", FileSource("orders.csv", schema=SCHEMA))
-    made.stage(reads="orders")(priced)
-    made.stage(reads="priced")(taxed)
-    made.stage(reads="taxed")(shipped)
-    made.sink("warehouse", ParquetSink(f"warehouse/{form}"), reads="shipped")
-    return made
+    pipeline = Pipeline(f"small_{form}")
+    pipeline.source("orders", FileSource("orders.csv", schema=SCHEMA))
+    pipeline.stage(reads="orders")(priced)
+    pipeline.stage(reads="priced")(taxed)
+    pipeline.stage(reads="taxed")(shipped)
+    pipeline.sink("warehouse", ParquetSink(f"warehouse/{form}"), reads="shipped")
+    return pipeline
 
 
 stage, batch = _declared("stage"), _declared("batch")

@@ -32,11 +32,11 @@ def main() -> int:
         default="stage",
         help="a driver for each step, or batch",
     )
-    given = parser.parse_args()
-    seed = given.seed if given.seed is not None else random.randrange(10_000)
-    plan = replace(SHORT if given.short else LONG, seed=seed, submit=given.submit)
-    if given.minutes is not None:
-        plan = replace(plan, minutes=given.minutes)
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.randrange(10_000)
+    plan = replace(SHORT if arguments.short else LONG, seed=seed, submit=arguments.submit)
+    if arguments.minutes is not None:
+        plan = replace(plan, minutes=arguments.minutes)
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     World(HOME).stop()  # what an interrupted run left

@@ -119,7 +119,7 @@ class Campaign:
         self._killer = Killer(plan.deck(), self._world.victims)
         self._intervals = [*zip(plan.moments(), data.days(plan.batches), strict=True)]
         self._fixed = False
-        self._told: dict[int, str] = {}
+        self._lines: dict[int, str] = {}
         self._began = time.monotonic()
 
     def run(self) -> Outcome:
@@ -155,7 +155,7 @@ class Campaign:
                 if self._look():
                     return None
             time.sleep(TICK_SECONDS)
-        return f"not done after {limit / 60:.0f} minutes: {'; '.join(self._told.values())}"
+        return f"not done after {limit / 60:.0f} minutes: {'; '.join(self._lines.values())}"
 
     def _trigger_due(self) -> None:
         """Start the runs of the intervals whose time has come."""
@@ -187,14 +187,14 @@ class Campaign:
         except LedgerError:
             return False  # the server restarts just now
         for row in batches:
-            told = (
+            line = (
                 f"batch {row.batch_id} ({row.kind}) {row.status}: {row.acked} acked, {row.failed}"
                 f" failed, {row.quarantined} quarantined, {row.pending} pending, {row.unpublished}"
                 " sinks to be published" + (", waits with its state" if row.waiting else "")
             )
-            if self._told.get(row.batch_id) != told:
-                self._told[row.batch_id] = told
-                self._say(f"{self._second:7.1f} s  {told}")
+            if self._lines.get(row.batch_id) != line:
+                self._lines[row.batch_id] = line
+                self._say(f"{self._second:7.1f} s  {line}")
         originals = [row for row in batches if row.kind == "original"]
         settled = [row for row in originals if row.status == "settled"]
         if not self._fixed and 2 * len(settled) > self._plan.batches:

@@ -52,10 +52,10 @@ def make_orders(seed: int, records: int, day_count: int) -> list[Order]:
     names = days(day_count)
     dirty = set(names[::2])
     poison_share = POISON_SHARE * day_count / len(dirty)
-    made = []
+    orders = []
     for number in range(records):
         day = names[number * day_count // records]
-        made.append(
+        orders.append(
             Order(
                 id=number,
                 day=day,
@@ -65,7 +65,7 @@ def make_orders(seed: int, records: int, day_count: int) -> list[Order]:
                 poison=draw.random() < poison_share and day in dirty,
             )
         )
-    return made
+    return orders
 
 
 def write_orders(folder: Path, orders: Iterable[Order]) -> None:
@@ -81,8 +81,8 @@ def write_orders(folder: Path, orders: Iterable[Order]) -> None:
 
 def write_regions(folder: Path, *, complete: bool) -> None:
     """``regions.csv``, without the late region unless it is ``complete``; it appears whole."""
-    known = [region for region in REGIONS if complete or region != LATE_REGION]
-    _write(folder / "regions.csv", ["region", "percent"], [(region, 7) for region in known])
+    regions = [region for region in REGIONS if complete or region != LATE_REGION]
+    _write(folder / "regions.csv", ["region", "percent"], [(region, 7) for region in regions])
 
 
 def checksum(row: Row) -> int:

@@ -46,10 +46,10 @@ class Killer:
         if self.done and second < self.done[-1].second + GAP_SECONDS:
             return None
         strike = self._left[0]
-        found = self._victims(strike.kind)
-        if not found:
+        victims = self._victims(strike.kind)
+        if not victims:
             return None
-        victim = found[int(strike.draw * len(found))]
+        victim = victims[int(strike.draw * len(victims))]
         if not _kill(victim):
             return None  # it ended by itself: another one, later
         self._left.pop(0)

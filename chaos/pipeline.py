@@ -28,9 +28,9 @@ pipeline.reference("regions", FileSource("regions.csv", schema="region STRING, p
 def lines(orders: DataFrame) -> DataFrame:
     """One row for each line of an order."""
     numbers = F.sequence(F.lit(1).cast("bigint"), F.col("lines").cast("bigint"))
-    made = orders.withColumn("line", F.explode(numbers))
+    result = orders.withColumn("line", F.explode(numbers))
     cents = (F.col("cents") + F.col("line")).alias("cents")
-    return made.select("id", "day", "line", cents, "region", "poison", "_anchor")
+    return result.select("id", "day", "line", cents, "region", "poison", "_anchor")
 
 
 @pipeline.record_stage(reads="lines", schema=LINE)
@@ -65,10 +65,10 @@ def history(before: DataFrame | None, batch: DataFrame) -> DataFrame:
             "checksum",
             F.lit(0).cast("bigint").alias("earlier"),
         )
-    known = before.agg(
+    places = before.agg(
         (F.max("place") + 1).alias("place"), F.sum("added").cast("bigint").alias("earlier")
     )
-    newest = known.crossJoin(added).select("place", "added", "checksum", "earlier")
+    newest = places.crossJoin(added).select("place", "added", "checksum", "earlier")
     return before.unionByName(newest)
 
 

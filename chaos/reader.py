@@ -39,9 +39,9 @@ class Sinks:
     def rows(self) -> dict[str, list[Row]]:
         """Every row of each sink."""
         frames = {PARQUET: self._parquet(), DELTA: self._delta()}
-        found = {name: _tuples(frame) for name, frame in frames.items()}
-        found[POSTGRES] = self._asked(f"SELECT id, line, cents FROM {TABLE}")
-        return found
+        by_sink = {name: _tuples(frame) for name, frame in frames.items()}
+        by_sink[POSTGRES] = self._asked(f"SELECT id, line, cents FROM {TABLE}")
+        return by_sink
 
     def batches(self) -> dict[str, dict[int, tuple[str, Total]]]:
         """Of the sinks that keep rows by batch: day and total of each batch."""
@@ -55,8 +55,8 @@ class Sinks:
         )
         target = {(row[0], row[1]): Total(row[2], int(row[3])) for row in self._asked(query)}
         return {
-            name: {batch: (day, total) for (batch, day), total in sorted(found.items())}
-            for name, found in ((PARQUET, folder), (POSTGRES, target))
+            name: {batch: (day, total) for (batch, day), total in sorted(batches.items())}
+            for name, batches in ((PARQUET, folder), (POSTGRES, target))
         }
 
     def history(self) -> list[Update]:

@@ -85,7 +85,7 @@ def duplicates(evidence: Evidence) -> list[str]:
         twice = [
             key for key, count in Counter((row[0], row[1]) for row in rows).items() if count > 1
         ]
-        wrong += _said(f"{sink} holds lines (order, line) more than once", twice)
+        wrong += _in_words(f"{sink} holds lines (order, line) more than once", twice)
     return wrong
 
 
@@ -96,14 +96,16 @@ def unaccounted(orders: Sequence[Order], evidence: Evidence) -> list[str]:
     poison = {order.id for order in orders if order.poison}
     if len(evidence.quarantined) != len(quarantined):
         wrong.append("quarantine names orders more than once")
-    wrong += _said("poison orders are not in quarantine", poison - quarantined)
-    wrong += _said("orders are in quarantine that are not poison", quarantined - poison)
+    wrong += _in_words("poison orders are not in quarantine", poison - quarantined)
+    wrong += _in_words("orders are in quarantine that are not poison", quarantined - poison)
     expected = {row for order in orders if not order.poison for row in order.rows()}
     for sink, rows in evidence.shown.items():
-        found = set(rows)
-        wrong += _said(f"{sink} lacks lines", expected - found)
-        wrong += _said(f"{sink} holds lines that no order has, or a poison one", found - expected)
-        published = len({row[0] for row in found})
+        roots = set(rows)
+        wrong += _in_words(f"{sink} lacks lines", expected - roots)
+        wrong += _in_words(
+            f"{sink} holds lines that no order has, or a poison one", roots - expected
+        )
+        published = len({row[0] for row in roots})
         if published + len(quarantined) != len(orders):
             wrong.append(
                 f"{sink}: {len(orders)} in, {published} published, {len(quarantined)} in quarantine"
@@ -119,19 +121,19 @@ def parts(evidence: Evidence) -> list[str]:
         return ["the reader never saw anything"]
     wrong = []
     # Whichever sink keeps its rows by batch says which rows a batch has; they have to agree.
-    known, *others = evidence.batches.values()
+    states, *others = evidence.batches.values()
     for other in others:
-        if {key: value for key, value in other.items() if value[1].rows} != known:
+        if {key: value for key, value in other.items() if value[1].rows} != states:
             wrong.append(f"the sinks {', '.join(evidence.batches)} do not hold the same by batch")
     allowed = {
-        day: _unions(total for of, total in known.values() if of == day)
-        for day, _ in known.values()
+        day: _unions(total for of, total in states.values() if of == day)
+        for day, _ in states.values()
     }
     most: Counter[tuple[str, str]] = Counter()
     for look in evidence.looks:
         before = {day: rows for (sink, day), rows in most.items() if sink == look.sink}
         gone = [day for day, rows in before.items() if look.days.get(day, Total()).rows < rows]
-        wrong += _said(f"{look.sink} has less than before of days", gone)
+        wrong += _in_words(f"{look.sink} has less than before of days", gone)
         for day, total in look.days.items():
             most[look.sink, day] = max(most[look.sink, day], total.rows)
             if total not in allowed.get(day, ()):
@@ -146,14 +148,14 @@ def disorder(evidence: Evidence) -> list[str]:
     contents = next(iter(evidence.batches.values()))
     added = [contents.get(batch, ("", Total()))[1] for batch in evidence.settled]
     wanted = [
-        Update(place + 1, total, sum(one.rows for one in added[:place]))
+        Update(place + 1, total, sum(state.rows for state in added[:place]))
         for place, total in enumerate(added)
     ]
     wrong = []
-    found = list(evidence.history)
-    if found != wanted:
-        place = 1 + _first_difference(found, wanted)
-        wrong.append(f"{len(found)} updates for {len(wanted)} batches, wrong from {place} on")
+    order = list(evidence.history)
+    if order != wanted:
+        place = 1 + _first_difference(order, wanted)
+        wrong.append(f"{len(order)} updates for {len(wanted)} batches, wrong from {place} on")
     for seen in evidence.histories:
         if list(seen) != wanted[: len(seen)]:
             wrong.append(
@@ -167,21 +169,21 @@ def disorder(evidence: Evidence) -> list[str]:
 
 def _unions(totals: Iterable[Total]) -> set[Total]:
     """The totals of all selections of batches of one day."""
-    given = list(totals)
+    names = list(totals)
     return {
-        sum(chosen, Total())
-        for size in range(len(given) + 1)
-        for chosen in combinations(given, size)
+        sum(names_, Total())
+        for size in range(len(names) + 1)
+        for names_ in combinations(names, size)
     }
 
 
-def _first_difference(found: Sequence[object], wanted: Sequence[object]) -> int:
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted, strict=False))
+def _first_difference(rows: Sequence[object], wanted: Sequence[object]) -> int:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(rows, wanted, strict=False))
     return sum(1 for _ in same)
 
 
-def _said(what: str, found: Iterable[object]) -> list[str]:
-    examples = sorted(found, key=repr)
+def _in_words(what: str, rows: Iterable[object]) -> list[str]:
+    examples = sorted(rows, key=repr)
     if not examples:
         return []
     shown = ", ".join(map(repr, examples[:MOST_EXAMPLES]))

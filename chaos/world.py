@@ -95,9 +95,11 @@ class World:
             TARGET_URL: target_url,
             SUBMIT: self._submit,
         }
-        kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
+        environment = {
+            k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")
+        }
         return {
-            **kept,
+            **environment,
             **own,
             **airflow_environment(self._airflow, airflow_url, dags_folder=dags),
             **ATTENTIVE,
@@ -129,15 +131,15 @@ class World:
     def victims(self, kind: Kind) -> list[psutil.Process]:
         """The live processes of a kind, oldest first."""
         if kind is Kind.SWEEPER:
-            found = [psutil.Process(self._sweeper.pid)] if self._sweeper else []
+            processes = [psutil.Process(self._sweeper.pid)] if self._sweeper else []
         elif kind is Kind.SCHEDULER:
             pid = self._scheduler()
-            found = [] if pid is None else [psutil.Process(pid)]
+            processes = [] if pid is None else [psutil.Process(pid)]
         elif kind is Kind.BACKEND:
-            found = self._backends()
+            processes = self._backends()
         else:
-            found = [process for process in self._own() if _spark_part(process) is kind]
-        alive = [process for process in found if lives(process)]
+            processes = [process for process in self._own() if _spark_part(process) is kind]
+        alive = [process for process in processes if lives(process)]
         return sorted(alive, key=lambda process: (process.create_time(), process.pid))
 
     def stop(self) -> None:
@@ -178,19 +180,21 @@ class World:
             children = postmaster.children()
         except (OSError, IndexError, psutil.NoSuchProcess):
             return []
-        return [one for one in children if f" {embedded.DATABASE} " in " ".join(_command(one))]
+        return [
+            child for child in children if f" {embedded.DATABASE} " in " ".join(_command(child))
+        ]
 
     def _own(self) -> list[psutil.Process]:
         """Every process with this run's mark; the servers are ended in their own way."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 marked = process.environ().get("ACKLEDGER_HOME") == str(self._ledger_home)
                 if marked and process.name() != "postgres" and process.pid != os.getpid():
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue  # it has ended, or is not ours
-        return found
+        return processes
 
 
 def _let_go_of_the_dead(airflow_url: str) -> None:

@@ -91,10 +91,10 @@ def _demo(began: float) -> int:
     ackledger(environment, "sql", SHOWN)
     with step("compare the sinks with an independent pandas computation"):
         wanted = oracle.expected_rows(HOME, ["2013-01-01"])
-        found = oracle.sink_rows(HOME / "warehouse" / "departures")
+        rows = oracle.sink_rows(HOME / "warehouse" / "departures")
         days = oracle.day_rows(HOME / "warehouse" / "days") == oracle.expected_days(wanted)
     once = _at_least_once(database, environment)
-    return _conclude(database, wanted, found, days and once, began)
+    return _conclude(database, wanted, rows, days and once, began)
 
 
 def _at_least_once(database: Database, environment: dict[str, str]) -> bool:
@@ -107,11 +107,11 @@ def _at_least_once(database: Database, environment: dict[str, str]) -> bool:
         "the same pipeline at least once, without Airflow: February", bar=(database, 3, STEPS)
     ):
         ackledger(own, "run", "jobs.flights:pipeline", *FEBRUARY, quiet=True, expect=INCOMPLETE)
-    found = oracle.sink_rows(HOME / "again" / "warehouse" / "departures")
+    rows = oracle.sink_rows(HOME / "again" / "warehouse" / "departures")
     console.print(
-        f"   {found.total():,} flights were visible to readers before anything was decided"
+        f"   {rows.total():,} flights were visible to readers before anything was decided"
     )
-    return found == oracle.expected_rows(HOME, ["2013-02-01"])
+    return rows == oracle.expected_rows(HOME, ["2013-02-01"])
 
 
 @contextmanager
@@ -179,8 +179,8 @@ def set_up() -> dict[str, str]:
         "ACKLEDGER_STORAGE": str(HOME / "storage"),
     }
     airflow_url = embedded.ensure_database(url, "airflow")
-    kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
-    environment = {**kept, **own, **airflow_environment(HOME / "airflow", airflow_url)}
+    inherited = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
+    environment = {**inherited, **own, **airflow_environment(HOME / "airflow", airflow_url)}
     ackledger(environment, "db", "upgrade", quiet=True)
     airflow(environment, "db", "migrate")
     return environment
@@ -219,11 +219,11 @@ def ackledger(
 
 
 def _conclude(
-    database: Database, wanted: oracle.Rows, found: oracle.Rows, others: bool, began: float
+    database: Database, wanted: oracle.Rows, totals: oracle.Rows, others: bool, began: float
 ) -> int:
     """Say whether the warehouse, and ``others``, are right; the exit code."""
-    missing, extra = (wanted - found).total(), (found - wanted).total()
-    twice = sum(count > 1 for count in found.values())
+    missing, extra = (wanted - totals).total(), (totals - wanted).total()
+    twice = sum(count > 1 for count in totals.values())
     counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)
     differs = f"missing {missing:,}, too many {extra:,}, rows twice {twice:,}"
     named = f"of them {counts.recovered:,} replayed"
@@ -231,7 +231,7 @@ def _conclude(
     console.print(
         f"""
   flights in January        {counts.total:>8,}
-  in the sink               {found.total():>8,}   {named}
+  in the sink               {totals.total():>8,}   {named}
   pandas expects            {wanted.total():>8,}   {differs}
   in quarantine, by name    {counts.quarantined:>8,}   no list knows their plane
   totals of days; February  {"right" if others else "wrong":>9}

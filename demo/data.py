@@ -24,8 +24,8 @@ def write_months(folder: Path, months: Iterable[int] = range(1, 13)) -> int:
     for row in rows:
         if int(row[month]) in wanted:
             by_month[int(row[month])].append(row)
-    for number, found in by_month.items():
-        _write(flights / f"2013-{number:02d}-01.csv", header, found)
+    for number, month_rows in by_month.items():
+        _write(flights / f"2013-{number:02d}-01.csv", header, month_rows)
     (folder / "weather.csv").write_bytes(_data_file("weather.csv").read_bytes())
     return sum(map(len, by_month.values()))
 
@@ -34,9 +34,9 @@ def write_planes(folder: Path, *, every: int = 1) -> int:
     """Write ``planes.csv`` with every n-th plane; number of planes."""
     with _data_file("planes.csv").open(encoding="utf-8", newline="") as stream:
         header, *rows = csv.reader(stream)
-    kept = rows[::every]
-    _write(folder / "planes.csv", header, kept)
-    return len(kept)
+    sample = rows[::every]
+    _write(folder / "planes.csv", header, sample)
+    return len(sample)
 
 
 def write_all(folder: Path) -> None:

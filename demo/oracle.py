@@ -27,8 +27,8 @@ def expected_rows(data: Path, months: Iterable[str]) -> Rows:
     weather = _read(data / "weather.csv")
     flights["date"] = pd.to_datetime(flights[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
     flights["cancelled"] = flights["dep_time"].isna()
-    known = flights[flights["tailnum"].notna()]
-    joined = known.merge(
+    departures = flights[flights["tailnum"].notna()]
+    joined = departures.merge(
         planes[["tailnum", "built", "manufacturer", "model", "seats"]], on="tailnum"
     )
     measured = weather[["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]]
@@ -64,10 +64,10 @@ def day_rows(sink: Path) -> Rows:
     if not DeltaTable.is_deltatable(str(sink)):
         return Counter()
     names = ("carrier", "date", "flights", "cancelled", "dep_delay")
-    found = DeltaTable(sink).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(sink).to_pyarrow_table().to_pylist()
     return Counter(
         (row["carrier"], str(row["date"]), row["flights"], row["cancelled"], row["dep_delay"] or 0)
-        for row in found
+        for row in rows
         if len(row) == len(names)
     )
 

@@ -88,8 +88,8 @@ def on_time(before: DataFrame | None, flights: DataFrame) -> DataFrame:
     seen = flown.agg(
         F.count(F.lit(1)).alias("flights"), F.count_if(F.col("dep_delay") <= 0).alias("on_time")
     )
-    known = seen if before is None else before.unionByName(seen)
-    totals = known.groupBy("carrier")
+    both = seen if before is None else before.unionByName(seen)
+    totals = both.groupBy("carrier")
     return totals.agg(F.sum("flights").alias("flights"), F.sum("on_time").alias("on_time"))
 
 

@@ -26,16 +26,16 @@ class Trades(StatefulSource):
 
     def init_state(self, snapshot: Any) -> None:
         """Go on after what was given; nothing was at first."""
-        self._given: dict[str, int] = snapshot or {"trades": 0, "cents": 0}
+        self._totals: dict[str, int] = snapshot or {"trades": 0, "cents": 0}
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The trades of one batch."""
-        first = self._given["trades"]
+        first = self._totals["trades"]
         return made_up(spark, first, first + BATCH)
 
     def finish_batch(self, batch_id: int) -> dict[str, int]:
         """What was given up to now, by its own count."""
-        first, cents = self._given["trades"], self._given["cents"]
+        first, cents = self._totals["trades"], self._totals["cents"]
         new = sum(100 + 7 * (trade % 97) for trade in range(first, first + BATCH))
         return {"trades": first + BATCH, "cents": cents + new}
 
@@ -89,8 +89,8 @@ def totals(before: DataFrame | None, batch: DataFrame) -> DataFrame:
         F.sum("cents").alias("cents"),
         F.sum("flow").alias("flow"),
     )
-    known = seen if before is None else before.unionByName(seen)
-    return known.groupBy("side").agg(
+    both = seen if before is None else before.unionByName(seen)
+    return both.groupBy("side").agg(
         F.sum("trades").alias("trades"), F.sum("cents").alias("cents"), F.sum("flow").alias("flow")
     )
 
@@ -100,9 +100,9 @@ def compared(trades: DataFrame, merged: DataFrame) -> DataFrame:
     """Of each batch, once nothing of it is missing: what the source gave, and what came out of
     the merge.
     """
-    given = trades.agg(F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"))
+    totals = trades.agg(F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"))
     booked = merged.agg(F.count(F.lit(1)).alias("booked"), F.sum("cents").alias("booked_cents"))
-    return given.crossJoin(booked)
+    return totals.crossJoin(booked)
 
 
 pipeline.sink("booked", ParquetSink("warehouse/trades"), reads="merged")

@@ -26,8 +26,8 @@ def split(sentences: DataFrame) -> DataFrame:
 def totals(before: DataFrame | None, words: DataFrame) -> DataFrame:
     """How often each word was seen up to now: replays add what they bring, once."""
     seen = words.groupBy("word").agg(F.count(F.lit(1)).alias("n"))
-    known = seen if before is None else before.unionByName(seen)
-    return known.groupBy("word").agg(F.sum("n").alias("n"))
+    both = seen if before is None else before.unionByName(seen)
+    return both.groupBy("word").agg(F.sum("n").alias("n"))
 
 
 pipeline.sink("words", ParquetSink("warehouse/words"), reads="split")

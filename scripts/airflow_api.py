@@ -33,8 +33,8 @@ class AirflowApi:
 
     def tasks(self, dag: str, run: str) -> dict[str, str]:
         """State of each task of a run."""
-        found = self.api("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        return {task["task_id"]: task["state"] for task in found}
+        instances = self.api("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {task["task_id"]: task["state"] for task in instances}
 
     def known_dags(self) -> list[str]:
         """The DAGs that have been parsed."""

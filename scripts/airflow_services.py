@@ -124,11 +124,11 @@ def stop(home: Path) -> int:
     """End the recorded services with all that they started; how many processes were ended."""
     ended = 0
     for name, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
-        found = [process for service in _recorded(home) for process in _session_of(service)]
-        for process in found:
+        processes = [process for service in _recorded(home) for process in _session_of(service)]
+        for process in processes:
             _send(process, name)
-        _, left = psutil.wait_procs(found, timeout=patience)
-        ended += len(found) - len(left)
+        _, left = psutil.wait_procs(processes, timeout=patience)
+        ended += len(processes) - len(left)
     (home / "services.json").unlink(missing_ok=True)
     return ended
 
@@ -178,13 +178,13 @@ def _is_free(port: int) -> bool:
 
 def _remember(home: Path, service: Service) -> None:
     # One that was killed stays known while what it started lives: else nobody would ever end that.
-    known = [asdict(one) for one in _recorded(home) if _session_of(one)]
-    (home / "services.json").write_text(json.dumps([*known, asdict(service)], indent=2))
+    services = [asdict(service) for service in _recorded(home) if _session_of(service)]
+    (home / "services.json").write_text(json.dumps([*services, asdict(service)], indent=2))
 
 
 def _recorded(home: Path) -> list[Service]:
     path = home / "services.json"
-    return [Service(**one) for one in json.loads(path.read_text())] if path.exists() else []
+    return [Service(**service) for service in json.loads(path.read_text())] if path.exists() else []
 
 
 def _lives(service: Service) -> bool:
@@ -197,16 +197,16 @@ def _lives(service: Service) -> bool:
 
 def _session_of(service: Service) -> list[psutil.Process]:
     """Every process in the session that the service leads, its orphans too; none of a later one."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     if psutil.pid_exists(service.pid) and not _leads(service):
-        return found  # the number is another process's by now
+        return processes  # the number is another process's by now
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == service.pid and process.create_time() >= service.created:
-                found.append(process)
+                processes.append(process)
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             continue  # it has ended, or is not ours
-    return found
+    return processes
 
 
 def _leads(service: Service) -> bool:

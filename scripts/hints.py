@@ -29,9 +29,11 @@ def missing_files(dags: Path) -> list[str]:
 def pipelines(port: int, password: str, seconds: float = _PARSING_SECONDS) -> list[str]:
     """The DAGs of pipelines that Airflow has parsed by then; at least one, if there are any."""
     airflow, deadline = AirflowApi(port, password), time.monotonic() + seconds
-    while not (found := sorted(set(airflow.known_dags()) - _OWN)) and time.monotonic() < deadline:
+    while (
+        not (pipelines_ := sorted(set(airflow.known_dags()) - _OWN)) and time.monotonic() < deadline
+    ):
         time.sleep(1)
-    return found
+    return pipelines_
 
 
 def first_dates(data: Path, dag: str) -> tuple[str, str] | None:
@@ -40,10 +42,10 @@ def first_dates(data: Path, dag: str) -> tuple[str, str] | None:
     """
     names = [str(path.relative_to(data)) for path in islice(data.rglob("*"), _FILES)]
     named = [name for name in names if dag in name]
-    for chosen in (named, names):
-        found = sorted({"-".join(parts) for name in chosen for parts in _DATE.findall(name)})
-        if found:
-            return found[0], found[:_DATES][-1]
+    for choice in (named, names):
+        dates = sorted({"-".join(parts) for name in choice for parts in _DATE.findall(name)})
+        if dates:
+            return dates[0], dates[:_DATES][-1]
     return None
 
 

@@ -39,9 +39,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links, leave out comments, which would end a table, and add the commands to theirs."""
     here = page.file.src_uri
-    found = _LINK.sub(lambda link: turned(link[1], here), markdown)
-    found = re.sub(r"^<!--.*?-->\n", "\n", found, flags=re.MULTILINE)
-    return f"{found}\n{commands()}" if here == COMMANDS else found
+    page_text = _LINK.sub(lambda link: turned(link[1], here), markdown)
+    page_text = re.sub(r"^<!--.*?-->\n", "\n", page_text, flags=re.MULTILINE)
+    return f"{page_text}\n{commands()}" if here == COMMANDS else page_text
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:
@@ -54,7 +54,7 @@ def on_post_build(*, config: MkDocsConfig) -> None:
 
 def loaded_from_elsewhere(html: str) -> Iterator[str]:
     """Addresses of scripts, styles and pictures that are not the site's own."""
-    return (one for one in _LOADED.findall(html) if re.match(r"(?:\w+:)?//", one))
+    return (address for address in _LOADED.findall(html) if re.match(r"(?:\w+:)?//", address))
 
 
 def in_repository(page: str) -> str:
@@ -119,8 +119,8 @@ def commands() -> str:
 
     from ledger.cli import app, variables
 
-    found = sorted(variables.commands(get_command(app)))
-    return "\n".join(line for words, command in found for line in _command(words, command))
+    variables_ = sorted(variables.commands(get_command(app)))
+    return "\n".join(line for words, command in variables_ for line in _command(words, command))
 
 
 def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
@@ -129,37 +129,39 @@ def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
     """
     from ledger.cli import variables
 
-    given = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option"]
-    call = " ".join(["ackledger", *words, *map(_argument, given)])
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.params if param.param_type_name == "option"]
+    call = " ".join(["ackledger", *words, *map(_argument, arguments)])
     yield from (f"## {' '.join(words)}", "", command.help or "", "")
     yield from ("```console", call, *_examples(command.epilog), "```", "")
-    if given or options:
+    if arguments or options:
         yield from ("| option | variable | |", "|---|---|---|")
-    yield from (f"| `{_argument(one)}` | | {_cell(one.help)} |" for one in given if one.help)
-    for one in options:
-        variable = variables.of_option(words, one)
-        names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-        yield f"| {names} | `{variable}` | {_cell(_meaning(one))} |"
+    yield from (
+        f"| `{_argument(param)}` | | {_cell(param.help)} |" for param in arguments if param.help
+    )
+    for parameter in options:
+        variable = variables.of_option(words, parameter)
+        names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+        yield f"| {names} | `{variable}` | {_cell(_meaning(parameter))} |"
     yield ""
 
 
-def _argument(one: Any) -> str:
-    name = one.metavar or one.name.upper()
-    return str(name if one.required else f"[{name}]")
+def _argument(parameter: Any) -> str:
+    name = parameter.metavar or parameter.name.upper()
+    return str(name if parameter.required else f"[{name}]")
 
 
-def _meaning(one: Any) -> str:
+def _meaning(parameter: Any) -> str:
     """What an option is, what may be given, and what counts if nothing is."""
-    kind = one.type_descriptor.annotation
-    told = [one.help or ""]
+    kind = parameter.type_descriptor.annotation
+    sentences = [parameter.help or ""]
     if isinstance(kind, type) and issubclass(kind, Enum):
-        told.append(f"One of {', '.join(f'`{choice.value}`' for choice in kind)}.")
-    if one.required:
-        told.append("Required.")
-    if one.default not in (None, False):
-        told.append(f"Default: `{one.default}`.")
-    return " ".join(told)
+        sentences.append(f"One of {', '.join(f'`{choice.value}`' for choice in kind)}.")
+    if parameter.required:
+        sentences.append("Required.")
+    if parameter.default not in (None, False):
+        sentences.append(f"Default: `{parameter.default}`.")
+    return " ".join(sentences)
 
 
 def _examples(epilog: str | None) -> list[str]:

@@ -28,10 +28,10 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--dags", type=_folder, help="a folder of DAG files of your own")
     parser.add_argument("--data", type=_folder, help="where relative paths of your sources start")
-    given = parser.parse_args()
-    port, settings = given.port, Settings()
-    if given.data is not None:  # it is only read: sinks write below the home
-        os.environ["ACKLEDGER_DATA"] = str(given.data)
+    arguments = parser.parse_args()
+    port, settings = arguments.port, Settings()
+    if arguments.data is not None:  # it is only read: sinks write below the home
+        os.environ["ACKLEDGER_DATA"] = str(arguments.data)
         os.environ["ACKLEDGER_OUTPUT"] = settings.output or str(settings.home / "output")
         settings = Settings()
     home = settings.home.absolute()
@@ -40,12 +40,12 @@ def main() -> int:
         return 0
     try:
         password = up(
-            settings, port, given.dags or DAGS, flights="ACKLEDGER_DATA" not in os.environ
+            settings, port, arguments.dags or DAGS, flights="ACKLEDGER_DATA" not in os.environ
         )
     except RuntimeError as exc:
         console.print(f"[red]{exc}[/]")
         return 1
-    hint = _hint(settings, port, password, given.dags)
+    hint = _hint(settings, port, password, arguments.dags)
     console.print(
         f"""
 Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
@@ -56,11 +56,11 @@ Stop it   make down
 """,
         highlight=False,
     )
-    if given.data is not None:
-        output = absolute(settings.output or str(given.data))
+    if arguments.data is not None:
+        output = absolute(settings.output or str(arguments.data))
         console.print("For commands over the same folders:", highlight=False)
         console.print(
-            f"  export ACKLEDGER_DATA={shlex.quote(str(given.data))}"
+            f"  export ACKLEDGER_DATA={shlex.quote(str(arguments.data))}"
             f" ACKLEDGER_OUTPUT={shlex.quote(output)}",
             highlight=False,
             soft_wrap=True,
@@ -78,8 +78,8 @@ def _folder(text: str) -> Path:
 
 def _hint(settings: Settings, port: int, password: str, dags: Path | None) -> str:
     """What to do next, by what is in the folders of DAG files and of data."""
-    known = hints.pipelines(port, password)
-    dag = "flights" if "flights" in known else next(iter(known), None)
+    pipelines = hints.pipelines(port, password)
+    dag = "flights" if "flights" in pipelines else next(iter(pipelines), None)
     missing = [] if dags is None else hints.missing_files(dags)
     data = Path(service_environment(settings, "", dags or DAGS)["ACKLEDGER_DATA"])
     dates = None if dag is None else hints.first_dates(data, dag)

@@ -31,7 +31,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 from ledger.settings import Settings  # noqa: E402
 from ledger.store import embedded  # noqa: E402
 from ledger.store.connection import Database  # noqa: E402
-from tests.support.ledgers import empty  # noqa: E402
+from tests.support.ledgers import Ledger  # noqa: E402
 
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes
 # away.
@@ -125,8 +125,14 @@ def migrated(server_home: Path) -> Iterator[Database]:
 @pytest.fixture
 def database(migrated: Database) -> Database:
     """The migrated ledger, empty."""
-    empty(migrated)
+    Ledger(migrated).empty()
     return migrated
+
+
+@pytest.fixture
+def ledger(database: Database) -> Ledger:
+    """The ledger in the empty database, with what tests do to it."""
+    return Ledger(database)
 
 
 @pytest.fixture
@@ -155,8 +161,8 @@ def _local() -> "SparkSession":  # noqa: F821
     warehouse = f"{tempfile.gettempdir()}/ackledger-warehouse"
     options = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
     options |= {"spark.buffer.pageSize": "1m"} | dict.fromkeys(jvm.REMEMBERED, "5")
-    given = " ".join(f"--conf {name}={value}" for name, value in options.items())
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {given} pyspark-shell"
+    conf = " ".join(f"--conf {name}={value}" for name, value in options.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {conf} pyspark-shell"
     from ledger.spark.session import build_session
 
     with pytest.MonkeyPatch.context() as patch:
@@ -174,8 +180,8 @@ def _remember_classes() -> None:
 
 def _remembered(asked: Callable[[object, str], object]) -> Callable[[object, str], object]:
     def once(self: object, name: str) -> object:
-        found = self.__dict__[name] = asked(self, name)
-        return found
+        value = self.__dict__[name] = asked(self, name)
+        return value
 
     return once
 

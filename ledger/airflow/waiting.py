@@ -36,7 +36,8 @@ class LedgerCompleteSensor(BaseSensorOperator):
     processed to every sink and published, but for those that are accepted or tolerated.
 
     ``interval_start``, ``interval_end``: ISO dates, by default the run's own data interval; one
-    batch or many have to cover it. ``deferrable`` (default): waits in Airflow's triggerer, without a worker's slot.
+    batch or many have to cover it. ``deferrable`` (default): waits in Airflow's triggerer, without
+    a worker's slot.
     """
 
     template_fields = ("pipeline", "interval_start", "interval_end")
@@ -88,9 +89,7 @@ class IntervalComplete(BaseTrigger):
     when that changes.
     """
 
-    def __init__(
-        self, pipeline: str, interval_start: str, interval_end: str, poll_seconds: float
-    ):
+    def __init__(self, pipeline: str, interval_start: str, interval_end: str, poll_seconds: float):
         super().__init__()  # type: ignore[no-untyped-call]
         self._arguments = {
             "pipeline": pipeline,

@@ -11,13 +11,13 @@ from playwright.sync_api import Browser, Page
 
 from ledger.settings import Settings
 from ledger.store import embedded
-from ledger.store.connection import Database
 from scripts import airflow_services as services
 from scripts.airflow_env import ROOT
 from scripts.up import service_environment, up
 from tests.support.airflow import SECRET, Airflow, wait
 from tests.support.browser import chromium, signed_in
 from tests.support.flights import write_slice
+from tests.support.ledgers import Ledger
 from tests.support.ports import free_port
 
 
@@ -44,7 +44,7 @@ def airflow() -> Iterator[Airflow]:
                 wait(lambda name=dag: name in started.known_dags(), f"DAG {dag}", 60)
                 started.api("PATCH", f"/dags/{dag}", {"is_paused": False})
             yield started
-            started.ledger.dispose()
+            started.ledger.database.dispose()
         finally:
             services.stop(home / "airflow")
             embedded.stop(home)
@@ -66,11 +66,11 @@ def page(browser: Browser, airflow: Airflow) -> Iterator[Page]:
 
 
 @pytest.fixture
-def ledger(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
+def ledger(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """The empty ledger, where tasks find it."""
-    url = database.url.render_as_string(hide_password=False)
+    url = ledger.database.url.render_as_string(hide_password=False)
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", url)
-    return database
+    return ledger
 
 
 def _dags(folder: Path) -> Path:

@@ -38,9 +38,9 @@ pipeline.reference("known", FileSource("known.csv", schema="letter STRING, numbe
 
 
 @pipeline.stage(reads="letters")
-def numbered(letters: DataFrame, *, known: DataFrame) -> DataFrame:
+def numbered(letters: DataFrame, *, numbers: DataFrame) -> DataFrame:
     """Lose the letters that are not known."""
-    return letters.join(known, "letter", "inner")
+    return letters.join(numbers, "letter", "inner")
 
 
 pipeline.sink("shelf", ParquetSink("shelf", dedup="exact"), reads="numbered")

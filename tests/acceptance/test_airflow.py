@@ -17,7 +17,6 @@ from scripts import airflow_services as services
 from scripts import hints
 from tests.support.airflow import SECRET, wait
 from tests.support.flights import without_plane
-from tests.support.ledgers import one, rows
 
 MONTHS = ["2013-01-01"]
 COUNTS = (
@@ -28,8 +27,7 @@ COUNTS = (
 
 def batches_of(airflow, pipeline, kind):
     """Batches of one pipeline, by interval."""
-    return rows(
-        airflow.ledger,
+    return airflow.ledger.rows(
         f"SELECT batch_id, run_id, status FROM batch_status WHERE pipeline = '{pipeline}' AND kind"
         f" = '{kind}' ORDER BY interval_start, batch_id",
     )
@@ -63,11 +61,10 @@ def lost(airflow):
     return SimpleNamespace(
         flights=[without_plane(airflow.data, month) for month, _ in enumerate(MONTHS, 1)],
         statuses=[batch.status for batch in batches],
-        starts=[one(airflow.ledger, start.format(batch.batch_id))[0] for batch in batches],
-        counts=[one(airflow.ledger, COUNTS.format(batch.batch_id)) for batch in batches],
+        starts=[airflow.ledger.row(start.format(batch.batch_id))[0] for batch in batches],
+        counts=[airflow.ledger.row(COUNTS.format(batch.batch_id)) for batch in batches],
         tasks=[airflow.tasks("flights", batch.run_id) for batch in batches],
-        named=rows(
-            airflow.ledger,
+        named=airflow.ledger.rows(
             "SELECT DISTINCT step, reason FROM failed_root_detail WHERE pipeline = 'flights'",
         ),
     )
@@ -102,18 +99,18 @@ def test_a_task_a_step_with_a_failed_record(airflow):
     assert note.startswith("ackledger: batch ")
     assert "1 of 3 records failed" in note
     (batch,) = batches_of(airflow, "mail", "original")
-    assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
+    assert airflow.ledger.row(COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
     assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
     assert not (airflow.data / "counts").exists()
-    before = rows(airflow.ledger, "SELECT * FROM step_run ORDER BY 1")
+    before = airflow.ledger.rows("SELECT * FROM step_run ORDER BY 1")
     airflow.clear("mail", run, "open")
     assert airflow.ended("mail", run) == "failed"
     assert airflow.tasks("mail", run) == {**states, "withhold": "skipped"}
-    assert rows(airflow.ledger, "SELECT * FROM step_run ORDER BY 1") == before
+    assert airflow.ledger.rows("SELECT * FROM step_run ORDER BY 1") == before
     assert len(batches_of(airflow, "mail", "original")) == 1
     assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
-    said = "the batch is settled: answered changes nothing"
-    airflow.log("mail", run, "answered", until=said)
+    message = "the batch is settled: answered changes nothing"
+    airflow.log("mail", run, "answered", until=message)
 
 
 def test_replay_by_form_completes_the_sink(airflow, lost):
@@ -140,20 +137,20 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
     ):
         unknown = without_plane(airflow.data, month)
         assert 0 < unknown < missing
-        counts = one(airflow.ledger, COUNTS.format(batch.batch_id))
+        counts = airflow.ledger.row(COUNTS.format(batch.batch_id))
         assert counts == (300, 300 - unknown, missing - unknown, 0, unknown, 0)
         accepted = airflow.trigger("ledger_accept", batch=batch.batch_id, reason="unregistered")
         assert airflow.ended("ledger_accept", accepted) == "success"
         airflow.clear("flights", batch.run_id, "complete")
         assert airflow.ended("flights", batch.run_id) == "success"
-    by = one(airflow.ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    by = airflow.ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert tuple(by) == ("admin", "unregistered")
-    found = oracle.sink_rows(airflow.data / "warehouse" / "departures")
-    assert found == oracle.expected_rows(airflow.data, MONTHS)
-    assert set(found.values()) == {1}
-    assert oracle.day_rows(airflow.data / "warehouse" / "days") == oracle.expected_days(found)
+    rows = oracle.sink_rows(airflow.data / "warehouse" / "departures")
+    assert rows == oracle.expected_rows(airflow.data, MONTHS)
+    assert set(rows.values()) == {1}
+    assert oracle.day_rows(airflow.data / "warehouse" / "days") == oracle.expected_days(rows)
     punctual = DeltaTable(airflow.data / "warehouse" / "punctuality").to_pyarrow_table()
-    flown = sum(count for row, count in found.items() if not row[oracle.COLUMNS.index("cancelled")])
+    flown = sum(count for row, count in rows.items() if not row[oracle.COLUMNS.index("cancelled")])
     assert sum(punctual["flights"].to_pylist()) == flown
 
 
@@ -184,7 +181,7 @@ def letters(airflow):
     assert airflow.ended("letters", run) == "failed"
     failed = SimpleNamespace(
         tasks=airflow.tasks("letters", run),
-        why=one(airflow.ledger, "SELECT failure FROM step_run WHERE step = 'numbered'").failure,
+        why=airflow.ledger.row("SELECT failure FROM step_run WHERE step = 'numbered'").failure,
     )
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\n")
     airflow.clear("letters", run, "run")
@@ -193,7 +190,7 @@ def letters(airflow):
     counts, number = COUNTS.format(batch.batch_id), batch.batch_id
     settled = SimpleNamespace(
         tasks=airflow.tasks("letters", run),
-        counts=one(airflow.ledger, counts),
+        counts=airflow.ledger.row(counts),
         acked=(airflow.data / f"acked-{number}.txt").read_text(),
         failed=(airflow.data / f"failed-{number}.txt").read_text(),
     )
@@ -205,7 +202,7 @@ def letters(airflow):
     )[0]
     assert airflow.ended("letters", replay["dag_run_id"]) == "success"
     replayed = SimpleNamespace(
-        counts=one(airflow.ledger, counts),
+        counts=airflow.ledger.row(counts),
         asked={asked["run_type"] for asked in airflow.runs("ledger_replay")},
     )
     return SimpleNamespace(
@@ -243,7 +240,7 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
     batch_id = letters.batch_id
     note = airflow.data / f"acked-{batch_id}.txt"
     note.unlink()
-    with airflow.ledger.plain.begin() as connection:
+    with airflow.ledger.database.plain.begin() as connection:
         connection.exec_driver_sql(
             f"UPDATE batch_source SET notified_at = NULL WHERE batch_id = {batch_id}"
         )
@@ -280,13 +277,12 @@ def test_a_run_without_room_and_an_interval_again(airflow):
     assert airflow.ended("inbox", first) == "success"
     assert airflow.ended("inbox", other) == "success", airflow.tasks("inbox", other)
     assert _letters(airflow, "tray") == ["a", "b", "c", "d"]
-    found = rows(
-        airflow.ledger,
+    rows = airflow.ledger.rows(
         "SELECT DISTINCT extract(day FROM interval_start)::int AS day, guarantee FROM batch b JOIN"
         " pipeline p USING (pipeline_id) WHERE p.name = 'inbox' AND interval_start < '2013-01-04'"
         " ORDER BY 1",
     )
-    assert [tuple(row) for row in found] == [(1, "exactly_once"), (2, "at_least_once")]
+    assert [tuple(row) for row in rows] == [(1, "exactly_once"), (2, "at_least_once")]
 
     (folder / "2013-01-01.csv").write_text("letter\nx\ny\n")
     again = airflow.trigger("inbox", **day, reprocess=True)
@@ -340,12 +336,12 @@ def test_services_listen_on_loopback_only(airflow):
         leader = psutil.Process(service.pid)
         for process in [leader, *leader.children(True)]:
             with suppress(psutil.NoSuchProcess):  # a task's process that has just ended
-                found = process.net_connections("inet")
+                connections = process.net_connections("inet")
                 # A JVM writes 127.0.0.1 in another way.
                 listening |= {
-                    one.laddr.ip.removeprefix("::ffff:")
-                    for one in found
-                    if one.status == psutil.CONN_LISTEN
+                    connection.laddr.ip.removeprefix("::ffff:")
+                    for connection in connections
+                    if connection.status == psutil.CONN_LISTEN
                 }
     assert listening == {"127.0.0.1"}
 
@@ -360,6 +356,6 @@ def test_secrets_of_the_services_are_private(airflow):
 def test_make_up_names_the_pipelines_that_airflow_has(airflow):
     """What it suggests to backfill is a DAG of a pipeline: neither the sweeper nor a form."""
     port = int(airflow.base.rpartition(":")[2])
-    found = hints.pipelines(port, airflow.password)
-    assert "flights" in found
-    assert not {name for name in found if name.startswith("ledger_")}
+    result = hints.pipelines(port, airflow.password)
+    assert "flights" in result
+    assert not {name for name in result if name.startswith("ledger_")}

@@ -22,9 +22,9 @@ def test_nothing_is_lost_and_nothing_comes_twice(submit):
     """
     folder = Path(tempfile.mkdtemp(prefix="ackledger-chaos-"))
     folder.chmod(0o755)
-    plan, said = replace(SHORT, seed=1, submit=submit), []
-    outcome = Campaign(plan, folder, said.append).run()
-    where = "\n".join([*said, f"its logs: {folder}"])
+    plan, lines = replace(SHORT, seed=1, submit=submit), []
+    outcome = Campaign(plan, folder, lines.append).run()
+    where = "\n".join([*lines, f"its logs: {folder}"])
     assert outcome.unfinished is None, where
     assert len(outcome.wrong) == 4
     assert not any(outcome.wrong.values()), f"{outcome.wrong}\n{where}"
@@ -42,12 +42,12 @@ def left_of(folder):
     """Processes that a run has left behind: they name its folder, or have it from their
     environment.
     """
-    found = []
+    results = []
     for process in psutil.process_iter():
         try:
-            known = [*process.cmdline(), process.environ().get("ACKLEDGER_HOME", "")]
-            if any(str(folder) in part for part in known):
-                found.append(process)
+            names = [*process.cmdline(), process.environ().get("ACKLEDGER_HOME", "")]
+            if any(str(folder) in part for part in names):
+                results.append(process)
         except psutil.Error:
             continue
-    return found
+    return results

@@ -21,7 +21,6 @@ from deltalake import DeltaTable
 from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
 from ledger.batch.opening import open_replay
-from ledger.batch.settlement import settle_once
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import EXIT_PERMANENT
@@ -30,12 +29,7 @@ from ledger.store import embedded
 from scripts.airflow_env import ROOT
 from tests.support import jvm
 from tests.support.flights import without_plane, write_slice
-from tests.support.ledgers import (
-    deliver,
-    one,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
@@ -114,32 +108,32 @@ def test_from_nothing_to_a_settled_ledger(folder):
     lost = without_plane(folder, 1)
     assert "the ledger holds no batch yet" in cli.run("status").stdout
 
-    made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
-    assert {"batch_id", "status", "records", "steps", "seconds"} <= set(made)
-    assert (made["batch_id"], made["status"]) == (1, "settled")
-    assert made["records"] == {
+    report = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
+    assert {"batch_id", "status", "records", "steps", "seconds"} <= set(report)
+    assert (report["batch_id"], report["status"]) == (1, "settled")
+    assert report["records"] == {
         "total": 300,
         "acked": 300 - lost,
         "failed": lost,
         "quarantined": 0,
         "pending": 0,
     }
-    names = [step["name"] for step in made["steps"]]
+    names = [step["name"] for step in report["steps"]]
     assert names[:5] == ["departures", "parse", "with_plane", "with_weather", "warehouse"]
     assert set(names[5:]) >= {"on_time", "punctuality"}
-    assert [step["output"] for step in made["steps"][:5]] == [300, 300, *[300 - lost] * 3]
+    assert [step["output"] for step in report["steps"][:5]] == [300, 300, *[300 - lost] * 3]
     assert all(
         {"name", "input", "output", "seconds"} <= set(step) and step["seconds"] > 0
-        for step in made["steps"][:5]
+        for step in report["steps"][:5]
     )
-    assert made["seconds"] > 0
+    assert report["seconds"] > 0
 
     failed = cli.json("failed")
     assert [(row["step"], row["reason"], row["status"], row["records"]) for row in failed] == [
         ("with_plane", "lost", "failed", lost)
     ]
     again = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
-    assert (again["batch_id"], again["records"]) == (1, made["records"])
+    assert (again["batch_id"], again["records"]) == (1, report["records"])
     taken = cli.refused("run", FLIGHTS, *JANUARY)
     assert "belongs to batch 1 (settled; run 'first')" in taken
     assert f"Run it again: ackledger run {FLIGHTS} {' '.join(JANUARY)} --run-id first. " in taken
@@ -159,8 +153,8 @@ def test_from_nothing_to_a_settled_ledger(folder):
         "SELECT count(*) AS n FROM failed_root_detail WHERE step LIKE '%plane' AND reason <> ';'"
     )
     assert cli.json("sql", named) == [{"n": lost + unknown}]
-    found = oracle.sink_rows(folder / "warehouse" / "departures")
-    assert found == oracle.expected_rows(folder, ["2013-01-01"])
+    rows = oracle.sink_rows(folder / "warehouse" / "departures")
+    assert rows == oracle.expected_rows(folder, ["2013-01-01"])
 
     status = cli.json("status", "--pipeline", "flights")
     assert [(row["kind"], row["acked"], row["quarantined"]) for row in status] == [
@@ -202,7 +196,7 @@ def test_word_count(cli, folder):
     lines = folder / "sentences" / "2013-01-01" / "part.jsonl"
     lines.parent.mkdir(parents=True)
     lines.write_text("".join(json.dumps({"sentence": text}) + "\n" for text in sentences))
-    made = cli.json(
+    data = cli.json(
         "run",
         "jobs.wordcount:pipeline",
         "--interval-start",
@@ -211,7 +205,7 @@ def test_word_count(cli, folder):
         "2013-01-02",
         code=3,
     )
-    assert made["records"] == {"total": 4, "acked": 3, "failed": 1, "quarantined": 0, "pending": 0}
+    assert data["records"] == {"total": 4, "acked": 3, "failed": 1, "quarantined": 0, "pending": 0}
     words = (
         ds.dataset(folder / "warehouse" / "words", format="parquet", partitioning="hive")
         .to_table()["word"]
@@ -232,14 +226,14 @@ def test_split_and_merge(cli, folder, guarantee):
     source keeps.
     """
     day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
-    made = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
-    assert (made["records"]["acked"], made["records"]["failed"]) == (1000, 0)
-    (given,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE step = 'trades'")
+    data = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
+    assert (data["records"]["acked"], data["records"]["failed"]) == (1000, 0)
+    (snapshot,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE step = 'trades'")
     totals = DeltaTable(folder / "warehouse" / "positions").to_pyarrow_table()
-    found = {name: sum(totals[name].to_pylist()) for name in ("trades", "cents")}
-    assert found == given["snapshot"]
+    rows = {name: sum(totals[name].to_pylist()) for name in ("trades", "cents")}
+    assert rows == snapshot["snapshot"]
     (compared,) = DeltaTable(folder / "warehouse" / "comparison").to_pyarrow_table().to_pylist()
-    assert compared == {**found, "booked": 1000, "booked_cents": found["cents"]}
+    assert compared == {**rows, "booked": 1000, "booked_cents": rows["cents"]}
 
 
 def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
@@ -263,8 +257,8 @@ def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
     assert abandoned["status"] == "abandoned"
 
     flights.write_text(good)
-    made = cli.json(*shlex.split(command), code=3)
-    assert (made["batch_id"], made["records"]["total"]) == (1, 20)
+    data = cli.json(*shlex.split(command), code=3)
+    assert (data["batch_id"], data["records"]["total"]) == (1, 20)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +286,7 @@ def test_clear_refusals(cli, arguments, message):
     assert message in cli.refused(*arguments)
 
 
-def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database):
+def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, ledger):
     """``release`` settles what too many failures hold, and no other batch; ``replay --dry-run``
     says what is due by step and reason, the selection's options included, and claims nothing.
     """
@@ -300,10 +294,10 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
         "from tests.support.ledgers import pipeline\npipeline = pipeline(max_failed_ratio=0.2)\n"
     )
     cli.environment["PYTHONPATH"] += f":{folder}"
-    made = pipeline(max_failed_ratio=0.2)
-    batch, roots = whole_batch(database, made, 4, lose_sink=[0, 1])
+    flow = pipeline(max_failed_ratio=0.2)
+    batch, roots = ledger.whole_batch(flow, 4, lose_sink=[0, 1])
     number = str(batch.batch_id)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     released = cli.json("release", number)
     assert (released["status"], released["failed"]) == ("settled", 2)
     assert "only a batch on hold" in cli.refused("release", number)
@@ -318,9 +312,9 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
         (("--quarantined",), []),
         (("--kept-back",), []),
     ]
-    for options, found in wanted:
-        told = cli.json("replay", "chain:pipeline", "--dry-run", *options)
-        assert [{name: row[name] for name in due} for row in told] == found, options
+    for options, count in wanted:
+        data = cli.json("replay", "chain:pipeline", "--dry-run", *options)
+        assert [{name: row[name] for name in due} for row in data] == count, options
     typos = [
         (("replay", "chain:pipeline", "--batch", "999"), "batch 999 is not in the ledger"),
         (("replay", "chain:pipeline", "--step", "midle"), "did you mean 'middle'?"),
@@ -333,7 +327,7 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     ]
     for command, meant in typos:
         assert meant in cli.refused(*command), command
-    assert one(database, "SELECT count(*) FROM batch")[0] == 1
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 1
 
 
 STRICT = """
@@ -383,14 +377,14 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     (row,) = cli.json("failed", "--batch", "1")
     assert row.items() >= {**failure, "records": 3}.items()
     listed = cli.json("failed", "--batch", "1", "--records", "--where", "id > 1")
-    found = listed["records"]
-    assert [(one["key"], one["status"]) for one in found] == [
+    records = listed["records"]
+    assert [(record["key"], record["status"]) for record in records] == [
         ({"id": 2}, "on hold"),
         ({"id": 3}, "on hold"),
     ]
     assert "Of 3 records that would fail" in cli.run("failed", "--records").stdout
-    told = cli.json("explain", str(found[0]["record"]))
-    assert (told["verdict"], told["content"]) == ("on hold: not decided", '{"id": 2, "qty": -1}')
+    data = cli.json("explain", str(records[0]["record"]))
+    assert (data["verdict"], data["content"]) == ("on hold: not decided", '{"id": 2, "qty": -1}')
     again = cli.run(*shlex.split(rerun[1])[1:])
     assert (again.returncode, why in again.stdout) == (1, True), again.stdout + again.stderr
     assert cli.json(*shlex.split(release[1])[1:])["status"] == "settled"
@@ -398,13 +392,13 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     assert row.items() >= {**failure, "status": "failed", "records": 3}.items()
 
 
-def test_quarantined_records_are_accepted(cli, database):
+def test_quarantined_records_are_accepted(cli, ledger):
     """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has
     the outcome before and after, and the command in between.
     """
-    batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
-    deliver(database)
+    batch, _ = ledger.whole_batch(pipeline(max_replays=0), 4, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
+    ledger.deliver()
     number = str(batch.batch_id)
     before = cli.json("status", "--batch", number)
     assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)
@@ -487,14 +481,14 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     fixed."""
     (folder / "orders.py").write_text(ORDERS)
     (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
-    told = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
+    refusals = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
     number = ORDERS.splitlines().index("    return float(text)") + 1
     on = (
         "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01"
         " --run-id jan"
     )
     assert (
-        told
+        refusals
         == "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
         "string to float: 'dear' "
         f"({folder}/orders.py:{number}, in price). To go on: {on}"
@@ -502,7 +496,7 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     waiting = cli.run("--verbose", "run", "orders:pipeline", *JANUARY, "--run-id", "jan")
     assert waiting.returncode == 1
     assert "Traceback (most recent call last)" in waiting.stderr
-    assert waiting.stderr.splitlines()[-1] == told
+    assert waiting.stderr.splitlines()[-1] == refusals
 
     (folder / "orders.py").write_text(
         ORDERS.replace("float(text)", "float(text.replace('dear', '9'))")
@@ -513,22 +507,39 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     )
     (folder / "2013-02-01.csv.gz").write_bytes(whole[: len(whole) // 2])
     february = ("--interval-start", "2013-02-01", "--interval-end", "2013-03-01", "--run-id", "feb")
-    told = cli.refused("run", "orders:pipeline", *february)
-    assert told.startswith(
+    refusals = cli.refused("run", "orders:pipeline", *february)
+    assert refusals.startswith(
         "ackledger: batch 2 (run id feb) failed at step 'orders': a source file vanished or "
         "cannot be read: "
         f"file://{folder}/2013-02-01.csv.gz (EOFException: Unexpected end of input stream). "
     )
-    assert told.endswith("--interval-start 2013-02-01 --interval-end 2013-03-01 --run-id feb")
+    assert refusals.endswith("--interval-start 2013-02-01 --interval-end 2013-03-01 --run-id feb")
 
 
 def test_spark_submit_hands_on_what_is_permanent(cli):
     """The driver's exit code for what another try would only meet again is spark-submit's own."""
     driver = str(ROOT / "jobs" / "run_step.py")
     attempt = "00000000-0000-7000-8000-000000000000"
-    given = ["--pipeline", "nowhere:pipeline", "--batch", "1", "--step", "s", "--attempt", attempt]
+    arguments = [
+        "--pipeline",
+        "nowhere:pipeline",
+        "--batch",
+        "1",
+        "--step",
+        "s",
+        "--attempt",
+        attempt,
+    ]
     done = subprocess.run(
-        ["spark-submit", "--master", "local[1]", "--conf", "spark.log.level=WARN", driver, *given],
+        [
+            "spark-submit",
+            "--master",
+            "local[1]",
+            "--conf",
+            "spark.log.level=WARN",
+            driver,
+            *arguments,
+        ],
         env=cli.environment,
         cwd=cli.folder,
         stdout=subprocess.PIPE,

@@ -20,7 +20,6 @@ from ledger.errors import UnavailableError
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from tests.support.flights import without_plane, write_slice
-from tests.support.ledgers import one, rows
 from tests.support.places import ROOT
 from tests.support.ports import free_port
 
@@ -110,7 +109,7 @@ def _wait(process, remote, log):
 
 def test_every_kind_of_step(server):
     """Tests of each kind of step pass on the server as they do on a session of their own."""
-    tests = [f"tests/integration/{one}" for one in CORE]
+    tests = [f"tests/integration/{name}" for name in CORE]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not exhaustive")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--remote", server, *tests],
@@ -129,7 +128,7 @@ def away(migrated, database, tmp_path, monkeypatch):
     for program in ("python", "ackledger"):
         (tmp_path / "bin" / program).symlink_to(Path(sys.executable).with_name(program))
     write_slice(tmp_path, (1,))
-    given = {
+    variables = {
         "PATH": str(tmp_path / "bin"),
         "PYTHONPATH": str(ROOT),
         "ACKLEDGER_DATA": str(tmp_path),
@@ -137,7 +136,7 @@ def away(migrated, database, tmp_path, monkeypatch):
         "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
     }
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return tmp_path
 
@@ -148,9 +147,9 @@ def test_the_command_line(server, away):
     run = ("ackledger", "run", "jobs.flights:pipeline", *january, "--remote", server, "--json")
     done = subprocess.run(run, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stdout + done.stderr
-    made = json.loads(done.stdout)
+    data = json.loads(done.stdout)
     lost = without_plane(away, 1)
-    assert (made["status"], made["records"]["failed"]) == ("settled", lost)
+    assert (data["status"], data["records"]["failed"]) == ("settled", lost)
     again = ("ackledger", "replay", "jobs.flights:pipeline", "--remote", server, "--json")
     done = subprocess.run(again, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stdout + done.stderr  # lost again, and quarantined
@@ -216,7 +215,7 @@ pipeline.sink("out", ParquetSink("out"), reads="slowly")
 """
 
 
-def test_a_driver_that_is_told_to_end(server, away, database):
+def test_a_driver_that_is_told_to_end(server, away, ledger):
     """SIGTERM, as a cleared or overdue task gets it, ends the step at once; the retry goes on at
     that step.
     """
@@ -226,7 +225,7 @@ def test_a_driver_that_is_told_to_end(server, away, database):
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(away))
         pipeline = load_pipeline("slow:pipeline")
-    batch = open_batch(database, Settings(), pipeline, RunKey("slow", "run"), interval)
+    batch = open_batch(ledger.database, Settings(), pipeline, RunKey("slow", "run"), interval)
     driver = [sys.executable, "-m", "ledger.run_step", "--pipeline", "slow:pipeline", "--whole"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{away}"}
 
@@ -236,21 +235,21 @@ def test_a_driver_that_is_told_to_end(server, away, database):
             [*driver, *options], cwd=away, env=environment, stderr=subprocess.PIPE, text=True
         )
 
-    told = begin()
+    process = begin()
     until = time.monotonic() + 120
     while not (away / "begun").exists():
-        assert told.poll() is None, told.communicate()[1]
+        assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < until
         time.sleep(0.1)
-    told.terminate()
-    assert "run of batch 1 was stopped" in told.communicate(timeout=60)[1]
-    assert told.returncode == 1
+    process.terminate()
+    assert "run of batch 1 was stopped" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
     (away / "go on").touch()
     again = begin()
-    said = again.communicate(timeout=120)[1]
-    assert again.returncode == 0, said
-    assert "numbers of batch" not in said
-    states = rows(database, "SELECT step, state FROM step_run ORDER BY step_run_id")
+    text = again.communicate(timeout=120)[1]
+    assert again.returncode == 0, text
+    assert "numbers of batch" not in text
+    states = ledger.rows("SELECT step, state FROM step_run ORDER BY step_run_id")
     assert [tuple(row) for row in states] == [
         ("numbers", "committed"),
         ("slowly", "fenced"),
@@ -259,7 +258,7 @@ def test_a_driver_that_is_told_to_end(server, away, database):
     ]
 
 
-def test_where_nothing_listens(away, database):
+def test_where_nothing_listens(away, ledger):
     """A server that is not there is named before anything is claimed."""
     nowhere = f"sc://127.0.0.1:{free_port()}"
     run = ("ackledger", "run", "jobs.flights:pipeline", "--interval-start", "2013-01-01")
@@ -267,7 +266,7 @@ def test_where_nothing_listens(away, database):
     done = subprocess.run([*run, *options], cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"Spark Connect server {nowhere} does not answer" in done.stderr
-    assert one(database, "SELECT count(*) FROM batch")[0] == 0
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 0
     check = ["ackledger", "check", "jobs.flights:pipeline", "--remote", nowhere]
     done = subprocess.run(check, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -22,19 +22,11 @@ from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
 from ledger.airflow.notes import noted
 from ledger.airflow.pipelines import _guarantee
-from ledger.batch.quarantine import quarantine
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from scripts.airflow_env import ROOT
 from tests.support.airflow import dags_of
-from tests.support.ledgers import (
-    deliver,
-    one,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 
 LIBRARY = ("ledger_accept", "ledger_replay", "ledger_sweeper")
 
@@ -60,8 +52,8 @@ with DAG("last_task", schedule=None) as last:
 @pytest.fixture(scope="module")
 def dags():
     """The DAGs above."""
-    with dags_of(DAGS) as found:
-        yield found
+    with dags_of(DAGS) as loaded:
+        yield loaded
 
 
 def test_dag_files_import_without_java_or_database(monkeypatch):
@@ -108,68 +100,70 @@ def test_pipeline_in_a_dag_file(tmp_path):
 
 def test_step_named_like_a_task():
     """A step that has the name of one of the DAG's own tasks is refused by name."""
-    made = Pipeline("clash")
-    made.source("open", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="open")
+    flow = Pipeline("clash")
+    flow.source("open", FileSource("a", schema="n INT"))
+    flow.sink("b", ParquetSink("b"), reads="open")
     with pytest.raises(DeclarationError, match="step 'open' of 'clash'"):
-        pipeline_dag(made, schedule=None)
+        pipeline_dag(flow, schedule=None)
 
 
 def test_totals_and_states_have_tasks_beside_publish():
     """A pipeline with a combine and a state has one task for each, between the settlement and
     the run's verdict: what becomes of publish is nothing to them.
     """
-    made = Pipeline("kept")
-    made.source("a", FileSource("a", schema="n INT"))
+    flow = Pipeline("kept")
+    flow.source("a", FileSource("a", schema="n INT"))
 
-    @made.stateful_stage(reads="a")
+    @flow.stateful_stage(reads="a")
     def total(state, batch):
         return batch
 
-    made.sink("b", ParquetSink("b"), reads="a")
-    made.sink("c", ParquetSink("c"), reads="total")
-    dag = pipeline_dag(made, schedule=None, target="jobs.kept:pipeline")
+    flow.sink("b", ParquetSink("b"), reads="a")
+    flow.sink("c", ParquetSink("c"), reads="total")
+    dag = pipeline_dag(flow, schedule=None, target="jobs.kept:pipeline")
     after = {"settle", "withhold", "publish", "state", "complete"}
     assert set(dag.task_dict) == {"open", "a", "b", *after}
     _check_beside_publish(dag, "state")
 
-    made = Pipeline("summed")
-    made.source("a", FileSource("a", schema="n INT"))
+    flow = Pipeline("summed")
+    flow.source("a", FileSource("a", schema="n INT"))
 
-    @made.combine(reads="a")
+    @flow.combine(reads="a")
     def summed(a):
         return a
 
-    made.sink("c", ParquetSink("c"), reads="summed")
-    _check_beside_publish(pipeline_dag(made, schedule=None, target="jobs.kept:pipeline"), "combine")
+    flow.sink("c", ParquetSink("c"), reads="summed")
+    _check_beside_publish(pipeline_dag(flow, schedule=None, target="jobs.kept:pipeline"), "combine")
 
 
 def test_a_dag_reads_well():
     """Its steps and what follows the settlement are groups; the DAG and each task say what they
     are, a step in the words of its function; settle and complete lead to the batch's page.
     """
-    made = Pipeline("told")
-    made.source("a", FileSource("a", schema="n INT"))
+    flow = Pipeline("told")
+    flow.source("a", FileSource("a", schema="n INT"))
 
-    @made.stage(reads="a")
+    @flow.stage(reads="a")
     def counted(a):
         """Counts what is there."""
         return a
 
-    @made.stateful_stage(reads="counted")
+    @flow.stateful_stage(reads="counted")
     def total(state, batch):
         return batch
 
-    made.sink("b", ParquetSink("b"), reads="counted")
-    made.sink("c", ParquetSink("c"), reads="total")
+    flow.sink("b", ParquetSink("b"), reads="counted")
+    flow.sink("c", ParquetSink("c"), reads="total")
     for submit in ("stage", "batch"):
-        dag = pipeline_dag(made, schedule=None, target="jobs.told:pipeline", submit=submit)
+        dag = pipeline_dag(flow, schedule=None, target="jobs.told:pipeline", submit=submit)
         assert "| `counted` | stage | `a` | Counts what is there. |" in dag.doc_md
-        assert [one.task_id for one in dag.tasks if not one.doc_md] == []
+        assert [task.task_id for task in dag.tasks if not task.doc_md] == []
         assert dag.get_task("complete").operator_extra_links[0].name == "Batch in the ledger"
-    dag = pipeline_dag(made, schedule=None, target="jobs.told:pipeline")
+    dag = pipeline_dag(flow, schedule=None, target="jobs.told:pipeline")
     inside = dag.task_group.children
-    groups = {name: set(one.children) for name, one in inside.items() if hasattr(one, "children")}
+    groups = {
+        name: set(group.children) for name, group in inside.items() if hasattr(group, "children")
+    }
     assert groups["pipeline_steps"] == {"a", "counted", "b"}
     assert groups["after_settlement"] == {"withhold", "publish", "state"}
     assert set(inside) == {"open", "settle", "complete", *groups}
@@ -180,11 +174,11 @@ def test_one_task_for_a_whole_batch():
     """With submit="batch" there is a single driver between open and complete, whatever the
     pipeline has.
     """
-    made = Pipeline("whole")
-    made.source("a", FileSource("a", schema="n INT"), on_ack=lambda batch_id, messages: None)
-    made.stage(reads="a")(lambda_named("b"))
-    made.sink("c", ParquetSink("c"), reads="b")
-    dag = pipeline_dag(made, schedule=None, target="jobs.whole:pipeline", submit="batch")
+    flow = Pipeline("whole")
+    flow.source("a", FileSource("a", schema="n INT"), on_ack=lambda batch_id, messages: None)
+    flow.stage(reads="a")(lambda_named("b"))
+    flow.sink("c", ParquetSink("c"), reads="b")
+    dag = pipeline_dag(flow, schedule=None, target="jobs.whole:pipeline", submit="batch")
     chain = {task.task_id: task.upstream_task_ids for task in dag.tasks}
     assert chain == {
         "open": set(),
@@ -209,14 +203,14 @@ def test_spark_elsewhere(submit):
         asked.append((task_id, name, Path(application).name, application_args[:2]))
         return Elsewhere(task_id=task_id, **options)
 
-    made = Pipeline("elsewhere")
-    made.source("a", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="a")
+    flow = Pipeline("elsewhere")
+    flow.source("a", FileSource("a", schema="n INT"))
+    flow.sink("b", ParquetSink("b"), reads="a")
     target = "jobs.elsewhere:pipeline"
-    dag = pipeline_dag(made, schedule=None, target=target, submit=submit, operator=operator)
+    dag = pipeline_dag(flow, schedule=None, target=target, submit=submit, operator=operator)
     names = ["run"] if submit == "batch" else ["a", "b", "withhold"]
-    given = ["--pipeline", target]
-    assert asked == [(name, f"elsewhere.{name}", "run_step.py", given) for name in names]
+    arguments = ["--pipeline", target]
+    assert asked == [(name, f"elsewhere.{name}", "run_step.py", arguments) for name in names]
     assert all(isinstance(dag.get_task(name), Elsewhere) for name in names)
 
 
@@ -230,11 +224,11 @@ def lambda_named(name):
 
 def _check_beside_publish(dag, name):
     for task_id in (name, "publish"):
-        found = dag.get_task(task_id)
-        assert found.upstream_task_ids == {"withhold"}
-        assert "complete" in found.downstream_task_ids
+        task = dag.get_task(task_id)
+        assert task.upstream_task_ids == {"withhold"}
+        assert "complete" in task.downstream_task_ids
         assert (
-            found.trigger_rule == "all_done"
+            task.trigger_rule == "all_done"
         )  # it asks the ledger itself whether the batch is decided
     assert dag.get_task("complete").upstream_task_ids >= {"settle", "withhold", "publish", name}
     assert dag.get_task("complete").trigger_rule == "none_failed"
@@ -271,8 +265,8 @@ def test_a_run_by_hand_reads_the_interval_that_its_date_lies_in(kind, day):
     """
     run = run_of(kind, day.replace(tzinfo=UTC), BEFORE)
     assert interval_of({}, run, "@monthly") == (JANUARY, FEBRUARY)
-    given = {"interval_start": "2013-02-01", "interval_end": "2013-02-03"}
-    assert interval_of(given, run, "@monthly")[0] == datetime(2013, 2, 1)  # what is given is taken
+    params = {"interval_start": "2013-02-01", "interval_end": "2013-02-03"}
+    assert interval_of(params, run, "@monthly")[0] == datetime(2013, 2, 1)  # what is given is taken
 
 
 @pytest.mark.parametrize("kind", [DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB])
@@ -307,8 +301,8 @@ def test_a_dated_run_of_a_monthly_dag(ledger, dags, tmp_path, monkeypatch):
     (tmp_path / "in.csv").write_text("n\n1\n")
     run = dags["dated"].test(logical_date=JANUARY, mark_success_pattern="^(?!open$).*")
     assert run.get_task_instance("open").state == "success"
-    found = one(ledger, "SELECT interval_start, interval_end FROM batch")
-    assert tuple(found) == (JANUARY, FEBRUARY)
+    row = ledger.row("SELECT interval_start, interval_end FROM batch")
+    assert tuple(row) == (JANUARY, FEBRUARY)
 
 
 def test_open_is_red_at_once_and_without_a_traceback(ledger, dags, capfd):
@@ -330,33 +324,33 @@ def test_open_is_red_at_once_and_without_a_traceback(ledger, dags, capfd):
 def last_task(dags, batch_id):
     """The last task of a run over a batch, as Airflow runs it: its state, report and link."""
     run = dags["last_task"].test(run_conf={"batch": batch_id})
-    found = run.get_task_instance("complete")
-    told = [found.xcom_pull("complete", key=key) for key in ("report", "_link_NextStep")]
-    return found.state, *told
+    instance = run.get_task_instance("complete")
+    values = [instance.xcom_pull("complete", key=key) for key in ("report", "_link_NextStep")]
+    return instance.state, *values
 
 
 def test_the_note_of_a_run(ledger, dags):
     """A run that has ended says in its note what its last task has reported, behind what a
     person wrote there; asked again it says that once. A run of another DAG has none.
     """
-    batch, _ = whole_batch(ledger, pipeline("noted"), 4, lose_sink=[0])
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline("noted"), 4, lose_sink=[0])
+    ledger.settle(batch.batch_id)
     run = dags["last_task"].test(run_conf={"batch": batch.batch_id})
     report = run.get_task_instance("complete").xcom_pull("complete", key="report")
     assert "3 acked, 1 failed" in report
     with create_session() as session:
-        found = session.merge(run)
-        noted(found)
-        assert found.note == f"ackledger: {report}"[:1000]
-        found.note = "look at plane 7"
+        row = session.merge(run)
+        noted(row)
+        assert row.note == f"ackledger: {report}"[:1000]
+        row.note = "look at plane 7"
         for _ in range(2):
-            noted(found)
-            assert found.note == f"look at plane 7\n\nackledger: {report}"[:1000]
+            noted(row)
+            assert row.note == f"look at plane 7\n\nackledger: {report}"[:1000]
     other = dags["ledger_accept"].test(run_conf={"batch": batch.batch_id, "reason": "none"})
     with create_session() as session:
-        found = session.merge(other)
-        noted(found)
-        assert found.note is None
+        row = session.merge(other)
+        noted(row)
+        assert row.note is None
 
 
 def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
@@ -364,11 +358,11 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
     and fails without a traceback; once a person has accepted what is quarantined, by the form,
     it is green and still names it.
     """
-    failed, _ = whole_batch(ledger, pipeline("one"), 4, lose_sink=[0])
-    batch, _ = whole_batch(ledger, pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
+    failed, _ = ledger.whole_batch(pipeline("one"), 4, lose_sink=[0])
+    batch, _ = ledger.whole_batch(pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
     for number in (failed.batch_id, batch.batch_id):
-        settle_once(ledger, number)
-    deliver(ledger)
+        ledger.settle(number)
+    ledger.deliver()
 
     state, report, link = last_task(dags, failed.batch_id)
     assert (state, link.rpartition("/dags/")[2]) == ("failed", "ledger_replay")
@@ -387,7 +381,7 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
 
     conf = {"batch": batch.batch_id, "reason": "unregistered"}
     assert dags["ledger_accept"].test(run_conf=conf).state == "success"
-    by = one(ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    by = ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert by.accepted_because == "unregistered"
     assert by.accepted_by == "dag_test"  # whoever triggers a run in this process
     state, report, link = last_task(dags, batch.batch_id)
@@ -399,10 +393,10 @@ def test_the_guarantee_is_a_parameter_of_the_dag():
     """The form of a run offers both guarantees, and the pipeline's own by default; another one
     is refused.
     """
-    made = Pipeline("offered")
-    made.source("a", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="a")
-    param = pipeline_dag(made, schedule=None, target="m:p").params.get_param("guarantee")
+    flow = Pipeline("offered")
+    flow.source("a", FileSource("a", schema="n INT"))
+    flow.sink("b", ParquetSink("b"), reads="a")
+    param = pipeline_dag(flow, schedule=None, target="m:p").params.get_param("guarantee")
     assert param.value is None
     assert param.schema["enum"] == [None, "exactly_once", "at_least_once"]
     with pytest.raises(InputError, match="'twice' in the run's conf: expected exactly_once or"):
@@ -415,8 +409,8 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
     """The task settle of a batch that the sweeper has settled logs that, and the counts; its link
     leads to the batch's page.
     """
-    batch, _ = whole_batch(ledger, pipeline("swept"), 4, lose_sink=[0])
-    assert sweep_once(ledger).settlements[0].decided
+    batch, _ = ledger.whole_batch(pipeline("swept"), 4, lose_sink=[0])
+    assert ledger.sweep().settlements[0].decided
     dag = pipeline_dag(pipeline("swept"), schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
     with caplog.at_level(logging.INFO):
@@ -432,17 +426,17 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
 def test_settle_says_what_holds_a_batch(ledger, caplog):
     """The task settle of a batch with too many failures logs which they are, by step and reason,
     and fails with the limit and both ways on."""
-    made = pipeline("limited", max_failed_ratio=0.1)
-    batch, _ = whole_batch(ledger, made, 10, lose_middle=[1, 2], lose_sink=[4])
-    dag = pipeline_dag(made, schedule=None, target="tests.support.ledgers:none")
+    flow = pipeline("limited", max_failed_ratio=0.1)
+    batch, _ = ledger.whole_batch(flow, 10, lose_middle=[1, 2], lose_sink=[4])
+    dag = pipeline_dag(flow, schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
-    told = (
+    message = (
         rf"batch {batch.batch_id} is on hold: 3 of 10 records failed; the limit is 10 % "
         rf".*Fix it and rerun: .*Or publish the rest anyway: ackledger release {batch.batch_id}$"
     )
     for _ in ("first", "tried again"):
         caplog.clear()
-        with pytest.raises(LedgerError, match=told):
+        with pytest.raises(LedgerError, match=message):
             dag.get_task("settle").execute({"ti": run})
         for line in ("On hold: not decided. These records", "2 at middle: lost", "1 at sink: lost"):
             assert line in caplog.text
@@ -452,14 +446,14 @@ def test_the_replay_dag_releases_a_held_batch(ledger):
     """Asked to release, the DAG's first task settles the batch and finds what failed in it;
     without its number, or for one that is not held, it fails and says why.
     """
-    batch, _ = whole_batch(ledger, pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
     find = replay_dag().get_task("find")
     params = {name: param.value for name, param in find.dag.params.items()}
 
     def asked(number):
-        given = {**params, "release": True, "batch": number}
-        return find.python_callable(params=given, dag_run=SimpleNamespace(run_id="by hand"))
+        conf = {**params, "release": True, "batch": number}
+        return find.python_callable(params=conf, dag_run=SimpleNamespace(run_id="by hand"))
 
     with pytest.raises(AirflowFailException, match="which batch is to be released"):
         asked(None)
@@ -473,14 +467,14 @@ def test_the_replay_dag_refuses_names_that_the_ledger_does_not_know(ledger):
     """A step, source, reason, pipeline or batch that is misspelt in the form fails the run with
     what was meant; what is known and not failed skips it.
     """
-    batch, _ = whole_batch(ledger, pipeline(), 4, lose_sink=[0, 1])
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 4, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
     find = replay_dag().get_task("find")
     params = {name: param.value for name, param in find.dag.params.items()}
 
-    def asked(**given):
+    def asked(**conf):
         run = SimpleNamespace(run_id="by hand")
-        return find.python_callable(params={**params, **given}, dag_run=run)
+        return find.python_callable(params={**params, **conf}, dag_run=run)
 
     typos = {"step": "snik", "source": "sorce", "reason": "lots", "pipeline": "chian"}
     for name, typo in typos.items():
@@ -490,7 +484,7 @@ def test_the_replay_dag_refuses_names_that_the_ledger_does_not_know(ledger):
         asked(batch=99)
     with pytest.raises(AirflowSkipException):
         asked(step="middle")
-    quarantine(ledger, "a test order", "ada", batch_id=batch.batch_id)
+    ledger.quarantine("a test order", "ada", batch_id=batch.batch_id)
     with pytest.raises(AirflowSkipException):
         asked(quarantined=True)
     (run,) = asked(accepted=True)

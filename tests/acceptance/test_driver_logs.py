@@ -15,7 +15,7 @@ from ledger.core.logs import KEYS
 from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from tests.support import jvm
-from tests.support.ledgers import END, START, rows
+from tests.support.ledgers import END, START
 from tests.support.places import ROOT
 
 SHOP = """
@@ -52,8 +52,8 @@ def drive(ledger, server_home, monkeypatch, tmp_path):
 
         assert isinstance(pipeline, Pipeline)
         settings, interval = Settings(data=str(tmp_path)), Interval(START, END)
-        batch = open_batch(ledger, settings, pipeline, RunKey("dag", "run"), interval)
-        given = {
+        batch = open_batch(ledger.database, settings, pipeline, RunKey("dag", "run"), interval)
+        variables = {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -68,7 +68,7 @@ def drive(ledger, server_home, monkeypatch, tmp_path):
         program += ["--batch", str(batch.batch_id), "--attempt", str(uuid4())]
         done = subprocess.run(
             program,
-            env={**os.environ, **jvm.environment(), **given},
+            env={**os.environ, **jvm.environment(), **variables},
             cwd=tmp_path,
             stdout=subprocess.PIPE,  # to which spark-submit sends what Python has for stderr
             stderr=subprocess.STDOUT,
@@ -93,7 +93,7 @@ def test_every_line_of_a_driver_says_what_it_is_about(drive, ledger):
     step runs, or of what it has done, has the number of its run, a stage's own lines as well.
     """
     lines, batch = drive(SHOP)
-    ran = rows(ledger, "SELECT step, step_run_id FROM step_run")
+    ran = ledger.rows("SELECT step, step_run_id FROM step_run")
     number = {row.step: row.step_run_id for row in ran}
     whole = {"pipeline": "shop", "batch_id": batch.batch_id}
     assert all(whole.items() <= line.items() for line in lines)
@@ -116,7 +116,7 @@ def test_every_line_of_a_driver_says_what_it_is_about(drive, ledger):
 def test_the_last_line_of_a_driver_that_fails_names_the_run(drive, ledger):
     """The error has pipeline, batch, step and the run that failed."""
     lines, batch = drive(SHOP.replace("SHARE = 1", "SHARE = None"))
-    (failed,) = rows(ledger, "SELECT step_run_id FROM step_run WHERE state = 'failed'")
+    (failed,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'failed'")
     assert "no price" in lines[-1]["event"]
     assert (lines[-1]["level"], lines[-1]["logger"]) == ("error", "ackledger")
     assert about(lines[-1]) == {

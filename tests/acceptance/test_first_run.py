@@ -87,11 +87,11 @@ def newcomer(installed):
     with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        made = Newcomer(folder, installed)
+        person = Newcomer(folder, installed)
         try:
-            yield made
+            yield person
         finally:
-            made.run("db", "stop")
+            person.run("db", "stop")
             assert embedded.running(folder / "home") is None
 
 
@@ -151,10 +151,10 @@ def test_a_new_project_runs_as_its_readme_says(newcomer):
     newcomer.environment["ACKLEDGER_DATA"] = "data"
     shown = (project / "README.md").read_text()
     commands = re.findall(r"^ackledger (.*)$", shown, re.MULTILINE)
-    assert [one.split()[0] for one in commands] == [
+    assert [command.split()[0] for command in commands] == [
         "check", "run", "failed", "trace", "replay", "status"
     ]  # fmt: skip
-    check, run, failed, trace, replay, status = (shlex.split(one) for one in commands)
+    check, run, failed, trace, replay, status = (shlex.split(command) for command in commands)
     newcomer.run(*check)
     assert "3 records: 2 acked, 1 failed" in newcomer.run(*run, code=3).stdout
     assert "with_country" in newcomer.run(*failed).stdout
@@ -176,9 +176,9 @@ def _check_sinks(warehouse, url):
     assert sorted(DeltaTable(warehouse / "lake").to_pyarrow_table()["id"].to_pylist()) == ids
     engine = create_engine(url)
     with engine.connect() as connection:
-        found = connection.execute(text("SELECT id FROM sold ORDER BY id")).scalars().all()
+        rows = connection.execute(text("SELECT id FROM sold ORDER BY id")).scalars().all()
     engine.dispose()
-    assert found == ids
+    assert rows == ids
     totals = DeltaTable(warehouse / "totals").to_pyarrow_table().to_pylist()
     assert {row["country"]: row["cents"] for row in totals} == {"NO": 400, "SE": 700, "DK": 400}
     balances = ds.dataset(warehouse / "balances", partitioning="hive").to_table().to_pylist()

@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 from sqlalchemy import text
 
 from tests.acceptance.dated import pipeline
-from tests.support.ledgers import emit, opened, run_middle, run_sink
 from tests.support.places import ROOT
 
 # Beside the environment: where the provider is installed, each DAG file takes longer to load.
@@ -54,11 +53,11 @@ ROWS = {"source": (10, 10, 1), "middle": (9, 7, 0), "sink": (7, 7, 0)}
 
 def done(ledger):
     """An open batch of the chain, all of whose steps are committed, with so many rows each."""
-    batch = opened(ledger, pipeline)
-    roots = emit(ledger, batch, 10)
-    run_middle(ledger, batch, roots)
-    run_sink(ledger, batch, roots)
-    with ledger.plain.begin() as connection:
+    batch = ledger.open(pipeline)
+    roots = ledger.emit(batch, 10)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    with ledger.database.plain.begin() as connection:
         for step, (read, written, failed) in ROWS.items():
             connection.execute(
                 text(
@@ -80,11 +79,11 @@ def events(ledger, tmp_path):
 
     def run(batch):
         path = tmp_path / "events"
-        given = {"type": "file", "log_file_path": str(path), "append": True}
+        transport = {"type": "file", "log_file_path": str(path), "append": True}
         environment = {
             **os.environ,
             "AIRFLOW_HOME": str(tmp_path / "airflow"),
-            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(given),
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
             "AIRFLOW__OPENLINEAGE__NAMESPACE": "here",
             "ACKLEDGER_DATA": "/data",
             "ACKLEDGER_STORAGE": str(tmp_path / "storage"),
@@ -96,10 +95,10 @@ def events(ledger, tmp_path):
             command, env=environment, capture_output=True, text=True, check=False, timeout=240
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
-        found = [json.loads(line) for line in path.read_text().splitlines()]
+        events_ = [json.loads(line) for line in path.read_text().splitlines()]
         ended = {
             event["job"]["name"].removeprefix("dated."): event
-            for event in found
+            for event in events_
             if event["eventType"] == "COMPLETE"
         }
         return ended, ran.stdout
@@ -109,7 +108,10 @@ def events(ledger, tmp_path):
 
 def named(datasets, kind, facet):
     """Datasets as namespace, name and rows."""
-    return [(one["namespace"], one["name"], one[kind][facet]["rowCount"]) for one in datasets]
+    return [
+        (dataset["namespace"], dataset["name"], dataset[kind][facet]["rowCount"])
+        for dataset in datasets
+    ]
 
 
 def read(event):
@@ -129,16 +131,16 @@ def test_each_task_says_what_its_step_has_read_and_written(ledger, events):
     others, too.
     """
     batch = done(ledger)
-    found, log = events(batch)
-    assert read(found["source"]) == [("file", "/data/in.csv", 10)]
-    assert written(found["source"]) == [("ackledger", "dated.source", 10)]
-    assert read(found["middle"]) == [("ackledger", "dated.source", 9)]
-    assert written(found["middle"]) == [("ackledger", "dated.middle", 7)]
-    assert read(found["sink"]) == [("ackledger", "dated.middle", 7)]
-    assert written(found["sink"]) == [("file", "/data/out", 7)]
-    assert read(found["run"]) == read(found["source"])
-    assert written(found["run"]) == written(found["sink"])
-    facets = {task: found[task]["run"]["facets"]["ackledger"] for task in (*ROWS, "run")}
+    result, log = events(batch)
+    assert read(result["source"]) == [("file", "/data/in.csv", 10)]
+    assert written(result["source"]) == [("ackledger", "dated.source", 10)]
+    assert read(result["middle"]) == [("ackledger", "dated.source", 9)]
+    assert written(result["middle"]) == [("ackledger", "dated.middle", 7)]
+    assert read(result["sink"]) == [("ackledger", "dated.middle", 7)]
+    assert written(result["sink"]) == [("file", "/data/out", 7)]
+    assert read(result["run"]) == read(result["source"])
+    assert written(result["run"]) == written(result["sink"])
+    facets = {task: result[task]["run"]["facets"]["ackledger"] for task in (*ROWS, "run")}
     for facet in facets.values():
         Draft202012Validator(documented_schema()).validate(facet)
         assert (facet["pipeline"], facet["batchId"]) == ("dated", batch.batch_id)
@@ -155,14 +157,14 @@ def test_each_task_says_what_its_step_has_read_and_written(ledger, events):
     (source,) = facets["source"]["steps"]
     assert (source["rowsIn"], source["rowsOut"], source["rowsFailed"]) == ROWS["source"]
     assert {
-        one["step"]: (one["rowsIn"], one["rowsOut"], one["rowsFailed"])
-        for one in facets["run"]["steps"]
+        step["step"]: (step["rowsIn"], step["rowsOut"], step["rowsFailed"])
+        for step in facets["run"]["steps"]
     } == ROWS
-    assert [one["step"] for one in facets["run"]["steps"]] == list(ROWS)
+    assert [step["step"] for step in facets["run"]["steps"]] == list(ROWS)
     ended = [line for line in log.splitlines() if "Command exited with return code 0" in line]
     about = f" batch_id={batch.batch_id} "
     assert [about in line and " pipeline=dated" in line for line in ended] == [True] * 4
-    assert [re.findall(r" step=(\w+)", line) for line in ended] == [[one] for one in ROWS] + [[]]
+    assert [re.findall(r" step=(\w+)", line) for line in ended] == [[row] for row in ROWS] + [[]]
 
 
 def documented_schema():

@@ -10,10 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from ledger.batch.records.payloads import keep_payloads
 from ledger.store.queries import batches
-from tests.support.ledgers import keyed, opened, replayed, rows, started
-from tests.support.payloads import write_snapshot
+from tests.support.ledgers import keyed
 from tests.support.without_java import commands
 
 RECORDS, FAILED = 30_000, 15_000  # as the demo has
@@ -53,56 +51,55 @@ FAILED_AGAIN = """
 """
 
 
-def fill(database, batch, count, statements, **keys):
+def fill(ledger, batch, count, statements, **keys):
     """Settle a batch that emitted ``count`` roots, by these statements; its first root."""
-    run = started(database, batch.batch_id, "source")
-    first = database.transact(lambda c: batches.reserve_roots(c, count))
-    given = {"batch": batch.batch_id, "run": run.run_id, "first": first, "roots": count}
-    given |= {"failed": FAILED, "message": first, **keys}
-    with database.plain.begin() as connection:
+    run = ledger.start(batch.batch_id, "source")
+    first = ledger.transact(batches.reserve_roots, count)
+    data = {"batch": batch.batch_id, "run": run.run_id, "first": first, "roots": count}
+    data |= {"failed": FAILED, "message": first, **keys}
+    with ledger.database.plain.begin() as connection:
         for statement in (SETTLED, *statements):
-            connection.execute(text(statement), given)
+            connection.execute(text(statement), data)
     return first
 
 
 @pytest.fixture
-def many(database, tmp_path):
+def many(ledger, tmp_path):
     """30,000 records of a file, of which every second failed, and again in a replay."""
-    made = keyed(path=str(tmp_path / "in.csv"))
-    batch = opened(database, made)
-    first = fill(database, batch, RECORDS, (MESSAGES, ATTEMPTS), attempt=1, apart=2)
-    replay, statements = replayed(database, made, batch.batch_id), (EMITTED_AGAIN, FAILED_AGAIN)
-    again = fill(
-        database, replay, FAILED, (*statements, ATTEMPTS), attempt=2, apart=1, message=first
-    )
+    pipeline = keyed(path=str(tmp_path / "in.csv"))
+    batch = ledger.open(pipeline)
+    first = fill(ledger, batch, RECORDS, (MESSAGES, ATTEMPTS), attempt=1, apart=2)
+    replay, statements = ledger.replay(pipeline, batch.batch_id), (EMITTED_AGAIN, FAILED_AGAIN)
+    again = fill(ledger, replay, FAILED, (*statements, ATTEMPTS), attempt=2, apart=1, message=first)
     fields = [
         {"n": n, "city": CITIES[n % 3], "note": f"what else is known of {n}, " + "words " * 30}
         for n in range(RECORDS)
     ]
-    lines = (f'{one["n"]},{one["city"]},"{one["note"]}"\n' for one in fields)
+    lines = (f'{field["n"]},{field["city"]},"{field["note"]}"\n' for field in fields)
     (tmp_path / "in.csv").write_text("n,city,note\n" + "".join(lines))
     own = {
         "_ackledger_file": f"file://{tmp_path}/in.csv",
         "_ackledger_raw": None,
         "_ackledger_error": None,
     }
-    write_snapshot(database, batch, tmp_path, [one | own for one in fields], group_rows=RECORDS)
-    write_output(database, batch, first, fields, tmp_path)
+    ledger.write_snapshot(batch, tmp_path, [field | own for field in fields], group_rows=RECORDS)
+    write_output(ledger, batch, first, fields, tmp_path)
     return SimpleNamespace(batch=batch, first=first, again=again)
 
 
-def write_output(database, batch, first, fields, folder):
+def write_output(ledger, batch, first, fields, folder):
     """The rows that the stage made of the records that did not fail: a committed run of it, and its
     file."""
-    with database.plain.begin() as connection:  # a settled batch opens none
-        connection.exec_driver_sql("UPDATE batch SET status = 'open' WHERE kind = 'original'")
-    run = started(database, batch.batch_id, "middle")
+    ledger.change(  # a settled batch opens none
+        "UPDATE batch SET status = 'open' WHERE kind = 'original'"
+    )
+    run = ledger.start(batch.batch_id, "middle")
     path = folder / "middle.parquet"
     passed_on = range(1, RECORDS, 2)
     rows_ = [fields[n] | {"_ackledger_root": first + n, "_ackledger_parent": n} for n in passed_on]
     pq.write_table(pa.Table.from_pylist(rows_), path)
     keys = {"run": run.run_id, "path": str(path), "bytes": path.stat().st_size, "rows": len(rows_)}
-    with database.plain.begin() as connection:
+    with ledger.database.plain.begin() as connection:
         connection.execute(
             text("INSERT INTO step_run_file VALUES (:run, 0, :path, :bytes, :rows)"), keys
         )
@@ -125,18 +122,18 @@ def ask(migrated, tmp_path):
         refused = without if arguments[0] == "trace" else (*without, "pandas")
         command = commands(migrated, tmp_path, refused)
         before = spent(migrated)
-        said = command(*arguments)
-        return spent(migrated) - before, said
+        answer = command(*arguments)
+        return spent(migrated) - before, answer
 
-    def run(*arguments, kept=True):
+    def run(*arguments, contents=True):
         tried = []
         for _ in range(3):
-            if not kept:
+            if not contents:
                 forget(migrated)
-            took, said = seconds(*arguments, "--json")
+            took, answer = seconds(*arguments, "--json")
             tried.append(took)
             if took < MOST_SECONDS or took < 3 * seconds("--version")[0]:
-                return json.loads(said)
+                return json.loads(answer)
         return pytest.fail(f"{arguments} took {tried} seconds")
 
     return run
@@ -167,38 +164,44 @@ def spent(database):
     return process.ru_utime + process.ru_stime + milliseconds / 1000
 
 
-def test_answers_about_many_records_come_at_once(migrated, many, ask):
+def test_answers_about_many_records_come_at_once(ledger, many, ask):
     """Of 30,000 records, 15,000 of which failed twice, one is explained, some are found by their
     fields, and the first are listed, each in less than 2 seconds."""
-    assert keep_payloads(migrated, many.batch.batch_id) == FAILED
+    assert ledger.keep_payloads(many.batch.batch_id) == FAILED
     last = many.first + RECORDS - 2
-    told = ask("explain", many.again + FAILED - 1)
-    assert (told["record"], told["root"]) == (last, many.again + FAILED - 1)
-    assert (told["source_line"], json.loads(told["content"])["n"]) == (RECORDS, RECORDS - 2)
-    assert [one["batch_id"] for one in told["attempts"]] == [1, 2]
+    answer = ask("explain", many.again + FAILED - 1)
+    assert (answer["record"], answer["root"]) == (last, many.again + FAILED - 1)
+    assert (answer["source_line"], json.loads(answer["content"])["n"]) == (RECORDS, RECORDS - 2)
+    assert [batch["batch_id"] for batch in answer["attempts"]] == [1, 2]
 
-    found = ask("explain", "--where", f"n = {RECORDS - 2}")
-    assert found == [told]
-    found = ask("explain", "--where", f"n >= {FAILED} AND city = 'Bern'")
-    assert [one["record"] - many.first for one in found] == [15_000, 15_006, 15_012, 15_018, 15_024]
+    matching = ask("explain", "--where", f"n = {RECORDS - 2}")
+    assert matching == [answer]
+    matching = ask("explain", "--where", f"n >= {FAILED} AND city = 'Bern'")
+    assert [record["record"] - many.first for record in matching] == [
+        15_000,
+        15_006,
+        15_012,
+        15_018,
+        15_024,
+    ]
 
     listed = ask("failed", "--records")
     assert listed["total"] == FAILED
-    assert [one["record"] - many.first for one in listed["records"]] == list(range(0, 40, 2))
+    assert [record["record"] - many.first for record in listed["records"]] == list(range(0, 40, 2))
     listed = ask("failed", "--where", "n > 29990 AND city LIKE 'U%'")
-    assert [one["key"]["n"] for one in listed["records"]] == [29_992, 29_998]
+    assert [record["key"]["n"] for record in listed["records"]] == [29_992, 29_998]
 
 
 @pytest.mark.parametrize("arguments", [("explain", "--where", "n = 0"), ("failed", "--records")])
-def test_content_of_many_records_is_kept_at_once(migrated, many, ask, arguments):
+def test_content_of_many_records_is_kept_at_once(ledger, many, ask, arguments):
     """A question that finds no content kept copies that of 15,000 records from a snapshot of
     30,000, and is answered in less than 2 seconds all the same.
     """
-    told = ask(*arguments, kept=False)
-    first = told[0] if isinstance(told, list) else told["records"][0]
+    answer = ask(*arguments, kept=False)
+    first = answer[0] if isinstance(answer, list) else answer["records"][0]
     assert json.loads(first["content"])["city"] == "Bern"
-    kept = "SELECT count(*), count(DISTINCT source_row), max(source_row) FROM failed_payload"
-    assert rows(migrated, kept) == [(FAILED, FAILED, RECORDS - 1)]
+    query = "SELECT count(*), count(DISTINCT source_row), max(source_row) FROM failed_payload"
+    assert ledger.rows(query) == [(FAILED, FAILED, RECORDS - 1)]
 
 
 def test_a_record_among_many_is_traced_at_once(many, ask):
@@ -206,12 +209,12 @@ def test_a_record_among_many_is_traced_at_once(many, ask):
     and of the stage, each in less than 2 seconds.
     """
 
-    def told(number):
+    def trace(number):
         tree = ask("trace", number, "--attempt", "1")["tree"]
         (row,) = tree["branches"]
         return json.loads(tree["content"])["n"], row["step"], row["fate"], row["content"]
 
-    assert told(many.first + RECORDS - 2) == (RECORDS - 2, "middle", "lost", None)
-    *found, content = told(many.first + RECORDS - 1)
-    assert found == [RECORDS - 1, "middle", "passed on"]
+    assert trace(many.first + RECORDS - 2) == (RECORDS - 2, "middle", "lost", None)
+    *branch, content = trace(many.first + RECORDS - 1)
+    assert branch == [RECORDS - 1, "middle", "passed on"]
     assert json.loads(content)["city"] == CITIES[(RECORDS - 1) % 3]

@@ -9,10 +9,9 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from ledger.airflow import metrics
 from ledger.airflow.metrics import METRICS
-from ledger.batch.settlement import settle_once
 from ledger.errors import UnavailableError
 from tests.support.airflow import dags_of
-from tests.support.ledgers import opened, pipeline, whole_batch
+from tests.support.ledgers import pipeline
 from tests.support.places import ROOT
 
 DAGS = """
@@ -37,8 +36,8 @@ with DAG("ends", schedule=None, default_args={"retries": 0}) as ends:
 @pytest.fixture(scope="module")
 def dags():
     """The DAGs above."""
-    with dags_of(DAGS) as found:
-        yield found
+    with dags_of(DAGS) as loaded:
+        yield loaded
 
 
 class StatsD:
@@ -49,17 +48,17 @@ class StatsD:
 
     def heard(self, prefix="ackledger."):
         """The values sent by now, by name."""
-        found = {}
+        values = {}
         while True:
             try:
                 packet = self._listening.recv(65536).decode()
             except BlockingIOError:
-                return found
+                return values
             for line in packet.splitlines():
                 name, value, kind = re.fullmatch(r"airflow\.(.+):(.+)\|(\w+).*", line).groups()
                 if name.startswith(prefix):
                     assert kind == "g", line
-                    found[name.removeprefix(prefix)] = float(value)
+                    values[name.removeprefix(prefix)] = float(value)
 
 
 @pytest.fixture
@@ -68,9 +67,9 @@ def statsd(monkeypatch):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.setblocking(False)
-        given = {"statsd_on": "True", "statsd_host": "127.0.0.1", "statsd_prefix": "airflow"}
-        given |= {"statsd_port": str(listening.getsockname()[1])}
-        for name, value in given.items():
+        data = {"statsd_on": "True", "statsd_host": "127.0.0.1", "statsd_prefix": "airflow"}
+        data |= {"statsd_port": str(listening.getsockname()[1])}
+        for name, value in data.items():
             monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", value)
         stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
         yield StatsD(listening)
@@ -82,7 +81,7 @@ def test_a_run_sends_what_its_batch_has_come_to(ledger, dags, statsd):
     """Records by state, rows by step, seconds: under the name that is tagged, and under one that
     has the pipeline in it, because plain StatsD drops tags.
     """
-    batch, _ = whole_batch(ledger, pipeline(), 10, lose_sink=[0, 1])
+    batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[0, 1])
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "failed"
     heard = statsd.heard()
     roots = {"acked": 8, "failed": 2, "quarantined": 0, "pending": 0}
@@ -96,8 +95,8 @@ def test_a_run_sends_what_its_batch_has_come_to(ledger, dags, statsd):
 
 def test_a_settlement_that_was_made_before_is_not_timed(ledger, dags, statsd):
     """A task that is cleared has decided nothing."""
-    batch, _ = whole_batch(ledger, pipeline(), 4)
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 4)
+    ledger.settle(batch.batch_id)
     dags["ends"].test(run_conf={"batch": batch.batch_id})
     assert "settle_seconds" not in statsd.heard()
 
@@ -106,9 +105,9 @@ def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
     """All the metrics that are declared for it, of each pipeline; with what a sweep has found
     overdue.
     """
-    batch, _ = whole_batch(ledger, pipeline("shop_eu", max_replays=0), 10, lose_sink=[0])
-    settle_once(ledger, batch.batch_id)
-    opened(ledger, pipeline("idle"))
+    batch, _ = ledger.whole_batch(pipeline("shop_eu", max_replays=0), 10, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    ledger.open(pipeline("idle"))
     assert dags["ledger_sweeper"].test().state == "success"
     heard = statsd.heard()
     for metric in METRICS:
@@ -116,7 +115,7 @@ def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
             assert {f"{metric.name}.shop_eu", f"{metric.name}.idle"} <= heard.keys()
     assert heard["quarantined_records.shop_eu"] == 1
     assert (heard["open_batches.idle"], heard["open_batches.shop_eu"]) == (1, 0)
-    metrics.of_ledger(ledger, [batch.batch_id])
+    metrics.of_ledger(ledger.database, [batch.batch_id])
     heard = statsd.heard()
     assert (heard["overdue_batches.idle"], heard["overdue_batches.shop_eu"]) == (0, 1)
 
@@ -124,7 +123,7 @@ def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
 def test_a_name_with_the_pipeline_can_be_turned_off(ledger, dags, statsd, monkeypatch):
     """As Airflow's own are, where the backend has tags."""
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
-    opened(ledger, pipeline())
+    ledger.open(pipeline())
     dags["ledger_sweeper"].test()
     heard = statsd.heard()
     assert heard["open_batches"] == 1
@@ -134,19 +133,19 @@ def test_a_name_with_the_pipeline_can_be_turned_off(ledger, dags, statsd, monkey
 class Broken:
     """A backend that is out of order."""
 
-    def gauge(self, *given, **options):
+    def gauge(self, *arguments, **options):
         raise OSError("no route to the host")
 
     def __getattr__(self, name):
-        return lambda *given, **options: None
+        return lambda *arguments, **options: None
 
 
 def test_statistics_that_cannot_be_sent_fail_no_task(ledger, dags, statsd, caplog):
     """It is logged which one was not."""
-    opened(ledger, pipeline())
+    ledger.open(pipeline())
     stats.initialize(factory=Broken, export_legacy_names=True)
     with caplog.at_level("WARNING", "ledger"):
-        metrics.of_ledger(ledger, [])
+        metrics.of_ledger(ledger.database, [])
     assert "metric ackledger.open_batches is not sent: no route to the host" in caplog.messages
 
 
@@ -179,8 +178,8 @@ def test_the_documented_metrics_are_those_that_are_sent():
     """The table of the docs has name, tags, meaning and sender of each, in the same order."""
     page = (ROOT / "docs" / "alerting.md").read_text()
     rows = [
-        f"| `{one.full_name}` | {', '.join(one.tags)} | {one.meaning} | `{one.sent_by}` |"
-        for one in METRICS
+        f"| `{each.full_name}` | {', '.join(each.tags)} | {each.meaning} | `{each.sent_by}` |"
+        for each in METRICS
     ]
-    found = [line for line in page.splitlines() if line.startswith("| `ackledger.")]
-    assert found == rows
+    text = [line for line in page.splitlines() if line.startswith("| `ackledger.")]
+    assert text == rows

@@ -16,17 +16,11 @@ from structlog import get_logger
 
 from jobs import wordcount
 from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
-from ledger.batch.settlement import settle_once
 from ledger.errors import DeclarationError
 from tests.support.airflow import callbacks_of_missed_deadlines, dags_of
-from tests.support.ledgers import (
-    deliver,
-    opened,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 from tests.support.places import ROOT
-from tests.support.telling import InFile, told
+from tests.support.telling import InFile, messages
 
 DAGS = """
 import os
@@ -77,30 +71,30 @@ with DAG("late", schedule=None, deadline=near):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """What the notifiers write."""
-    found = tmp_path_factory.mktemp("told") / "lines"
-    os.environ["TOLD"] = str(found)
-    yield found
+    place = tmp_path_factory.mktemp("told") / "lines"
+    os.environ["TOLD"] = str(place)
+    yield place
     del os.environ["TOLD"]
 
 
 @pytest.fixture(scope="module")
 def dags(path):
     """The DAGs above."""
-    with dags_of(DAGS) as found:
-        yield found
+    with dags_of(DAGS) as loaded:
+        yield loaded
 
 
 @pytest.fixture
 def lines(path):
     """What was told since the test began."""
     path.unlink(missing_ok=True)
-    return lambda: told(path)
+    return lambda: messages(path)
 
 
-def settled(ledger, made, count=4, **given):
+def settled(ledger, flow, count=4, **options):
     """A batch that is decided."""
-    batch, _ = whole_batch(ledger, made, count, **given)
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(flow, count, **options)
+    ledger.settle(batch.batch_id)
     return batch
 
 
@@ -110,7 +104,7 @@ def test_a_run_tells_how_much_of_it_has_failed(ledger, dags, lines):
     """
     first = settled(ledger, pipeline(), lose_sink=[0])
     assert dags["dag"].test(run_conf={"batch": first.batch_id}).state == "failed"
-    assert [one[: one.index("/")] for one in lines()] == [f"ratio {first.batch_id} 1 0 "]
+    assert [line[: line.index("/")] for line in lines()] == [f"ratio {first.batch_id} 1 0 "]
     assert lines()[0].endswith(f"/plugin/ledger?batch={first.batch_id}")
     second = settled(ledger, pipeline(), run_id="b", day=1, lose_sink=[0, 1])
     assert dags["dag"].test(run_conf={"batch": second.batch_id}).state == "failed"
@@ -124,16 +118,18 @@ def test_a_green_run_may_have_something_to_tell(ledger, dags, lines):
     """Records that a pipeline tolerates are lost all the same; those that fill the quarantine are
     told of once.
     """
-    made = pipeline(max_replays=0, tolerate=0.9)
+    build = pipeline(max_replays=0, tolerate=0.9)
     first, second, third = (
-        settled(ledger, made, run_id=f"run {day}", day=day, lose_sink=[0]) for day in range(3)
+        settled(ledger, build, run_id=f"run {day}", day=day, lose_sink=[0]) for day in range(3)
     )
-    deliver(ledger)
+    ledger.deliver()
     for batch in (first, second, third):
         assert dags["dag"].test(run_conf={"batch": batch.batch_id}).state == "success"
-    ratios = [int(one.split()[1]) for one in lines() if one.startswith("ratio")]
+    ratios = [int(line.split()[1]) for line in lines() if line.startswith("ratio")]
     assert ratios == [first.batch_id, second.batch_id, third.batch_id]
-    assert [int(one.split()[1]) for one in lines() if one.startswith("growth")] == [second.batch_id]
+    assert [int(line.split()[1]) for line in lines() if line.startswith("growth")] == [
+        second.batch_id
+    ]
 
 
 def test_the_dag_processor_tells_it(ledger, path, lines):
@@ -171,10 +167,9 @@ def test_an_open_batch_is_told_of_before_its_deadline(ledger, dags, lines):
     open; a function of the context does as well. A run that looks after a batch tells of that.
     """
     assert {alert.interval for alert in dags["late"].deadline} == {timedelta(hours=23)}
-    batch = opened(ledger, pipeline())
+    batch = ledger.open(pipeline())
     settled(ledger, pipeline(), run_id="next", day=1)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET dag_id = 'late'")
+    ledger.change("UPDATE batch SET dag_id = 'late'")
     missed("run")
     templated, facts = lines()
     assert templated == f"{batch.batch_id} of run"
@@ -188,9 +183,9 @@ def test_an_open_batch_is_told_of_before_its_deadline(ledger, dags, lines):
 
 def deadline(path, notify, **options):
     """The alert of a pipeline, an hour before its batch is a day old."""
-    given = pipeline(max_batch_age="1d")
+    flow = pipeline(max_batch_age="1d")
     callback = SyncCallback(notify, kwargs={"path": str(path), **options})
-    return near_deadline(given, before="1h", notify=callback)
+    return near_deadline(flow, before="1h", notify=callback)
 
 
 def test_a_dag_with_a_deadline_is_serialized(path):
@@ -198,10 +193,10 @@ def test_a_dag_with_a_deadline_is_serialized(path):
     alert = deadline(path, InFile, text="{{ ledger.because }}")
     with DAG("dag", schedule=None, deadline=alert) as dag:
         pass
-    kept = str(DagSerialization.to_dict(dag)["dag"]["deadline"])
-    assert "ledger.airflow.notifiers.tell_if_open" in kept
-    assert "tests.support.telling.InFile" in kept
-    assert "{{ ledger.because }}" in kept
+    serialized = str(DagSerialization.to_dict(dag)["dag"]["deadline"])
+    assert "ledger.airflow.notifiers.tell_if_open" in serialized
+    assert "tests.support.telling.InFile" in serialized
+    assert "{{ ledger.because }}" in serialized
 
 
 def test_the_documented_dag_can_be_declared(monkeypatch):
@@ -212,13 +207,16 @@ def test_the_documented_dag_can_be_declared(monkeypatch):
     namespace = {}
     exec(code, namespace)
     dag = namespace["dag"]
-    assert [type(one) for one in dag.on_failure_callback] == [WhenFailedRatio, WhenQuarantineGrows]
+    assert [type(callback) for callback in dag.on_failure_callback] == [
+        WhenFailedRatio,
+        WhenQuarantineGrows,
+    ]
     assert dag.on_success_callback == dag.on_failure_callback
     assert DagSerialization.to_dict(dag)["dag"]["deadline"]
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("build", "message"),
     [
         (lambda: WhenFailedRatio(above=1, notify=print), "above=1 of WhenFailedRatio"),
         (lambda: WhenFailedRatio(above=0.1, notify="slack"), "found 'slack'"),
@@ -234,10 +232,10 @@ def test_the_documented_dag_can_be_declared(monkeypatch):
         ),
     ],
 )
-def test_arguments_that_cannot_work(made, said):
+def test_arguments_that_cannot_work(build, message):
     """They are refused when the DAG is read, by name and with what was expected."""
-    with pytest.raises(DeclarationError, match=said):
-        made()
+    with pytest.raises(DeclarationError, match=message):
+        build()
 
 
 def test_a_notifier_in_a_dag_file(path):

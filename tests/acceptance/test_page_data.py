@@ -11,29 +11,12 @@ from ledger import ParquetSink
 from ledger.airflow.pages import application, serving
 from ledger.airflow.pipelines import selection
 from ledger.batch.combine_runs import open_due
-from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
-from ledger.batch.quarantine import quarantine
-from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import InputError
 from ledger.settings import Settings
-from tests.support.ledgers import (
-    START,
-    deliver,
-    emit,
-    emit_replay,
-    finish,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_all,
-    run_middle,
-    run_sink,
-    whole_batch,
-)
+from tests.support.ledgers import START, pipeline
 from tests.support.users import user
 
 ROUTES = (
@@ -98,17 +81,17 @@ def lost(ledger, *numbers, name="chain", **options):
     return lost_of(ledger, pipeline(name, **options), *numbers)
 
 
-def lost_of(ledger, made, *numbers):
+def lost_of(ledger, flow, *numbers):
     """The same, of a pipeline."""
-    batch, roots = whole_batch(ledger, made, lose_sink=numbers)
-    settle_once(ledger, batch.batch_id)
+    batch, roots = ledger.whole_batch(flow, lose_sink=numbers)
+    ledger.settle(batch.batch_id)
     return batch.batch_id, roots
 
 
-def combining(ledger, batch, made):
+def combining(ledger, batch, result):
     """A running run of a pipeline's combine."""
-    step = next(step for step in made.combined() if step.name == "totals")
-    run = open_due(ledger, batch, step, Attempt())
+    step = next(step for step in result.combined() if step.name == "totals")
+    run = open_due(ledger.database, batch, step, Attempt())
     assert run is not None
     return run
 
@@ -124,20 +107,23 @@ def test_nobody_sees_anything_without_signing_in(server, ledger, route):
 
 def test_all_routes_are_tried_above(server):
     """A new route is in the list, and has no method but GET; none describes the others."""
-    made = application.application()
-    paths = {route.path.split("/{")[0].lstrip("/") for route in made.routes}
+    web = application.application()
+    paths = {route.path.split("/{")[0].lstrip("/") for route in web.routes}
     assert paths == {route.split("?")[0].split("/0")[0] for route in ROUTES}
-    assert all(route.methods == {"GET"} for route in made.routes)
+    assert all(route.methods == {"GET"} for route in web.routes)
 
 
 def test_everybody_sees_the_pipelines_whose_dags_they_may_read(ask, ledger):
     """The others are as if they were not there, or forbidden if they are asked for."""
     lost(ledger, 1)
     other, roots = lost(ledger, 2, name="hidden")
-    assert {one["name"] for one in ask("api/overview").json()["pipelines"]} == {"chain", "hidden"}
+    assert {pipeline["name"] for pipeline in ask("api/overview").json()["pipelines"]} == {
+        "chain",
+        "hidden",
+    }
     seen = ask("api/overview", "viewer").json()
-    assert {one["name"] for one in seen["pipelines"]} == {"chain"}
-    assert {one["pipeline"] for one in seen["recent"] + seen["waiting"]} == {"chain"}
+    assert {pipeline["name"] for pipeline in seen["pipelines"]} == {"chain"}
+    assert {batch_["pipeline"] for batch_ in seen["recent"] + seen["waiting"]} == {"chain"}
     for path in (
         "api/pipeline?name=hidden",
         "api/run?dag_id=hidden&run_id=run",
@@ -174,98 +160,102 @@ def test_the_overview_says_what_waits(ask, ledger):
     complete.
     """
     failed, _ = lost(ledger, 1)
-    quarantined, _ = whole_batch(
-        ledger, pipeline("strict", max_replays=0), run_id="b", lose_sink=[1]
+    quarantined, _ = ledger.whole_batch(
+        pipeline("strict", max_replays=0), run_id="b", lose_sink=[1]
     )
-    settle_once(ledger, quarantined.batch_id)
-    done, _ = whole_batch(ledger, pipeline("good"), run_id="c")
-    settle_once(ledger, done.batch_id)
-    under_way = opened(ledger, pipeline("slow"))
-    emit(ledger, under_way, 3)
-    found = ask("api/overview").json()
-    waiting = {one["batch_id"]: one["state"] for one in found["waiting"]}
+    ledger.settle(quarantined.batch_id)
+    done, _ = ledger.whole_batch(pipeline("good"), run_id="c")
+    ledger.settle(done.batch_id)
+    under_way = ledger.open(pipeline("slow"))
+    ledger.emit(under_way, 3)
+    data = ask("api/overview").json()
+    waiting = {batch["batch_id"]: batch["state"] for batch in data["waiting"]}
     assert waiting == {failed: "failed", quarantined.batch_id: "quarantined"}
-    (only,) = found["open"]
+    (only,) = data["open"]
     assert (only["pipeline"], only["committed"], only["steps"]) == ("slow", 1, 3)
     assert only["deadline"] > only["opened_at"]
-    latest = {one["name"]: one["latest"]["state"] for one in found["pipelines"]}
+    latest = {pipeline["name"]: pipeline["latest"]["state"] for pipeline in data["pipelines"]}
     assert latest == {
         "chain": "failed",
         "strict": "quarantined",
         "good": "unpublished",
         "slow": "open",
     }
-    assert [one["batch_id"] for one in found["recent"]] == sorted(
+    assert [batch["batch_id"] for batch in data["recent"]] == sorted(
         [failed, quarantined.batch_id, done.batch_id, under_way.batch_id], reverse=True
     )
 
 
 def test_published_and_tolerated_batches_are_told_apart(ask, ledger):
     """A batch is complete once its sinks have published it, or tolerated by its policy."""
-    done, _ = whole_batch(ledger, pipeline())
-    settle_once(ledger, done.batch_id)
+    done, _ = ledger.whole_batch(pipeline())
+    ledger.settle(done.batch_id)
     few, _ = lost(ledger, 1, name="lenient", tolerate=0.2)
-    deliver(ledger)
-    states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
+    ledger.deliver()
+    states = {batch["batch_id"]: batch["state"] for batch in ask("api/overview").json()["recent"]}
     assert states == {done.batch_id: "complete", few: "tolerated"}
 
 
 def test_a_pipeline_has_its_intervals_in_order(ask, ledger):
     """Replays are no intervals; they are among the latest batches."""
-    made = pipeline()
-    second, _ = whole_batch(ledger, made, run_id="b", day=1)
+    flow = pipeline()
+    second, _ = ledger.whole_batch(flow, run_id="b", day=1)
     first, _ = lost(ledger, 1)
-    replay = replayed(ledger, made, first)
-    found = ask("api/pipeline?name=chain").json()
-    assert [one["batch_id"] for one in found["intervals"]] == [first, second.batch_id]
-    assert found["recent"][0]["batch_id"] == replay.batch_id
+    replay = ledger.replay(flow, first)
+    data = ask("api/pipeline?name=chain").json()
+    assert [batch["batch_id"] for batch in data["intervals"]] == [first, second.batch_id]
+    assert data["recent"][0]["batch_id"] == replay.batch_id
 
 
 def test_a_batch_shows_the_edge_that_cost_records(ask, ledger):
     """Where a record is lost the edge says how many and why; the steps have their rows."""
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 10)
-    run_middle(ledger, batch, roots, lose=[roots[0]], fail={roots[1]: "bad %_\\ value"})
-    run_sink(ledger, batch, roots[2:], lose=[roots[5]])
-    settle_once(ledger, batch.batch_id)
-    found = ask(f"api/batch?number={batch.batch_id}").json()
-    edges = {(edge["from"], edge["to"]): edge["lost"] for edge in found["edges"]}
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 10)
+    ledger.run_middle(batch, roots, lose=[roots[0]], fail={roots[1]: "bad %_\\ value"})
+    ledger.run_sink(batch, roots[2:], lose=[roots[5]])
+    ledger.settle(batch.batch_id)
+    data = ask(f"api/batch?number={batch.batch_id}").json()
+    edges = {(edge["from"], edge["to"]): edge["lost"] for edge in data["edges"]}
     assert edges == {("source", "middle"): 2, ("middle", "sink"): 1}
-    failures = {(one["step"], one["reason"]): one["records"] for one in found["failures"]}
+    failures = {
+        (failure["step"], failure["reason"]): failure["records"] for failure in data["failures"]
+    }
     assert failures == {
         ("middle", "bad %_\\ value"): 1,
         ("middle", "lost"): 1,
         ("sink", "lost"): 1,
     }
-    assert [(step["name"], step["lost"]) for step in found["steps"]] == [
+    assert [(step["name"], step["lost"]) for step in data["steps"]] == [
         ("source", 0),
         ("middle", 2),
         ("sink", 1),
     ]
-    assert (found["can"], found["outcome"]) == (["replay"], "incomplete")
-    assert "yet to publish what is acked" in found["because"]
-    assert [(one["sink"], one["state"]) for one in found["publications"]] == [("sink", "ready")]
+    assert (data["can"], data["outcome"]) == (["replay"], "incomplete")
+    assert "yet to publish what is acked" in data["because"]
+    assert [
+        (publication["sink"], publication["state"]) for publication in data["publications"]
+    ] == [("sink", "ready")]
 
 
 def test_a_preview_says_what_a_replay_takes(ask, ledger):
     """Of one reason only what has that reason, be it full of a pattern's characters; the conf is
     what the batch's DAG is run with.
     """
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 4)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 4)
     failed = {roots[0]: "a_b", roots[1]: "axb", roots[2]: "a_b"}
-    run_middle(ledger, batch, roots, fail=failed)
-    run_sink(ledger, batch, roots[3:])
-    settle_once(ledger, batch.batch_id)
-    found = ask(f"api/replay?batch={batch.batch_id}&step=middle&reason=a_b").json()
-    assert found["records"] == 2
-    (group,) = found["groups"]
+    ledger.run_middle(batch, roots, fail=failed)
+    ledger.run_sink(batch, roots[3:])
+    ledger.settle(batch.batch_id)
+    data = ask(f"api/replay?batch={batch.batch_id}&step=middle&reason=a_b").json()
+    assert data["records"] == 2
+    (group,) = data["groups"]
     assert (group["step"], group["reason"], group["records"]) == ("middle", "a_b", 2)
-    assert found["dag_id"] == "dag"
-    assert found["conf"] == {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
-    assert found["steps"] == ["source", "middle", "sink"]
-    one = ask(f"api/replay?batch={batch.batch_id}&record={roots[1]}").json()
-    assert (one["records"], one["conf"]["record"]) == (1, roots[1])
+    assert data["dag_id"] == "dag"
+    assert data["conf"] == {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
+    assert data["steps"] == ["source", "middle", "sink"]
+    single = ask(f"api/replay?batch={batch.batch_id}&record={roots[1]}").json()
+    assert (single["records"], single["conf"]["record"]) == (1, roots[1])
     assert ask(f"api/replay?batch={batch.batch_id}&quarantined=true").json()["records"] == 0
 
 
@@ -274,12 +264,12 @@ def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
     from ledger.store.queries import pages
 
     monkeypatch.setattr(pages, "PAGE", 2)
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 5)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 5)
     reasons = dict(zip(roots, ("Over limit", "lost%", "over", "x", "y"), strict=True))
-    run_middle(ledger, batch, roots, fail=reasons)
-    run_sink(ledger, batch, [])
-    settle_once(ledger, batch.batch_id)
+    ledger.run_middle(batch, roots, fail=reasons)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     seen, after = [], 0
     while after is not None:
         page = ask(f"api/failed?batch={batch.batch_id}&after={after}").json()
@@ -288,9 +278,9 @@ def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
         after = page["next"]
     assert seen == list(roots)
 
-    def searched(given):
-        found = ask(f"api/failed?batch={batch.batch_id}&search={given}").json()["records"]
-        return [row["root_id"] for row in found]
+    def searched(search):
+        data = ask(f"api/failed?batch={batch.batch_id}&search={search}").json()["records"]
+        return [row["root_id"] for row in data]
 
     assert searched("OVER") == [roots[0], roots[2]]
     assert searched("%25") == [roots[1]]
@@ -306,8 +296,8 @@ def test_a_search_that_takes_too_long_is_stopped_once(ask, ledger, monkeypatch):
     batch, _ = lost(ledger, 1)
     asked = []
 
-    def slow(connection, *given, **chosen):
-        asked.append(chosen)
+    def slow(connection, *arguments, **options):
+        asked.append(options)
         return connection.exec_driver_sql("SELECT pg_sleep(5)").all()
 
     monkeypatch.setattr(pages, "LONGEST", "50ms")
@@ -335,14 +325,14 @@ def test_failures_without_end_are_counted_whole(ask, ledger, monkeypatch):
     from ledger.store.queries import pages
 
     monkeypatch.setattr(pages, "REASONS", 2)
-    batch = opened(ledger, pipeline())
-    roots = emit(ledger, batch, 5)
-    run_middle(ledger, batch, roots, fail={root: f"amount {root}" for root in roots})
-    run_sink(ledger, batch, [])
-    settle_once(ledger, batch.batch_id)
-    found = ask(f"api/batch?number={batch.batch_id}").json()
-    assert (len(found["failures"]), found["groups"]) == (2, 5)
-    assert [step["lost"] for step in found["steps"]] == [0, 5, 0]
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 5)
+    ledger.run_middle(batch, roots, fail={root: f"amount {root}" for root in roots})
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
+    data = ask(f"api/batch?number={batch.batch_id}").json()
+    assert (len(data["failures"]), data["groups"]) == (2, 5)
+    assert [step["lost"] for step in data["steps"]] == [0, 5, 0]
 
 
 def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
@@ -350,48 +340,48 @@ def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
     limit. Those kept back are offered as such.
     """
     batch, roots = lost(ledger, *range(6), replay_limit=2)
-    with ledger.plain.begin() as connection:
+    with ledger.database.plain.begin() as connection:
         for root, moment in ((roots[0], "infinity"), (roots[1], "2999-01-01")):
             connection.exec_driver_sql(
                 f"UPDATE failed_message SET not_before = '{moment}' WHERE message_id = {root}"
             )
-    found = ask(f"api/replay?batch={batch}").json()
-    assert (found["match"], found["records"]) == (4, 2)
-    assert {**found["not_due"], "not_before": found["not_due"]["not_before"][:4]} == {
+    data = ask(f"api/replay?batch={batch}").json()
+    assert (data["match"], data["records"]) == (4, 2)
+    assert {**data["not_due"], "not_before": data["not_due"]["not_before"][:4]} == {
         "replaying": 0,
         "kept_back": 1,
         "later": 1,
         "not_before": "2999",
     }
     assert ask(f"api/batch?number={batch}").json()["can"] == ["replay", "replay kept back"]
-    kept = ask(f"api/replay?batch={batch}&kept_back=true").json()
-    assert (kept["records"], kept["conf"]["kept_back"]) == (1, True)
+    kept_back = ask(f"api/replay?batch={batch}&kept_back=true").json()
+    assert (kept_back["records"], kept_back["conf"]["kept_back"]) == (1, True)
 
 
 def test_a_replay_leaves_its_records_to_their_original(ask, ledger):
     """What failed again in a replay is replayed from the original's page."""
-    made = pipeline()
+    flow = pipeline()
     batch, _ = lost(ledger, 1)
-    replay = replayed(ledger, made, batch)
-    roots = emit_replay(ledger, replay)
-    run_middle(ledger, replay, roots, lose=roots)
-    run_sink(ledger, replay, [])
-    settle_once(ledger, replay.batch_id)
-    found = ask(f"api/batch?number={replay.batch_id}").json()
-    assert (found["batch"]["failed"], found["can"]) == (1, [])
-    assert [one["batch_id"] for one in found["family"]] == [replay.batch_id, batch]
+    replay = ledger.replay(flow, batch)
+    roots = ledger.emit_replay(replay)
+    ledger.run_middle(replay, roots, lose=roots)
+    ledger.run_sink(replay, [])
+    ledger.settle(replay.batch_id)
+    data = ask(f"api/batch?number={replay.batch_id}").json()
+    assert (data["batch"]["failed"], data["can"]) == (1, [])
+    assert [batch["batch_id"] for batch in data["family"]] == [replay.batch_id, batch]
 
 
-def family(ledger, made):
+def family(ledger, flow):
     """A batch of ten records of which five failed, and a replay that lost two of these again; both
     numbers, and the records that are failed still.
     """
-    batch, roots = lost_of(ledger, made, *range(5))
-    replay = replayed(ledger, made, batch)
-    emitted = emit_replay(ledger, replay)
-    run_middle(ledger, replay, emitted, fail={emitted[0]: "no such city"}, lose=[emitted[1]])
-    run_sink(ledger, replay, emitted[2:])
-    settle_once(ledger, replay.batch_id)
+    batch, roots = lost_of(ledger, flow, *range(5))
+    replay = ledger.replay(flow, batch)
+    emitted = ledger.emit_replay(replay)
+    ledger.run_middle(replay, emitted, fail={emitted[0]: "no such city"}, lose=[emitted[1]])
+    ledger.run_sink(replay, emitted[2:])
+    ledger.settle(replay.batch_id)
     return batch, replay.batch_id, roots[:2]
 
 
@@ -401,63 +391,63 @@ def test_every_batch_of_a_family_shows_what_became_of_it_by_today(ask, ledger):
     """
     batch, replay, _ = family(ledger, pipeline())
     for number in (batch, replay):
-        found = ask(f"api/batch?number={number}").json()
-        today = {name: found["today"][name] for name in ("acked", "recovered", "failed")}
+        data = ask(f"api/batch?number={number}").json()
+        today = {name: data["today"][name] for name in ("acked", "recovered", "failed")}
         assert today == {"acked": 8, "recovered": 3, "failed": 2}
-        assert (found["today"]["batch_id"], found["today"]["state"]) == (batch, "failed")
-        attempts = {one["batch_id"]: one["failed_at_settlement"] for one in found["family"]}
+        assert (data["today"]["batch_id"], data["today"]["state"]) == (batch, "failed")
+        attempts = {batch["batch_id"]: batch["failed_at_settlement"] for batch in data["family"]}
         assert attempts == {batch: 5, replay: 2}
-    found = ask(f"api/batch?number={batch}").json()
-    assert [(edge["lost"], edge["missing"]) for edge in found["edges"]] == [(0, 0), (5, 2)]
-    assert [(row["recovered"], row["failed"]) for row in found["failures"]] == [(3, 2)]
+    data = ask(f"api/batch?number={batch}").json()
+    assert [(edge["lost"], edge["missing"]) for edge in data["edges"]] == [(0, 0), (5, 2)]
+    assert [(row["recovered"], row["failed"]) for row in data["failures"]] == [(3, 2)]
 
 
 def test_what_is_recovered_or_accepted_is_missing_nowhere(ask, ledger):
     """No step and no edge of the graph misses a record once each is recovered, accepted, or has
     been read again by the batch that replaced its own; what was lost is counted still.
     """
-    made = pipeline()
-    batch, replay, _ = family(ledger, made)
-    quarantine(ledger, "no such customers", "somebody", batch_id=batch)
-    old, _ = whole_batch(ledger, made, 10, "old", 1, lose_sink=[1, 2, 3])
-    settle_once(ledger, old.batch_id)
+    flow = pipeline()
+    batch, replay, _ = family(ledger, flow)
+    ledger.quarantine("no such customers", "somebody", batch_id=batch)
+    old, _ = ledger.whole_batch(flow, 10, "old", 1, lose_sink=[1, 2, 3])
+    ledger.settle(old.batch_id)
     for number in (batch, replay):
-        found = ask(f"api/batch?number={number}").json()
-        assert sum(edge["lost"] for edge in found["edges"]) in (5, 2)
-        assert [edge["missing"] for edge in found["edges"]] == [0, 0]
-        assert [step["missing"] for step in found["steps"]] == [0, 0, 0]
-        assert (found["today"]["accepted"], found["today"]["state"]) == (2, "unpublished")
+        data = ask(f"api/batch?number={number}").json()
+        assert sum(edge["lost"] for edge in data["edges"]) in (5, 2)
+        assert [edge["missing"] for edge in data["edges"]] == [0, 0]
+        assert [step["missing"] for step in data["steps"]] == [0, 0, 0]
+        assert (data["today"]["accepted"], data["today"]["state"]) == (2, "unpublished")
     interval = Interval(START + timedelta(days=1), START + timedelta(days=2))
     key = RunKey("dag", "new")
-    new = open_batch(ledger, Settings(data="/data"), made, key, interval, reprocess=True)
+    new = open_batch(ledger.database, Settings(data="/data"), flow, key, interval, reprocess=True)
     assert ask(f"api/batch?number={old.batch_id}").json()["batch"]["replaced_by"] == new.batch_id
-    run_all(ledger, new, 10)
-    found = ask(f"api/batch?number={old.batch_id}").json()
-    assert [(edge["lost"], edge["missing"]) for edge in found["edges"]] == [(0, 0), (3, 0)]
-    assert (found["batch"]["superseded"], found["batch"]["replaced_by"]) == (3, new.batch_id)
+    ledger.run_all(new, 10)
+    data = ask(f"api/batch?number={old.batch_id}").json()
+    assert [(edge["lost"], edge["missing"]) for edge in data["edges"]] == [(0, 0), (3, 0)]
+    assert (data["batch"]["superseded"], data["batch"]["replaced_by"]) == (3, new.batch_id)
     replaces = ask(f"api/batch?number={new.batch_id}").json()["batch"]["replaces_batch_id"]
     assert replaces == old.batch_id
 
 
 def test_a_combine_that_ran_with_a_replay_has_run(ask, ledger):
     """It runs in the batch of the family that was settled last: the original's page names it."""
-    made = pipeline("combined")
+    flow = pipeline("combined")
 
-    @made.combine(reads="middle")
+    @flow.combine(reads="middle")
     def totals(rows):
         return rows
 
-    made.sink("report", ParquetSink("report"), reads="totals")
-    batch, _ = lost_of(ledger, made, 1)
+    flow.sink("report", ParquetSink("report"), reads="totals")
+    batch, _ = lost_of(ledger, flow, 1)
     assert [step["ran_in"] for step in ask(f"api/batch?number={batch}").json()["steps"]][-1] is None
-    replay = replayed(ledger, made, batch)
-    roots = emit_replay(ledger, replay)
-    run_middle(ledger, replay, roots)
-    run_sink(ledger, replay, roots)
-    settle_once(ledger, replay.batch_id)
-    finish(ledger, combining(ledger, replay.batch_id, made), [])
+    replay = ledger.replay(flow, batch)
+    roots = ledger.emit_replay(replay)
+    ledger.run_middle(replay, roots)
+    ledger.run_sink(replay, roots)
+    ledger.settle(replay.batch_id)
+    ledger.finish(combining(ledger, replay.batch_id, flow), [])
     for number, ran_in in ((batch, replay.batch_id), (replay.batch_id, None)):
-        steps = {one["name"]: one for one in ask(f"api/batch?number={number}").json()["steps"]}
+        steps = {step["name"]: step for step in ask(f"api/batch?number={number}").json()["steps"]}
         assert steps["totals"]["ran_in"] == ran_in
         assert steps["totals"]["state"] == (None if ran_in else "committed")
 
@@ -466,17 +456,15 @@ def test_a_preview_says_what_speaks_against_a_replay(ask, ledger):
     """Of each cause: whether its records did not parse, how many failed in the same way in the last
     replay, and how many are quarantined after one more failure.
     """
-    made = pipeline(max_replays=2)
-    batch, _, (_, same) = family(ledger, made)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "UPDATE failed_root SET step = 'source', reason = 'not a number'"
-            f" WHERE message_id = {same}"
-        )
+    flow = pipeline(max_replays=2)
+    batch, _, (_, same) = family(ledger, flow)
+    ledger.change(
+        f"UPDATE failed_root SET step = 'source', reason = 'not a number' WHERE message_id = {same}"
+    )
     groups = ask(f"api/replay?batch={batch}").json()["groups"]
-    found = {(one.pop("step"), one.pop("reason")): one for one in groups}
+    counts = {(group.pop("step"), group.pop("reason")): group for group in groups}
     both = {"records": 1, "last": 1, "max_replays": 2}
-    assert found == {
+    assert counts == {
         ("middle", "no such city"): {**both, "unparsed": False, "repeated": 0},
         ("source", "not a number"): {**both, "unparsed": True, "repeated": 1},
     }
@@ -489,34 +477,36 @@ def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
     """A conf with causes, as the dialog makes it, claims their records and no other; one that is no
     step and reason is refused.
     """
-    made = pipeline()
-    batch, _, (chosen, _) = family(ledger, made)
+    flow = pipeline()
+    batch, _, (choice, _) = family(ledger, flow)
     causes = [{"step": "middle", "reason": "no such city"}, {"step": "no", "reason": "no"}]
     asked = selection({"replay_of": batch, "causes": causes})
-    replay = replayed(ledger, made, batch, "chosen", causes=asked.causes)
-    claimed = rows(ledger, "SELECT message_id FROM failed_message WHERE status = 'replaying'")
-    assert [row.message_id for row in claimed] == [chosen]
-    kept = rows(ledger, f"SELECT selection FROM batch WHERE batch_id = {replay.batch_id}")
-    assert [row.selection for row in kept] == [{"causes": causes}]
+    replay = ledger.replay(flow, batch, "chosen", causes=asked.causes)
+    claimed = ledger.rows("SELECT message_id FROM failed_message WHERE status = 'replaying'")
+    assert [row.message_id for row in claimed] == [choice]
+    rows = ledger.rows(f"SELECT selection FROM batch WHERE batch_id = {replay.batch_id}")
+    assert [row.selection for row in rows] == [{"causes": causes}]
     with pytest.raises(InputError, match=r"expected causes as \[\{\"step\""):
         selection({"causes": ["no such city"]})
 
 
 def test_what_is_tolerated_waits_for_nobody(ask, ledger):
     """Up to the very share; an abandoned interval waits until a later batch reads it."""
-    made = pipeline("lenient", tolerate=0.29)
-    batch, _ = whole_batch(ledger, made, 100, lose_sink=range(29))
-    settle_once(ledger, batch.batch_id)
-    over, _ = whole_batch(ledger, made, 100, "over", 1, lose_sink=range(30))
-    settle_once(ledger, over.batch_id)
-    gone = opened(ledger, pipeline())
-    assert abandon(ledger, gone.batch_id, "its source never came")
-    waiting = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["waiting"]}
+    flow = pipeline("lenient", tolerate=0.29)
+    batch, _ = ledger.whole_batch(flow, 100, lose_sink=range(29))
+    ledger.settle(batch.batch_id)
+    over, _ = ledger.whole_batch(flow, 100, "over", 1, lose_sink=range(30))
+    ledger.settle(over.batch_id)
+    gone = ledger.open(pipeline())
+    assert ledger.abandon(gone.batch_id, "its source never came")
+    waiting = {batch["batch_id"]: batch["state"] for batch in ask("api/overview").json()["waiting"]}
     assert waiting == {over.batch_id: "failed", gone.batch_id: "abandoned"}
-    states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
+    states = {batch["batch_id"]: batch["state"] for batch in ask("api/overview").json()["recent"]}
     assert states[batch.batch_id] == "tolerated"
-    again, _ = whole_batch(ledger, pipeline(), run_id="again")
-    assert gone.batch_id not in [one["batch_id"] for one in ask("api/overview").json()["waiting"]]
+    again, _ = ledger.whole_batch(pipeline(), run_id="again")
+    assert gone.batch_id not in [
+        batch["batch_id"] for batch in ask("api/overview").json()["waiting"]
+    ]
     (only,) = ask("api/pipeline?name=chain").json()["intervals"]
     assert only["batch_id"] == again.batch_id
 
@@ -524,59 +514,59 @@ def test_what_is_tolerated_waits_for_nobody(ask, ledger):
 def test_a_run_has_its_batches(ask, ledger):
     """By the ids that Airflow's page of a run passes on."""
     batch, _ = lost(ledger, 1)
-    found = ask("api/run?dag_id=dag&run_id=run").json()["batches"]
-    assert [one["batch_id"] for one in found] == [batch]
+    data = ask("api/run?dag_id=dag&run_id=run").json()["batches"]
+    assert [batch["batch_id"] for batch in data] == [batch]
     assert ask("api/run?dag_id=dag&run_id=other").json() == {"batches": []}
     lost(ledger, 1, name="hidden")
     seen = ask("api/run?dag_id=dag&run_id=run", "viewer").json()["batches"]
-    assert [one["pipeline"] for one in seen] == ["chain"]
+    assert [item["pipeline"] for item in seen] == ["chain"]
     assert len(ask("api/run?dag_id=dag&run_id=run").json()["batches"]) == 2
 
 
 def test_a_record_is_told_as_explain_tells_it(ask, ledger):
     """Verdict, where it was last seen, attempts, what to do."""
     _, roots = lost(ledger, 1)
-    found = ask(f"api/record?number={roots[1]}").json()
-    assert (found["verdict"], found["last_seen"]) == ("failed", "middle")
-    assert [one["outcome"] for one in found["attempts"]] == ["failed"]
-    assert "ackledger replay" in " ".join(found["next"])
+    data = ask(f"api/record?number={roots[1]}").json()
+    assert (data["verdict"], data["last_seen"]) == ("failed", "middle")
+    assert [attempt["outcome"] for attempt in data["attempts"]] == ["failed"]
+    assert "ackledger replay" in " ".join(data["next"])
     assert ask(f"api/record?number={roots[2]}").json()["verdict"] == "acked"
 
 
 def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
     """Steps, reasons, a sample of records, the losses in the graph, why it is on hold and both ways
     on, of which the release is an action; its counts say that nothing is decided."""
-    made = pipeline(max_failed_ratio=0.1)
-    batch, roots = whole_batch(ledger, made, 10, lose_middle=[1, 2], lose_sink=[4])
-    settle_once(ledger, batch.batch_id)
-    found = ask(f"api/batch?number={batch.batch_id}").json()
+    flow = pipeline(max_failed_ratio=0.1)
+    batch, roots = ledger.whole_batch(flow, 10, lose_middle=[1, 2], lose_sink=[4])
+    ledger.settle(batch.batch_id)
+    data = ask(f"api/batch?number={batch.batch_id}").json()
     lost = {"source": "source", "reason": "lost"}
-    assert found["preview"] == [
+    assert data["preview"] == [
         {**lost, "step": "middle", "records": 2},
         {**lost, "step": "sink", "records": 1},
     ]
-    assert (found["batch"]["pending"], found["batch"]["failed"], found["failures"]) == (10, 0, [])
-    assert {step["name"]: step["lost"] for step in found["steps"]} == {
+    assert (data["batch"]["pending"], data["batch"]["failed"], data["failures"]) == (10, 0, [])
+    assert {step["name"]: step["lost"] for step in data["steps"]} == {
         "source": 0,
         "middle": 2,
         "sink": 1,
     }
-    assert [edge["lost"] for edge in found["edges"]] == [2, 1]
-    assert found["because"].startswith(f"batch {batch.batch_id} is on hold. 3 of 10 records failed")
-    assert [what for what, _ in found["commands"]] == [
+    assert [edge["lost"] for edge in data["edges"]] == [2, 1]
+    assert data["because"].startswith(f"batch {batch.batch_id} is on hold. 3 of 10 records failed")
+    assert [what for what, _ in data["commands"]] == [
         "Fix it and rerun",
         "Or publish the rest anyway",
     ]
-    assert found["can"] == ["release"]
+    assert data["can"] == ["release"]
     listed = ask(f"api/failed?batch={batch.batch_id}").json()["records"]
     assert [(row["message_id"], row["step"]) for row in listed] == [
         (roots[1], "middle"),
         (roots[2], "middle"),
         (roots[4], "sink"),
     ]
-    chosen = ask(f"api/failed?batch={batch.batch_id}&step=sink&reason=lost&search=lost").json()
-    assert [row["root_id"] for row in chosen["records"]] == [roots[4]]
-    assert chosen["next"] is None
+    page = ask(f"api/failed?batch={batch.batch_id}&step=sink&reason=lost&search=lost").json()
+    assert [row["root_id"] for row in page["records"]] == [roots[4]]
+    assert page["next"] is None
     record = ask(f"api/record?number={roots[4]}").json()
     assert (record["verdict"], record["missing"]) == (
         "on hold: not decided",
@@ -586,13 +576,12 @@ def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
 
 def test_a_batch_that_damage_holds_is_not_released(ask, ledger):
     """It has no preview and no release among its actions, and says which step to run again."""
-    batch, roots = whole_batch(ledger, pipeline(), 4)
-    with ledger.plain.begin() as connection:
-        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
-    settle_once(ledger, batch.batch_id)
-    found = ask(f"api/batch?number={batch.batch_id}").json()
-    assert (found["preview"], found["can"]) == ([], [])
-    assert [what for what, _ in found["commands"]] == ["To go on"]
+    batch, roots = ledger.whole_batch(pipeline(), 4)
+    ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
+    ledger.settle(batch.batch_id)
+    data = ask(f"api/batch?number={batch.batch_id}").json()
+    assert (data["preview"], data["can"]) == ([], [])
+    assert [what for what, _ in data["commands"]] == ["To go on"]
 
 
 def test_what_is_not_there_is_said_so(ask, ledger):
@@ -624,10 +613,10 @@ def test_a_ledger_that_is_away_is_said_to_be(ask, monkeypatch):
     application.ledger.cache_clear()
     away = "postgresql+psycopg2://somebody:secret@127.0.0.1:1/none"
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", away)
-    found = ask("api/overview")
-    assert found.status_code == 503
-    assert "did not answer" in found.json()["detail"]
-    assert "secret" not in found.json()["detail"]
+    data = ask("api/overview")
+    assert data.status_code == 503
+    assert "did not answer" in data.json()["detail"]
+    assert "secret" not in data.json()["detail"]
 
 
 def test_nothing_is_written(ask, ledger):
@@ -635,8 +624,8 @@ def test_nothing_is_written(ask, ledger):
     for role in (READER, RECORDS):
         asked = "SELECT current_user, current_setting('transaction_read_only')"
         database = application.ledger(role)
-        found = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
-        assert tuple(found) == (role, "on")
+        row = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
+        assert tuple(row) == (role, "on")
 
 
 def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
@@ -649,22 +638,22 @@ def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
         roles.append(role)
         return connected(role)
 
-    found = {}
+    roles_by_route = {}
     with monkeypatch.context() as patch:
         patch.setattr(application, "ledger", recorded)
         for route in ROUTES:
             roles.clear()
             ask(route)
             assert roles[:1] in ([], [READER]), route
-            found[route.split("?")[0].split("/0")[0]] = set(roles)
-    assert found == ROLES
+            roles_by_route[route.split("?")[0].split("/0")[0]] = set(roles)
+    assert roles_by_route == ROLES
 
 
 def test_the_files_are_cached_by_version(ask):
     """A browser asks once; a new release has other addresses."""
-    found = ask("static/0/pages.js")
-    assert "immutable" in found.headers["cache-control"]
-    assert found.headers["content-type"].startswith("text/javascript")
+    data = ask("static/0/pages.js")
+    assert "immutable" in data.headers["cache-control"]
+    assert data.headers["content-type"].startswith("text/javascript")
     assert all(page["bundle_url"].startswith("ledger/static/") for page in serving.pages())
 
 
@@ -700,7 +689,7 @@ def test_an_airflow_that_cannot_be_asked_for_rights_shows_nothing(monkeypatch):
     """What the pages need of Airflow is not declared as its interface; without it they refuse."""
     import sys
 
-    for name in [one for one in sys.modules if one.startswith("ledger.airflow.pages.")]:
+    for name in [module for module in sys.modules if module.startswith("ledger.airflow.pages.")]:
         if name.rsplit(".", 1)[1] in ("access", "application"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "airflow.api_fastapi.core_api.security", None)

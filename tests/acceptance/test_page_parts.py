@@ -6,30 +6,10 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ledger.batch.quarantine import quarantine
-from ledger.batch.records.payloads import keep_payloads
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import commit
-from ledger.store.connection import Database
 from tests.support.airflow import Airflow
 from tests.support.browser import check_accessible, go, signed_in
-from tests.support.ledgers import (
-    emit,
-    emit_replay,
-    keyed,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    reprocessed,
-    run_all,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
-from tests.support.payloads import write_snapshot
-from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.ledgers import Ledger, keyed, pipeline
+from tests.support.posting import Delta, record_of
 from tests.support.users import token
 
 CONTROLS = "\x1b[31m\x07\x08\x7f\u202e\u2028"
@@ -40,28 +20,28 @@ VISIBLE = f"{MARKUP}{{{{7*7}}}}${{1}}&lt;b&gt;\"'"
 
 def row_of(page: Page, table: str, name: str) -> list[str]:
     """The texts of the row of a table that begins with ``name``."""
-    found = page.get_by_role("table", name=table, exact=True).get_by_role("row")
-    of_name = found.filter(has=page.get_by_role("cell", name=name, exact=True))
+    rows = page.get_by_role("table", name=table, exact=True).get_by_role("row")
+    of_name = rows.filter(has=page.get_by_role("cell", name=name, exact=True))
     expect(of_name).to_have_count(1)
     return [cell.strip() for cell in of_name.get_by_role("cell").all_inner_texts()]
 
 
 def run_dropping(
-    database: Database,
+    ledger: Ledger,
     batch,
     roots: Iterable[int],
     drops: dict[str, int],  # type: ignore[no-untyped-def]
 ) -> list[int]:
     """Commit middle, which drops the first of its records for these reasons; the others."""
     every, many = list(roots), sum(drops.values())
-    run = started(database, batch.batch_id, "middle")
+    run = ledger.start(batch.batch_id, "middle")
     deltas = [
         Delta(root, root + 1000, 0 if place < many else root + 2000, 1, int(place >= many))
         for place, root in enumerate(every)
     ]
-    assert post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    assert ledger.post(run, deltas)
     rows = {"input_rows": len(every), "output_rows": len(every) - many}
-    commit(database, run, replace(record_of(deltas), **rows), drops=drops)
+    ledger.commit(run, replace(record_of(deltas), **rows), drops=drops)
     return every[many:]
 
 
@@ -76,12 +56,12 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
     in what a person says are text on every page; that nothing runs is seen by ``signed_in``.
     """
     ledger = airflow.ledger
-    batch = opened(ledger, keyed(name="hostile"))
-    roots = emit(ledger, batch, 4)
-    kept = run_dropping(ledger, batch, roots[2:], {f"{MARKUP} dropped": 1})
-    run_sink(ledger, batch, kept)
-    settle_once(ledger, batch.batch_id)
-    with ledger.plain.begin() as connection:
+    batch = ledger.open(keyed(name="hostile"))
+    roots = ledger.emit(batch, 4)
+    rest = run_dropping(ledger, batch, roots[2:], {f"{MARKUP} dropped": 1})
+    ledger.run_sink(batch, rest)
+    ledger.settle(batch.batch_id)
+    with ledger.database.plain.begin() as connection:
         changed = "UPDATE failed_root SET reason = %s WHERE batch_id = %s"
         connection.exec_driver_sql(changed, (HOSTILE, batch.batch_id))
     row = {
@@ -97,8 +77,8 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
         "_ackledger_error": HOSTILE,
     }
     file = {"_ackledger_file": f"file:///in/{MARKUP}.csv"}
-    write_snapshot(ledger, batch, tmp_path, [row | file, unread | file, row | file, row | file])
-    keep_payloads(ledger, batch.batch_id)
+    ledger.write_snapshot(batch, tmp_path, [row | file, unread | file, row | file, row | file])
+    ledger.keep_payloads(batch.batch_id)
 
     go(page, batch=batch.batch_id)
     failures = page.get_by_role("table", name="Failures by step and reason")
@@ -122,7 +102,7 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
     expect(page.get_by_text("No record matches.")).to_be_visible()
     check_nothing_ran(page)
 
-    quarantine(ledger, HOSTILE, MARKUP, record=roots[0])
+    ledger.quarantine(HOSTILE, MARKUP, record=roots[0])
     for root, content in ((roots[0], '"text": "<img src=x'), (roots[1], MARKUP)):
         go(page, record=root)
         expect(page.get_by_role("region", name="Content")).to_contain_text(content)
@@ -137,11 +117,11 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
 
 def test_the_overview_shows_what_became_of_the_latest_batches(airflow: Airflow, page: Page) -> None:
     """The timeline has a bar of a batch for each state, as high as there are records."""
-    made = pipeline("timed", max_replays=0)
-    batch, _ = whole_batch(airflow.ledger, made, 10, lose_sink=[1, 2])
-    settle_once(airflow.ledger, batch.batch_id)
-    under_way = opened(airflow.ledger, made, "later", 1)
-    emit(airflow.ledger, under_way, 5)
+    flow = pipeline("timed", max_replays=0)
+    batch, _ = airflow.ledger.whole_batch(flow, 10, lose_sink=[1, 2])
+    airflow.ledger.settle(batch.batch_id)
+    under_way = airflow.ledger.open(flow, "later", 1)
+    airflow.ledger.emit(under_way, 5)
     go(page)
     figure = page.get_by_role("figure", name="The latest")
     expect(figure).to_be_visible()
@@ -155,7 +135,7 @@ def test_the_overview_shows_what_became_of_the_latest_batches(airflow: Airflow, 
 
 def heights(figure: Locator, batch_id: int) -> list[int]:
     """The records that the bars of a batch stand for, by the scale of a batch of ten records."""
-    found = figure.evaluate(
+    bars = figure.evaluate(
         """(it, href) => [...it.querySelectorAll("a")].map((link) => [
             link.getAttribute("href") === href,
             Number(link.querySelector("rect")?.getAttribute("height") ?? 0),
@@ -164,18 +144,17 @@ def heights(figure: Locator, batch_id: int) -> list[int]:
         f"?batch={batch_id}",
     )
     whole: dict[str, float] = {}
-    for _, height, title in found:
+    for _, height, title in bars:
         whole[title] = whole.get(title, 0) + height
     ten = max(whole.values())
-    return [round(10 * height / ten) for ours, height, _ in found if ours and height]
+    return [round(10 * height / ten) for ours, height, _ in bars if ours and height]
 
 
 def test_the_overview_shows_what_is_under_way(airflow: Airflow, page: Page) -> None:
     """An open batch has its progress and the moment at which it expires."""
-    batch = opened(airflow.ledger, pipeline("slow", max_batch_age="3h"))
-    emit(airflow.ledger, batch, 3)
-    deadline = one(
-        airflow.ledger,
+    batch = airflow.ledger.open(pipeline("slow", max_batch_age="3h"))
+    airflow.ledger.emit(batch, 3)
+    deadline = airflow.ledger.row(
         "SELECT (opened_at + interval '3 hours') AT TIME ZONE 'UTC' AS at FROM batch"
         " WHERE batch_id = :batch",
         batch=batch.batch_id,
@@ -196,12 +175,12 @@ def test_a_batch_shows_steps_drops_and_publications(airflow: Airflow, page: Page
     graph; each sink with what it has published, and when, in the zone chosen in Airflow.
     """
     ledger = airflow.ledger
-    batch = opened(ledger, pipeline("dropping"))
-    roots = emit(ledger, batch, 10)
-    kept = run_dropping(ledger, batch, roots, {"no city": 3, "too old": 1})
-    run_sink(ledger, batch, kept)
-    settle_once(ledger, batch.batch_id)
-    with ledger.plain.begin() as connection:
+    batch = ledger.open(pipeline("dropping"))
+    roots = ledger.emit(batch, 10)
+    rest = run_dropping(ledger, batch, roots, {"no city": 3, "too old": 1})
+    ledger.run_sink(batch, rest)
+    ledger.settle(batch.batch_id)
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE step_run SET opened_at = closed_at - interval '12.3 s'"
             f" WHERE batch_id = {batch.batch_id} AND step = 'middle'"
@@ -235,17 +214,17 @@ def test_a_family_shows_today_first_and_a_replay_is_chosen_by_cause(
     is red there alone. Of the causes those are chosen that a replay may put right, the others say
     why not; what is chosen is what the conf has.
     """
-    ledger, made = airflow.ledger, pipeline("renewed", max_replays=2)
-    batch = opened(ledger, made)
-    roots = emit(ledger, batch, 10)
-    run_middle(ledger, batch, roots, lose=roots[:5])
-    run_sink(ledger, batch, roots[5:], lose=[roots[9]])
-    settle_once(ledger, batch.batch_id)
-    replay = replayed(ledger, made, batch.batch_id)
-    again = emit_replay(ledger, replay)
-    run_middle(ledger, replay, again, lose=[again[0]], fail={again[1]: "no such city"})
-    run_sink(ledger, replay, again[2:])
-    settle_once(ledger, replay.batch_id)
+    ledger, result = airflow.ledger, pipeline("renewed", max_replays=2)
+    batch = ledger.open(result)
+    roots = ledger.emit(batch, 10)
+    ledger.run_middle(batch, roots, lose=roots[:5])
+    ledger.run_sink(batch, roots[5:], lose=[roots[9]])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(result, batch.batch_id)
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again, lose=[again[0]], fail={again[1]: "no such city"})
+    ledger.run_sink(replay, again[2:])
+    ledger.settle(replay.batch_id)
     for number in (batch.batch_id, replay.batch_id):
         go(page, batch=number)
         today = page.get_by_role("region", name="Today")
@@ -287,15 +266,15 @@ def test_batches_that_replace_each_other_are_linked(airflow: Airflow, page: Page
     """A superseded batch says how many of its records were failed and leads to the batch that has
     read its interval again, whose page leads back.
     """
-    made = pipeline("reread")
-    old, _ = whole_batch(airflow.ledger, made, lose_sink=[1, 2, 3])
-    settle_once(airflow.ledger, old.batch_id)
-    new = reprocessed(airflow.ledger, made)
-    run_all(airflow.ledger, new, 10)
+    flow = pipeline("reread")
+    old, _ = airflow.ledger.whole_batch(flow, lose_sink=[1, 2, 3])
+    airflow.ledger.settle(old.batch_id)
+    new = airflow.ledger.reprocess(flow)
+    airflow.ledger.run_all(new, 10)
     go(page, batch=old.batch_id)
-    said = page.get_by_text("3 records of this batch had failed by then")
-    expect(said).to_contain_text(f"Superseded: batch {new.batch_id} has read its interval again")
-    said.get_by_role("link").click()
+    note = page.get_by_text("3 records of this batch had failed by then")
+    expect(note).to_contain_text(f"Superseded: batch {new.batch_id} has read its interval again")
+    note.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {new.batch_id} of reread")
     page.get_by_text("It reads the interval of").get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {old.batch_id} of reread")
@@ -304,11 +283,11 @@ def test_batches_that_replace_each_other_are_linked(airflow: Airflow, page: Page
 def test_a_key_is_no_json(airflow: Airflow, page: Page, tmp_path: Path) -> None:
     """The list of failed records has the values of a key, and beside them the content."""
     ledger = airflow.ledger
-    batch = opened(ledger, keyed(name="keys"))
-    roots = emit(ledger, batch, 2)
-    run_middle(ledger, batch, roots, lose=[roots[1]])
-    run_sink(ledger, batch, roots[:1])
-    settle_once(ledger, batch.batch_id)
+    batch = ledger.open(keyed(name="keys"))
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, lose=[roots[1]])
+    ledger.run_sink(batch, roots[:1])
+    ledger.settle(batch.batch_id)
     row = {
         "n": "17",
         "text": "kettle",
@@ -316,8 +295,8 @@ def test_a_key_is_no_json(airflow: Airflow, page: Page, tmp_path: Path) -> None:
         "_ackledger_error": None,
         "_ackledger_file": "file:///in.csv",
     }
-    write_snapshot(ledger, batch, tmp_path, [row, row])
-    assert keep_payloads(ledger, batch.batch_id) == 1
+    ledger.write_snapshot(batch, tmp_path, [row, row])
+    assert ledger.keep_payloads(batch.batch_id) == 1
     go(page, batch=batch.batch_id)
     cells = row_of(page, "Failed records", str(roots[1]))
     assert cells[1] == "17"
@@ -331,11 +310,11 @@ def test_a_record_on_hold_is_listed_with_its_key(
     what they list, and the page of a record says that nothing is decided, not where it was seen.
     """
     ledger = airflow.ledger
-    batch = opened(ledger, keyed(name="keys_on_hold", max_failed_ratio=0.1))
-    roots = emit(ledger, batch, 2)
-    run_middle(ledger, batch, roots, lose=roots)
-    run_sink(ledger, batch, [])
-    settle_once(ledger, batch.batch_id)
+    batch = ledger.open(keyed(name="keys_on_hold", max_failed_ratio=0.1))
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, lose=roots)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     row = {
         "n": "17",
         "text": "kettle",
@@ -343,11 +322,11 @@ def test_a_record_on_hold_is_listed_with_its_key(
         "_ackledger_error": None,
         "_ackledger_file": "file:///in.csv",
     }
-    write_snapshot(ledger, batch, tmp_path, [row, row])
+    ledger.write_snapshot(batch, tmp_path, [row, row])
     go(page, batch=batch.batch_id)
     sample = "A sample of the records that would fail"
     assert row_of(page, sample, str(roots[1]))[1:] == ["not copied yet", "middle", "lost"]
-    keep_payloads(ledger, batch.batch_id)
+    ledger.keep_payloads(batch.batch_id)
     page.reload()
     cells = row_of(page, sample, str(roots[1]))
     assert cells[1] == "17"
@@ -363,8 +342,8 @@ def test_a_record_on_hold_is_listed_with_its_key(
 
 def test_a_day_is_a_square_of_the_calendar(airflow: Airflow, page: Page) -> None:
     """Of a pipeline with one day read, its cell is as wide as high, and can be hit."""
-    batch, _ = whole_batch(airflow.ledger, pipeline("daily"))
-    settle_once(airflow.ledger, batch.batch_id)
+    batch, _ = airflow.ledger.whole_batch(pipeline("daily"))
+    airflow.ledger.settle(batch.batch_id)
     go(page, pipeline="daily")
     cell = page.get_by_role("figure", name="Calendar").locator("a rect").first
     size = cell.evaluate("it => it.getBoundingClientRect().toJSON()")
@@ -376,15 +355,15 @@ def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) 
     """The dialog counts the quarantined records that nobody has decided on, and says of the others
     who gave them up, and why."""
     ledger = airflow.ledger
-    made = pipeline("given_up", max_replays=1)
-    batch, roots = whole_batch(ledger, made, lose_sink=[1, 2, 3])
-    settle_once(ledger, batch.batch_id)
-    quarantine(ledger, "no such customer", "ada", record=roots[1])
-    replay = replayed(ledger, made, batch.batch_id, "given up")
-    again = emit_replay(ledger, replay)
-    run_middle(ledger, replay, again)
-    run_sink(ledger, replay, again, lose=again)
-    settle_once(ledger, replay.batch_id)
+    flow = pipeline("given_up", max_replays=1)
+    batch, roots = ledger.whole_batch(flow, lose_sink=[1, 2, 3])
+    ledger.settle(batch.batch_id)
+    ledger.quarantine("no such customer", "ada", record=roots[1])
+    replay = ledger.replay(flow, batch.batch_id, "given up")
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again, lose=again)
+    ledger.settle(replay.batch_id)
     go(page, batch=batch.batch_id)
     page.get_by_role("button", name="Retry quarantined").click()
     dialog = page.get_by_role("dialog")
@@ -396,10 +375,10 @@ def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) 
 def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Page) -> None:
     """A viewer sees what is lost, no button for it, and what is missing; an admin the buttons."""
     ledger = airflow.ledger
-    batch, roots = whole_batch(ledger, pipeline("viewed", max_replays=0), lose_sink=[1])
-    settle_once(ledger, batch.batch_id)
-    held, _ = whole_batch(ledger, pipeline("kept", max_failed_ratio=0.1), lose_sink=range(5))
-    settle_once(ledger, held.batch_id)
+    batch, roots = ledger.whole_batch(pipeline("viewed", max_replays=0), lose_sink=[1])
+    ledger.settle(batch.batch_id)
+    held, _ = ledger.whole_batch(pipeline("kept", max_failed_ratio=0.1), lose_sink=range(5))
+    ledger.settle(held.batch_id)
     pages = (
         ({"batch": batch.batch_id}, ["Retry quarantined", "Accept"], "replay or accept"),
         ({"batch": held.batch_id}, ["Release"], "release"),
@@ -407,14 +386,14 @@ def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Pa
     )
     viewer = token(airflow.home / "airflow", "somebody", "viewer")
     with signed_in(browser, airflow, token=viewer) as theirs:
-        for given, buttons, denied in pages:
+        for query, buttons, denied in pages:
             for seen, count in ((page, 1), (theirs, 0)):
-                go(seen, **given)
+                go(seen, **query)
                 seen.get_by_role("heading", level=1).wait_for()
                 for button in buttons:
                     expect(seen.get_by_role("button", name=button)).to_have_count(count)
-                told = seen.get_by_text(f"You may not {denied} in Airflow")
-                expect(told).to_have_count(int(denied is not None and count == 0))
+                note = seen.get_by_text(f"You may not {denied} in Airflow")
+                expect(note).to_have_count(int(denied is not None and count == 0))
 
 
 COLORS = """(selector) => {
@@ -429,15 +408,17 @@ COLORS = """(selector) => {
 
 def test_dark_is_as_dark_as_airflow_is(browser: Browser, airflow: Airflow) -> None:
     """Background and text have the colors of Airflow's own body, other ones in the dark."""
-    batch, _ = whole_batch(airflow.ledger, pipeline("shaded"))
+    batch, _ = airflow.ledger.whole_batch(pipeline("shaded"))
     shown = {}
     for scheme in ("light", "dark"):
         with signed_in(browser, airflow, scheme) as page:
-            for given in ({}, {"batch": batch.batch_id}):
-                go(page, **given)
+            for query in ({}, {"batch": batch.batch_id}):
+                go(page, **query)
                 heading = page.get_by_role("heading", level=1)
                 heading.wait_for()
-                ours, theirs = (page.evaluate(COLORS, one) for one in ("[data-ledger]", "body"))
+                ours, theirs = (
+                    page.evaluate(COLORS, selector) for selector in ("[data-ledger]", "body")
+                )
                 assert ours == theirs
                 assert heading.evaluate("it => getComputedStyle(it).color") == ours[1]
             shown[scheme] = ours

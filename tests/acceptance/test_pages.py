@@ -7,8 +7,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from demo import data
-from ledger.batch.quarantine import quarantine
-from ledger.batch.settlement import settle_once
 from scripts.airflow_services import USER
 from tests.support.airflow import Airflow, wait
 from tests.support.browser import (
@@ -21,7 +19,7 @@ from tests.support.browser import (
     replay_this_record,
     signed_in,
 )
-from tests.support.ledgers import one, pipeline, whole_batch
+from tests.support.ledgers import pipeline
 from tests.support.users import token
 
 JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
@@ -33,8 +31,8 @@ def red(airflow: Airflow) -> SimpleNamespace:
     run = airflow.trigger("flights", **JANUARY)
     assert airflow.ended("flights", run) == "failed"
     batch = "SELECT batch_id, total, failed FROM batch_status WHERE pipeline = 'flights'"
-    found = one(airflow.ledger, batch)
-    return SimpleNamespace(run=run, **found._mapping)
+    row = airflow.ledger.row(batch)
+    return SimpleNamespace(run=run, **row._mapping)
 
 
 def test_a_lost_record_is_found_in_two_clicks_and_replayed(
@@ -59,7 +57,7 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     replay_this_record(page, "1 record at with_plane: lost")
     keep(page, "acked", "Attempts")
     number = int(re.findall(r"\d+", heading.inner_text())[0])
-    state = one(airflow.ledger, f"SELECT status FROM failed_message WHERE message_id = {number}")
+    state = airflow.ledger.row(f"SELECT status FROM failed_message WHERE message_id = {number}")
     assert state.status == "recovered"
     started = airflow.runs("flights")[-1]
     assert started["triggering_user_name"] == USER
@@ -134,10 +132,10 @@ def test_every_page_is_accessible(
     browser: Browser, airflow: Airflow, red: SimpleNamespace, scheme: str
 ) -> None:
     """Names, roles, order of headings and contrast, in light and in dark, by axe."""
-    root = one(airflow.ledger, "SELECT min(root_id) AS root FROM failed_root").root
+    root = airflow.ledger.row("SELECT min(root_id) AS root FROM failed_root").root
     with signed_in(browser, airflow, scheme) as page:
-        for given in ({}, {"pipeline": "flights"}, {"batch": red.batch_id}, {"record": root}):
-            go(page, **given)
+        for query in ({}, {"pipeline": "flights"}, {"batch": red.batch_id}, {"record": root}):
+            go(page, **query)
             page.get_by_role("heading", level=1).wait_for()
             expect(page.get_by_text("Loading")).to_have_count(0)
             check_accessible(page)
@@ -169,8 +167,8 @@ def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page)
 
 def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
     """With a reason, in the name of whoever is signed in; the batch is then no longer orange."""
-    batch, _ = whole_batch(airflow.ledger, pipeline("strict", max_replays=0), lose_sink=[1, 2])
-    settle_once(airflow.ledger, batch.batch_id)
+    batch, _ = airflow.ledger.whole_batch(pipeline("strict", max_replays=0), lose_sink=[1, 2])
+    airflow.ledger.settle(batch.batch_id)
     go(page, batch=batch.batch_id)
     page.get_by_role("button", name="Accept").click()
     dialog = page.get_by_role("dialog")
@@ -182,7 +180,7 @@ def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
     accepted = failures.locator("tbody tr").locator("td").nth(7)
     expect(accepted).to_have_text("2", timeout=60 * SECONDS)
     expect(page.get_by_role("button", name="Accept")).to_have_count(0)
-    by = one(airflow.ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    by = airflow.ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert tuple(by) == (USER, "no such customers")
 
 
@@ -190,9 +188,9 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
     """The page has what to decide by: the step that loses records is red, and what would fail is
     listed by reason and record, with both ways on. The dialog says how many fail; released, it is
     settled with its failures."""
-    made = pipeline("careful", max_failed_ratio=0.1)
-    batch, roots = whole_batch(airflow.ledger, made, lose_sink=range(5))
-    settle_once(airflow.ledger, batch.batch_id)
+    flow = pipeline("careful", max_failed_ratio=0.1)
+    batch, roots = airflow.ledger.whole_batch(flow, lose_sink=range(5))
+    airflow.ledger.settle(batch.batch_id)
     go(page, batch=batch.batch_id)
     why = "5 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at sink"
     expect(page.get_by_text(why)).to_have_count(1)
@@ -214,25 +212,24 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
         timeout=60 * SECONDS
     )
     status = f"SELECT status FROM batch WHERE batch_id = {batch.batch_id}"
-    assert one(airflow.ledger, status).status == "settled"
+    assert airflow.ledger.row(status).status == "settled"
 
 
 def one_failed(airflow: Airflow, batch_id: int) -> SimpleNamespace:
     """A record of a batch that is failed still, and may be replayed at once."""
-    found = one(
-        airflow.ledger,
+    row = airflow.ledger.row(
         "SELECT message_id, root_id FROM failed_message WHERE original_batch_id = :batch"
         " AND status = 'failed' AND coalesce(not_before, now()) <= now()"
         " ORDER BY message_id LIMIT 1",
         batch=batch_id,
     )
-    return SimpleNamespace(**found._mapping)
+    return SimpleNamespace(**row._mapping)
 
 
 def replay_batch(airflow: Airflow, run_id: str) -> tuple[str, int]:
     """The kind and the number of records of the batch that a run has opened."""
     asked = "SELECT kind, total FROM batch_status WHERE run_id = :run"
-    return tuple(one(airflow.ledger, asked, run=run_id))
+    return tuple(airflow.ledger.row(asked, run=run_id))
 
 
 def test_a_quarantined_record_is_taken_up(
@@ -243,7 +240,7 @@ def test_a_quarantined_record_is_taken_up(
     """
     data.write_planes(airflow.data)
     record = one_failed(airflow, red.batch_id)
-    quarantine(airflow.ledger, "no such plane", "somebody", record=record.message_id)
+    airflow.ledger.quarantine("no such plane", "somebody", record=record.message_id)
     ada = token(airflow.home / "airflow", "ada", "user")
     with signed_in(browser, airflow, token=ada) as page:
         go(page, record=record.root_id)
@@ -261,11 +258,9 @@ def test_records_kept_back_are_replayed(airflow: Airflow, red: SimpleNamespace, 
     them."""
     data.write_planes(airflow.data)
     record = one_failed(airflow, red.batch_id)
-    with airflow.ledger.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "UPDATE failed_message SET not_before = 'infinity'"
-            f" WHERE message_id = {record.message_id}"
-        )
+    airflow.ledger.change(
+        f"UPDATE failed_message SET not_before = 'infinity' WHERE message_id = {record.message_id}"
+    )
     go(page, batch=red.batch_id)
     page.get_by_role("button", name="Replay", exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -284,22 +279,22 @@ def test_records_kept_back_are_replayed(airflow: Airflow, red: SimpleNamespace, 
     assert airflow.ended("flights", started["dag_run_id"]) == "success"
     assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
     status = f"SELECT status FROM failed_message WHERE message_id = {record.message_id}"
-    assert one(airflow.ledger, status).status == "recovered"
+    assert airflow.ledger.row(status).status == "recovered"
 
 
 def test_what_is_not_there_is_said(page: Page) -> None:
     """A page of a batch or a record that there is not, or of what is no number, says so and leads
     back, instead of an error page of Airflow's.
     """
-    for given, name, said in (
+    for query, name, message in (
         ({"batch": 999}, "Batch 999", "batch 999 is not in the ledger"),
         ({"record": 10**15}, f"Record {10**15}", "is not in the ledger"),
         ({"batch": "abc"}, "Batch abc", "Expected the number of a batch"),
         ({"record": "-1"}, "Record -1", "Expected the number of a record"),
     ):
-        go(page, **given)
+        go(page, **query)
         expect(page.get_by_role("heading", level=1)).to_have_text(name)
-        expect(page.get_by_role("alert")).to_contain_text(said)
+        expect(page.get_by_role("alert")).to_contain_text(message)
         page.get_by_role("link", name="Back to the ledger").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
 

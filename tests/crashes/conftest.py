@@ -13,9 +13,9 @@ def children(request: pytest.FixtureRequest) -> Iterator[Children]:
 
     ``SPARE`` of the module: how many wait with a session of their own.
     """
-    made = Children(getattr(request.module, "SPARE", 1))
+    pool = Children(getattr(request.module, "SPARE", 1))
     try:
-        made.prepare()
-        yield made
+        pool.prepare()
+        yield pool
     finally:
-        made.end_all()
+        pool.end_all()

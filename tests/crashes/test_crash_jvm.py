@@ -19,7 +19,6 @@ from ledger.batch.opening import open_batch
 from ledger.core.run_request import Interval, RunKey
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
-from tests.support.ledgers import one, rows
 from tests.support.places import ROOT
 
 WAITING = """import time
@@ -59,7 +58,7 @@ def folder(migrated, database, tmp_path, monkeypatch):
     """A folder with the pipeline and its file; the settings of a driver."""
     (tmp_path / "waiting.py").write_text(WAITING)
     (tmp_path / "in.csv").write_text("n\n1\n2\n")
-    given = {
+    variables = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -67,7 +66,7 @@ def folder(migrated, database, tmp_path, monkeypatch):
         "ACKLEDGER_HOME": str(tmp_path / "home"),
         "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
     }
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -85,7 +84,7 @@ def submitted(folder, batch_id, log):
         "spark.log.level=WARN",
         f"spark.sql.warehouse.dir={folder / 'warehouse'}",
     )
-    options = [f"--conf={one}" for one in (*conf, "spark.sql.shuffle.partitions=1")]
+    options = [f"--conf={text}" for text in (*conf, "spark.sql.shuffle.partitions=1")]
     program = [Path(sys.executable).with_name("spark-submit"), "--master=local[1]", *options]
     asked = ["--pipeline", "waiting:pipeline", "--batch", str(batch_id), "--whole"]
     driver = [ROOT / "ledger" / "run_step.py", *asked, "--attempt", str(uuid4())]
@@ -118,37 +117,37 @@ def _is_driver(process):
     return False
 
 
-def committed(database):
+def committed(ledger):
     """The run of each committed step."""
-    found = rows(database, "SELECT step, step_run_id FROM step_run WHERE state = 'committed'")
-    return {row.step: row.step_run_id for row in found}
+    rows = ledger.rows("SELECT step, step_run_id FROM step_run WHERE state = 'committed'")
+    return {row.step: row.step_run_id for row in rows}
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
-def test_a_driver_whose_jvm_ends(folder, database, by):
+def test_a_driver_whose_jvm_ends(folder, ledger, by):
     """Its run is interrupted and not failed, so the retry goes on at that step; what is
     committed keeps its run.
     """
     interval = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
-    made = load_pipeline("waiting:pipeline")
-    batch = open_batch(database, Settings(), made, RunKey("waiting", "run"), interval)
+    pipeline = load_pipeline("waiting:pipeline")
+    batch = open_batch(ledger.database, Settings(), pipeline, RunKey("waiting", "run"), interval)
     log = folder / "log"
     with submitted(folder, batch.batch_id, log) as jvm:
         python = python_of(jvm, folder, log)
         jvm.send_signal(by)
         python.wait(60)
-    before = committed(database)
+    before = committed(ledger)
     assert before.keys() == {"numbers", "same"}
-    ended = one(database, "SELECT state, failure FROM step_run WHERE step = 'slowly'")
+    ended = ledger.row("SELECT state, failure FROM step_run WHERE step = 'slowly'")
     assert ended.state == "fenced"
     assert ended.failure.startswith("UnavailableError: Spark does not answer any more (")
     (folder / "go on").touch()
     with submitted(folder, batch.batch_id, log) as again:
         code = again.wait(120)
-    said = log.read_text()
-    assert code == 0, said[-4000:]
+    text = log.read_text()
+    assert code == 0, text[-4000:]
     for line in (*NOT_AGAIN, *GONE_ON):
-        assert line in said
-    after = committed(database)
+        assert line in text
+    after = committed(ledger)
     assert after.keys() == {"numbers", "same", "slowly", "out"}
     assert before.items() <= after.items()

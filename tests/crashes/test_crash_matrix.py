@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.store import embedded
 from ledger.store.queries.batches import Batch
@@ -34,7 +32,6 @@ from tests.support.crashing import (
     run_whole,
 )
 from tests.support.crashing import STAGE as STAGE_FORM
-from tests.support.ledgers import one, rows
 
 FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
@@ -173,9 +170,9 @@ def lab(children, spark, server_home) -> Iterator[Lab]:
     """The batch's life, kept at every stop."""
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
-        made = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
-        yield made
-        made.dispose()
+        crash_lab = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -237,12 +234,12 @@ def _sweep(lab: Lab) -> None:
     """The sweeper decides the batch or asks for a run that goes on; one for which nothing ever
     ran waits long.
     """
-    newest = one(lab.ledger, "SELECT max(batch_id) AS id FROM batch").id
+    newest = lab.ledger.row("SELECT max(batch_id) AS id FROM batch").id
     for late in ("1 hour", "8 days"):
-        swept = sweep_once(lab.ledger, now=_later(lab, late))
+        swept = lab.ledger.sweep(now=_later(lab, late))
         assert swept.errors == {}
-        decided = {one.batch_id for one in swept.settlements if one.decided}
-        if newest in decided | {one.batch_id for one in swept.overdue}:
+        decided = {settlement.batch_id for settlement in swept.settlements if settlement.decided}
+        if newest in decided | {batch.batch_id for batch in swept.overdue}:
             return
     raise AssertionError(swept)
 
@@ -263,7 +260,7 @@ def _retry(
 
 def _committed(lab: Lab, batch: Batch) -> set[int]:
     query = "SELECT step_run_id FROM step_run WHERE batch_id = :batch AND state = 'committed'"
-    return {row.step_run_id for row in rows(lab.ledger, query, batch=batch.batch_id)}
+    return {row.step_run_id for row in lab.ledger.rows(query, batch=batch.batch_id)}
 
 
 def _replay(lab: Lab, mode: str, form: str) -> None:
@@ -275,14 +272,14 @@ def _replay(lab: Lab, mode: str, form: str) -> None:
     for number in (1, 2):
         variant = orders.Variant(fixed=True, mode=mode)
         _retry(lab, variant, form, replay_of=original, number=number)
-        if summarize(lab.ledger, original).roots.failed == 0:
+        if lab.ledger.summary(original).roots.failed == 0:
             return
 
 
 def _original(lab: Lab) -> int:
-    found = rows(lab.ledger, "SELECT batch_id FROM batch WHERE kind = 'original'")
-    assert len(found) == 1
-    return int(found[0].batch_id)
+    rows = lab.ledger.rows("SELECT batch_id FROM batch WHERE kind = 'original'")
+    assert len(rows) == 1
+    return int(rows[0].batch_id)
 
 
 def _check_first(lab: Lab) -> None:
@@ -292,8 +289,8 @@ def _check_first(lab: Lab) -> None:
     for sink in orders.SINKS:
         assert lab.shown(sink) == FIRST, sink
     assert lab.shown("daily") == NOTHING
-    found = summarize(lab.ledger, _original(lab))
-    assert (found.roots.acked, found.roots.failed, found.roots.pending) == (190, 10, 0)
+    summary = lab.ledger.summary(_original(lab))
+    assert (summary.roots.acked, summary.roots.failed, summary.roots.pending) == (190, 10, 0)
     _check_nothing_left(lab)
 
 
@@ -302,13 +299,18 @@ def _check_end(lab: Lab) -> None:
     for sink in orders.SINKS:
         assert lab.shown(sink) == ALL, sink
     assert lab.shown("daily") == orders.totals(ALL)
-    found = summarize(lab.ledger, _original(lab))
-    counts = (found.roots.total, found.roots.acked, found.roots.quarantined, found.roots.pending)
-    assert (counts, found.outcome) == ((200, 197, 3, 0), Outcome.QUARANTINED)
-    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        assert summarize(lab.ledger, row.batch_id).outcome is not Outcome.INCOMPLETE
+    summary = lab.ledger.summary(_original(lab))
+    counts = (
+        summary.roots.total,
+        summary.roots.acked,
+        summary.roots.quarantined,
+        summary.roots.pending,
+    )
+    assert (counts, summary.outcome) == ((200, 197, 3, 0), Outcome.QUARANTINED)
+    for row in lab.ledger.rows("SELECT batch_id FROM batch"):
+        assert lab.ledger.summary(row.batch_id).outcome is not Outcome.INCOMPLETE
     _check_nothing_left(lab)
-    acked = [told[0] for (_, kind), told in lab.notices().items() if kind == "acked"]
+    acked = [notices[0] for (_, kind), notices in lab.notices().items() if kind == "acked"]
     assert Counter(chain(*acked)) == Counter(set(range(orders.COUNT)) - orders.UNREADABLE)
 
 
@@ -317,16 +319,14 @@ def _check_nothing_left(lab: Lab) -> None:
     same.
     """
     ledger = lab.ledger
-    assert {row.status for row in rows(ledger, "SELECT status FROM batch")} == {"settled"}
-    assert {row.state for row in rows(ledger, "SELECT state FROM sink_publication")} == {
-        "published"
-    }
-    assert not rows(ledger, "SELECT * FROM pending_root")
-    assert not rows(ledger, "SELECT * FROM step_run WHERE state = 'running'")
-    swept = sweep_once(ledger, now=_later(lab))
+    assert {row.status for row in ledger.rows("SELECT status FROM batch")} == {"settled"}
+    assert {row.state for row in ledger.rows("SELECT state FROM sink_publication")} == {"published"}
+    assert not ledger.rows("SELECT * FROM pending_root")
+    assert not ledger.rows("SELECT * FROM step_run WHERE state = 'running'")
+    swept = ledger.sweep(now=_later(lab))
     assert (swept.settlements, swept.overdue, swept.errors) == ((), (), {})
-    assert all(one == told[0] for told in lab.notices().values() for one in told)
+    assert all(notice == notices[0] for notices in lab.notices().values() for notice in notices)
 
 
 def _later(lab: Lab, late: str = "1 hour") -> datetime:
-    return one(lab.ledger, f"SELECT now() + interval '{late}' AS later").later
+    return lab.ledger.row(f"SELECT now() + interval '{late}' AS later").later

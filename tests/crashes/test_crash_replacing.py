@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.store import embedded
 from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ANEW, ORIGINAL, Lab
 from tests.support.crashing import BATCH, STAGE, opened, run_whole
-from tests.support.ledgers import one, rows
 
 FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
@@ -36,9 +33,9 @@ def a_lab(request, spark, server_home) -> Iterator[Lab]:
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
         url = embedded.start(server_home)
-        made = Lab(spark, url, server_home, folder / "lab", request.param)
-        yield made
-        made.dispose()
+        crash_lab = Lab(spark, url, server_home, folder / "lab", request.param)
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -88,8 +85,8 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, fo
     _retry(lab, form, FIXED, replay_of=batch)
     assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
     assert lab.shown("daily") == orders.totals(ALL)
-    assert summarize(lab.ledger, batch).outcome is not Outcome.INCOMPLETE
-    states = rows(lab.ledger, "SELECT state FROM sink_publication WHERE batch_id = 1")
+    assert lab.ledger.summary(batch).outcome is not Outcome.INCOMPLETE
+    states = lab.ledger.rows("SELECT state FROM sink_publication WHERE batch_id = 1")
     assert [row.state for row in states] == ["replaced"] * 3
 
 
@@ -121,7 +118,7 @@ def test_at_least_once_a_sink_that_died_and_was_not_run_again(a_lab, children, s
     lab.go_to(BEFORE[sink])
     _kill(lab, children, "published", form=form, of=sink, variant=lab.base)
     aged = "SELECT now() + make_interval(secs => max_batch_age_seconds) AS later FROM pipeline"
-    (settled,) = sweep_once(lab.ledger, now=one(lab.ledger, aged).later).settlements
+    (settled,) = lab.ledger.sweep(now=lab.ledger.row(aged).later).settlements
     gone = orders.UNREADABLE | orders.HOMELESS | orders.BROKEN
     assert settled.failed == (len(gone) if sink == orders.SINKS[-1] else orders.COUNT)
     _retry(lab, form, lab.base)
@@ -159,6 +156,6 @@ def _replay(lab: Lab, form: str) -> None:
     """What failed again, fixed, until nothing is failed."""
     orders.write(lab.folder, fixed=True)
     _retry(lab, form, replace(lab.base, fixed=True), replay_of=ORIGINAL)
-    found = summarize(lab.ledger, ORIGINAL)
-    counts = (found.roots.acked, found.roots.quarantined)
-    assert (counts, found.outcome) == ((197, 3), Outcome.QUARANTINED)
+    summary = lab.ledger.summary(ORIGINAL)
+    counts = (summary.roots.acked, summary.roots.quarantined)
+    assert (counts, summary.outcome) == ((197, 3), Outcome.QUARANTINED)

@@ -11,20 +11,18 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from ledger.batch.outcome.summary import summarize
 from ledger.core.states import Outcome
 from ledger.spark.job import Job
 from ledger.store import embedded
 from tests.support import feeds
 from tests.support.children import Children
 from tests.support.crashing import BATCH, STAGE, run_whole, settings_of
-from tests.support.kept import NOTHING, Kept
-from tests.support.ledgers import age, rows
+from tests.support.stop_lab import NOTHING, StopLab
 
 FIRST, BOTH, ALL = (Counter(range(1, end)) for end in (4, 6, 7))
 
 
-class FeedLab(Kept):
+class FeedLab(StopLab):
     """Two batches of a feed; the first is done."""
 
     def write(self) -> None:
@@ -42,8 +40,10 @@ class FeedLab(Kept):
 
     def job(self) -> Job:
         """The surroundings of the pipeline in this process."""
-        made = feeds.of_folder(str(self.folder))
-        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+        result = feeds.of_folder(str(self.folder))
+        return Job(
+            self.spark, self.ledger.database, settings_of(str(self.home), str(self.folder)), result
+        )
 
     def run(self, day: int, form: str = STAGE) -> None:
         """What is left of a day's batch, in that form."""
@@ -52,8 +52,8 @@ class FeedLab(Kept):
 
     def shown(self) -> Counter[int]:
         """What a reader of the sink sees."""
-        found = ds.dataset(self.folder / "out", partitioning="hive", format="parquet").to_table()
-        return Counter(found["n"].to_pylist())
+        table = ds.dataset(self.folder / "out", partitioning="hive", format="parquet").to_table()
+        return Counter(table["n"].to_pylist())
 
 
 # One kill of these; ``make test-all`` has every one.
@@ -65,9 +65,9 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
     """The feed after its first batch."""
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
-        made = FeedLab(spark, embedded.start(server_home), server_home, folder / "lab")
-        yield made
-        made.dispose()
+        crash_lab = FeedLab(spark, embedded.start(server_home), server_home, folder / "lab")
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -96,8 +96,8 @@ def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first, form
     committed = place == "run committed"
     feed = feeds.Feed(lab.folder)
     feed.add(6)
-    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        age(lab.ledger, row.batch_id, 120)
+    for row in lab.ledger.rows("SELECT batch_id FROM batch"):
+        lab.ledger.age(row.batch_id, 120)
     if other_first:
         lab.run(3, form)
         # What the killed batch has read stays its own, and it is not finished.
@@ -143,9 +143,9 @@ def _kill(lab: FeedLab, children: Children, place: str, form: str) -> None:
 def _check_end(lab: FeedLab) -> None:
     assert lab.shown() == ALL
     assert feeds.Feed(lab.folder).forgotten == 6
-    found = rows(lab.ledger, "SELECT acked_at, snapshot FROM checkpoint ORDER BY step_run_id")
-    assert all(row.acked_at is not None for row in found)
-    assert found[-1].snapshot["upto"] == 6
-    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        assert summarize(lab.ledger, row.batch_id).outcome is Outcome.COMPLETE
-    assert not rows(lab.ledger, "SELECT * FROM step_run WHERE state = 'running'")
+    rows = lab.ledger.rows("SELECT acked_at, snapshot FROM checkpoint ORDER BY step_run_id")
+    assert all(row.acked_at is not None for row in rows)
+    assert rows[-1].snapshot["upto"] == 6
+    for row in lab.ledger.rows("SELECT batch_id FROM batch"):
+        assert lab.ledger.summary(row.batch_id).outcome is Outcome.COMPLETE
+    assert not lab.ledger.rows("SELECT * FROM step_run WHERE state = 'running'")

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from ledger.batch import state_runs
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.execution import advance_states, states
 from ledger.storage.manifest import check_files
@@ -24,7 +22,6 @@ from ledger.store import embedded
 from tests.support import accounts
 from tests.support.accounts import FILES, FUNCTION
 from tests.support.children import Children
-from tests.support.ledgers import age, one, rows
 from tests.support.state_lab import StateLab
 
 FIRST = accounts.expected((1, False))
@@ -102,9 +99,9 @@ def lab(request, spark, server_home) -> Iterator[StateLab]:
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
     try:
         url = embedded.start(server_home)
-        made = StateLab(spark, url, server_home, folder / "lab", request.param)
-        yield made
-        made.dispose()
+        crash_lab = StateLab(spark, url, server_home, folder / "lab", request.param)
+        yield crash_lab
+        crash_lab.dispose()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,7 +134,7 @@ def test_a_killed_process_is_gone_on_from(lab, children, case):
     assert lab.shown() == ALL
     _check_done(lab, [1, 2, 3])
     assert lab.entered() == [6, 5, 1]
-    assert {summarize(lab.ledger, number).outcome for number in (2, 3)} == {Outcome.COMPLETE}
+    assert {lab.ledger.summary(number).outcome for number in (2, 3)} == {Outcome.COMPLETE}
 
 
 @pytest.mark.parametrize("lab", [FUNCTION, FILES], indirect=True, scope="module")
@@ -173,16 +170,16 @@ def _kill(lab: StateLab, children: Children, case: Case) -> None:
 
 def _sweep(lab: StateLab) -> None:
     """The sweeper asks for a run that brings the state on, or shows it."""
-    newest = one(lab.ledger, "SELECT max(batch_id) AS id FROM batch").id
-    swept = sweep_once(lab.ledger, now=_later(lab))
+    newest = lab.ledger.row("SELECT max(batch_id) AS id FROM batch").id
+    swept = lab.ledger.sweep(now=_later(lab))
     assert swept.errors == {}
-    assert [one.batch_id for one in swept.overdue] == [newest]
+    assert [batch.batch_id for batch in swept.overdue] == [newest]
 
 
 def _retry(lab: StateLab) -> None:
     """The state task again, once the killed one can be told from a slow one."""
-    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        age(lab.ledger, row.batch_id, 120)
+    for row in lab.ledger.rows("SELECT batch_id FROM batch"):
+        lab.ledger.age(row.batch_id, 120)
     advance_states(lab.job())
 
 
@@ -202,39 +199,38 @@ def _check_done(lab: StateLab, batches: list[int]) -> None:
     and what may go is gone: a function's older states once a later one is published, an object's
     own by its acks.
     """
-    found = _checkpoints(lab)
-    assert [row.batch_id for row in found] == batches
+    checkpoints = _checkpoints(lab)
+    assert [row.batch_id for row in checkpoints] == batches
     acked = (
         batches if 3 in batches else [1]
     )  # of the second a record is failed until its replay, the third
-    assert [row.batch_id for row in found if row.acked_at is not None] == acked
+    assert [row.batch_id for row in checkpoints if row.acked_at is not None] == acked
     if lab.form == FUNCTION:
         folders = lab.folder.glob("storage/accounts/balance/batch=*/run=*")
-        kept = {int(path.name.removeprefix("run=")) for path in folders}
-        assert kept & {row.step_run_id for row in found} == {found[-1].step_run_id}
-        there = [row.files_removed_at is None for row in found]
-        assert there == [False] * (len(found) - 1) + [True]
+        runs = {int(path.name.removeprefix("run=")) for path in folders}
+        assert runs & {row.step_run_id for row in checkpoints} == {checkpoints[-1].step_run_id}
+        there = [row.files_removed_at is None for row in checkpoints]
+        assert there == [False] * (len(checkpoints) - 1) + [True]
     else:
-        kept = [number for number in batches if number >= acked[-1]]
-        assert accounts.Book(lab.folder / "book").numbers == kept
+        runs = [number for number in batches if number >= acked[-1]]
+        assert accounts.Book(lab.folder / "book").numbers == runs
     _check_kept(lab)
-    assert not state_runs.is_due(lab.ledger, lab.job().pipeline)
-    assert not rows(lab.ledger, "SELECT * FROM step_run WHERE state = 'running'")
-    states = rows(
-        lab.ledger, "SELECT state FROM sink_publication WHERE sink = 'balances' ORDER BY 1"
+    assert not state_runs.is_due(lab.ledger.database, lab.job().pipeline)
+    assert not lab.ledger.rows("SELECT * FROM step_run WHERE state = 'running'")
+    states = lab.ledger.rows(
+        "SELECT state FROM sink_publication WHERE sink = 'balances' ORDER BY 1"
     )
     assert [row.state for row in states] == ["published"] + ["replaced"] * (len(batches) - 1)
-    swept = sweep_once(lab.ledger, now=_later(lab))
+    swept = lab.ledger.sweep(now=_later(lab))
     assert (swept.settlements, swept.overdue, swept.errors) == ((), (), {})
 
 
 def _checkpoints(lab: StateLab) -> list:
-    return rows(
-        lab.ledger,
+    return lab.ledger.rows(
         "SELECT c.*, r.files_removed_at FROM checkpoint c JOIN step_run r USING (step_run_id)"
         " ORDER BY step_run_id",
     )
 
 
 def _later(lab: StateLab):
-    return one(lab.ledger, "SELECT now() + interval '1 hour' AS later").later
+    return lab.ledger.row("SELECT now() + interval '1 hour' AS later").later

@@ -11,7 +11,7 @@ from ledger.spark.folding import executors
 from ledger.spark.job import Job
 from ledger.store import embedded
 from ledger.store.connection import Database
-from tests.support.retention import forgettable, storage  # noqa: F401 - fixtures
+from tests.support.retention import archive, forgettable  # noqa: F401 - fixtures
 from tests.support.runner import Runner
 from tests.support.warehouse import Warehouse
 
@@ -72,9 +72,9 @@ def warehouse_url(server_home: Path) -> str:
 @pytest.fixture
 def warehouse(warehouse_url: str, tmp_path: Path) -> Warehouse:
     """An empty target database."""
-    made = Warehouse(warehouse_url, tmp_path)
-    made.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    return made
+    target = Warehouse(warehouse_url, tmp_path)
+    target.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return target
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ from dataclasses import asdict
 import pytest
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
-from ledger.batch.records.explain import explain
 from ledger.batch.records.trace import trace
 from ledger.cli import tracing
 from ledger.core.text import MOST_REASON
 from ledger.errors import DeclarationError
-from tests.support.ledgers import rows
 
 COLUMNS = (
     "O'Brien; --",
@@ -32,53 +30,60 @@ BIG = 1 << 20
 
 
 @pytest.mark.parametrize("how", ["record", "frame"])
-def test_a_batch_of_nasty_text(runner, tmp_path, database, how, sink_rows):
+def test_a_batch_of_nasty_text(runner, tmp_path, ledger, how, sink_rows):
     """Names that SQL, HTML, terminals and templates would take for theirs, values of the same kind
     and of a megabyte, and a reason with all of it: records fail, are found by their key, traced and
     replayed, and what is published is as it was read."""
     good = dict(zip(COLUMNS, VALUES, strict=True)) | {"plain": "good"}
     nul = "" if how == "record" else "\0"  # a record stage yields none: its record fails
     bad, big = good | {"plain": f"bad{nul}"}, good | {"plain": "y" * BIG}
-    (tmp_path / "in.json").write_text("".join(json.dumps(one) + "\n" for one in (good, bad, big)))
+    (tmp_path / "in.json").write_text(
+        "".join(json.dumps(text_) + "\n" for text_ in (good, bad, big))
+    )
     reason = "".join(VALUES) + "\0" + "long " * MOST_REASON
 
     def pipeline(fixed):
-        made = Pipeline("nasty", max_replays=3)
+        flow = Pipeline("nasty", max_replays=3)
         source = FileSource("in.json", schema=SCHEMA, format="json")
-        made.source("source", source, key=[COLUMNS[0], "plain"])
+        flow.source("source", source, key=[COLUMNS[0], "plain"])
         if how == "record":
 
-            @made.record_stage(reads="source", schema=SCHEMA)
+            @flow.record_stage(reads="source", schema=SCHEMA)
             def stage(row):
                 if row["plain"] != "good" and not fixed:
                     raise FailedRecord(reason)
                 yield row
         else:
 
-            @made.stage(reads="source")
+            @flow.stage(reads="source")
             def stage(rows):
                 from pyspark.sql import functions as F
 
                 spoilt = (F.col("plain") != "good") & F.lit(not fixed)
                 return rows.withColumn("_failed", F.when(spoilt, F.lit(reason)))
 
-        made.sink("sink", ParquetSink("out"), reads="stage")
-        return made
+        flow.sink("sink", ParquetSink("out"), reads="stage")
+        return flow
 
     run = runner(pipeline(False))
     batch = run.open()
     run.settled(batch)
-    found = rows(database, "SELECT * FROM failed_payload ORDER BY message_id")
-    kept = [row.reason for row in rows(database, "SELECT reason FROM failed_root_detail")]
-    assert len(set(kept)) == 1
-    assert kept[0].startswith("".join(VALUES) + ("\\x00long" if how == "record" else "\ufffdlong"))
-    assert kept[0].endswith("... (cut)")
-    assert [row.key[COLUMNS[0]] for row in found] == [VALUES[0]] * 2
-    assert [row.key["plain"] for row in found] == [f"bad{nul}".replace("\0", "\ufffd"), "y" * BIG]
-    for row in found:
-        told = explain(database, row.message_id)
-        assert told.key[COLUMNS[0]] == VALUES[0]
-        tree = trace(database, row.message_id).tree
+    contents = ledger.rows("SELECT * FROM failed_payload ORDER BY message_id")
+    reasons = [row.reason for row in ledger.rows("SELECT reason FROM failed_root_detail")]
+    assert len(set(reasons)) == 1
+    assert reasons[0].startswith(
+        "".join(VALUES) + ("\\x00long" if how == "record" else "\ufffdlong")
+    )
+    assert reasons[0].endswith("... (cut)")
+    assert [row.key[COLUMNS[0]] for row in contents] == [VALUES[0]] * 2
+    assert [row.key["plain"] for row in contents] == [
+        f"bad{nul}".replace("\0", "\ufffd"),
+        "y" * BIG,
+    ]
+    for row in contents:
+        explanation = ledger.explain(row.message_id)
+        assert explanation.key[COLUMNS[0]] == VALUES[0]
+        tree = trace(ledger.database, row.message_id).tree
         assert tree.branches[0].reason.startswith(VALUES[0])
         assert tracing._label(asdict(tree.branches[0])).plain
     fixed = runner(pipeline(True))
@@ -92,13 +97,13 @@ def test_a_batch_of_nasty_text(runner, tmp_path, database, how, sink_rows):
 def test_names_that_cannot_be_are_refused(runner, tmp_path, name):
     """A column that Spark or the ledger would confuse is refused before a row is read, by name."""
     (tmp_path / "in.json").write_text("{}\n")
-    made = Pipeline("nasty")
+    pipeline = Pipeline("nasty")
     from pyspark.sql.types import StringType, StructType
 
     schema = StructType().add(name, StringType())
-    made.source("source", FileSource("in.json", schema=schema, format="json"))
-    made.sink("sink", ParquetSink("out"), reads="source")
-    run = runner(made)
+    pipeline.source("source", FileSource("in.json", schema=schema, format="json"))
+    pipeline.sink("sink", ParquetSink("out"), reads="source")
+    run = runner(pipeline)
     with pytest.raises(DeclarationError, match="rename it") as caught:
         run.step(run.open(), "source")
     assert repr(name) in str(caught.value)

@@ -8,14 +8,13 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ledger.batch.settlement import settle_once
 from ledger.cli import inspecting
 from ledger.cli.base import app
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.store import asking
 from ledger.store import connection as connections
 from ledger.store.connection import Database
-from tests.support.ledgers import answered, pipeline, whole_batch
+from tests.support.ledgers import Ledger, pipeline
 from tests.support.schema import TABLES
 
 # {file}: a file that must not appear.
@@ -146,10 +145,11 @@ HONEST = [
 
 
 @pytest.fixture
-def ledger(database):
+def database(database):
     """A ledger with one failed record."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
-    settle_once(database, batch.batch_id)
+    ledger = Ledger(database)
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
+    ledger.settle(batch.batch_id)
     return database
 
 
@@ -207,12 +207,12 @@ def refused(database, query):
     return line
 
 
-def test_hostile_statements_are_refused(ledger, tmp_path):
+def test_hostile_statements_are_refused(database, tmp_path):
     """Each of 85 ways to write, to run a program or to become another ends in one line."""
-    with ledger.writer.connect() as other, nothing_changes(ledger, tmp_path) as file:
+    with database.writer.connect() as other, nothing_changes(database, tmp_path) as file:
         pid = str(other.connection.dbapi_connection.info.backend_pid)
         for query in (*SEVERAL, *NO_QUERIES, *REFUSED):
-            line = refused(ledger, query.replace("{file}", str(file)).replace(":pid", pid))
+            line = refused(database, query.replace("{file}", str(file)).replace(":pid", pid))
             assert line.startswith(("PostgreSQL refused the query", "expected ")), query
         assert other.execute(text("SELECT 1")).scalar_one() == 1
     assert len({*SEVERAL, *NO_QUERIES, *REFUSED}) == 85
@@ -220,30 +220,28 @@ def test_hostile_statements_are_refused(ledger, tmp_path):
 
 def test_settings_of_the_session_lead_nowhere(ledger, tmp_path):
     """What a query may set, lock or announce ends with it: the next one starts as the first did."""
-    with nothing_changes(ledger, tmp_path):
+    with nothing_changes(ledger.database, tmp_path):
         for query in HARMLESS:
-            asking.answer(ledger, query)
-            state = answered(
-                ledger, "SELECT session_user, current_setting('transaction_read_only')"
-            )
+            asking.answer(ledger.database, query)
+            state = ledger.answer("SELECT session_user, current_setting('transaction_read_only')")
             assert state == [("ledger_sql", "on")]
 
 
 @pytest.mark.parametrize(("query", "rows"), HONEST)
 def test_honest_queries_are_answered(ledger, query, rows):
     """Semicolons in texts, comments, percent signs and every form of a query work."""
-    assert answered(ledger, query) == rows
+    assert ledger.answer(query) == rows
 
 
-def test_headers_are_the_names_of_the_columns(ledger):
+def test_headers_are_the_names_of_the_columns(database):
     """A row says what its columns are called, and a plan is a query's answer too."""
-    (row,) = asking.answer(ledger, 'SELECT 1 AS n, 2 AS "two words"')
+    (row,) = asking.answer(database, 'SELECT 1 AS n, 2 AS "two words"')
     assert row == {"n": 1, "two words": 2}
-    assert "Scan" in str(asking.answer(ledger, "EXPLAIN ANALYZE SELECT * FROM batch"))
+    assert "Scan" in str(asking.answer(database, "EXPLAIN ANALYZE SELECT * FROM batch"))
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("SELEC 1", 'syntax error at or near "SELEC"'),
         ("SELECT * FROM batches", 'relation "batches" does not exist'),
@@ -256,33 +254,33 @@ def test_headers_are_the_names_of_the_columns(ledger):
         ("SELECT " + "(" * 100_000, "stack depth|memory exhausted"),
     ],
 )
-def test_a_wrong_query_is_one_line(ledger, query, said):
+def test_a_wrong_query_is_one_line(database, query, message):
     """What PostgreSQL, the driver or the encoding has against a query is one line of ours."""
-    with pytest.raises(InputError, match=said) as caught:
-        asking.answer(ledger, query)
+    with pytest.raises(InputError, match=message) as caught:
+        asking.answer(database, query)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_columns_of_one_name(ledger, monkeypatch):
+def test_columns_of_one_name(database, monkeypatch):
     """No column is dropped for its name: a repeated one is numbered, past those that are taken."""
-    monkeypatch.setattr(inspecting, "connect", lambda _: ledger)
+    monkeypatch.setattr(inspecting, "connect", lambda _: database)
     query = "SELECT count(*), count(*) FILTER (WHERE false), 7 AS count_2, count(*) FROM batch"
-    told = CliRunner().invoke(app, ["sql", query, "--json"])
-    assert json.loads(told.stdout) == [{"count": 1, "count_2": 0, "count_2_2": 7, "count_3": 1}]
+    result = CliRunner().invoke(app, ["sql", query, "--json"])
+    assert json.loads(result.stdout) == [{"count": 1, "count_2": 0, "count_2_2": 7, "count_3": 1}]
 
 
-def test_a_query_has_an_end(ledger, monkeypatch):
+def test_a_query_has_an_end(database, monkeypatch):
     """A query past its time is stopped, even if it has set a longer one."""
     monkeypatch.setattr(connections, "QUERY_TIMEOUT", "2s")
-    hasty = Database(ledger.url.render_as_string(hide_password=False))
+    hasty = Database(database.url.render_as_string(hide_password=False))
     with pytest.raises(InputError, match="the query was stopped after"):
         asking.answer(hasty, "SELECT set_config('statement_timeout', '0', false), pg_sleep(60)")
 
 
-def test_a_session_that_ends(ledger):
+def test_a_session_that_ends(database):
     """A reader may end its own session: one line says that it did."""
     with pytest.raises(UnavailableError, match="the session of the query ended"):
-        asking.answer(ledger, "SELECT pg_terminate_backend(pg_backend_pid())")
+        asking.answer(database, "SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 GRANTS = {
@@ -297,20 +295,20 @@ GRANTS = {
 
 
 @pytest.fixture
-def asker(ledger):
+def asker(database):
     """A login of a user's own for queries, and the ledger with it."""
-    with ledger.plain.begin() as connection:
+    with database.plain.begin() as connection:
         connection.exec_driver_sql("CREATE ROLE asker LOGIN IN ROLE ledger_reader")
-    plain = ledger.url.render_as_string(hide_password=False)
-    own = ledger.url.set(username="asker").render_as_string(hide_password=False)
+    plain = database.url.render_as_string(hide_password=False)
+    own = database.url.set(username="asker").render_as_string(hide_password=False)
     yield Database(plain, own)
-    with ledger.plain.begin() as connection:
+    with database.plain.begin() as connection:
         connection.exec_driver_sql("DROP OWNED BY asker; DROP ROLE asker")
 
 
 def test_a_login_of_ones_own(asker):
     """ACKLEDGER_READER_URL names another login than ledger_sql, which reads as the reader does."""
-    assert answered(asker, "SELECT session_user, total FROM batch_status") == [("asker", 10)]
+    assert Ledger(asker).answer("SELECT session_user, total FROM batch_status") == [("asker", 10)]
 
 
 @pytest.mark.parametrize(("power", "grant"), GRANTS.items())
@@ -322,12 +320,15 @@ def test_a_login_that_can_do_more_is_refused(asker, power, grant):
         asking.answer(asker, "SELECT 1")
 
 
-def test_a_login_that_is_not_there(ledger):
+def test_a_login_that_is_not_there(database):
     """A server that refuses the login is one line that says how to make one."""
-    plain = ledger.url.render_as_string(hide_password=False)
-    for user, said in (("nobody", "does not exist"), ("ledger_reader", "not permitted to log in")):
-        own = ledger.url.set(username=user).render_as_string(hide_password=False)
-        expected = rf"log in as {user}, which the server refused: .*{said}.*ALTER ROLE ledger_sql"
+    plain = database.url.render_as_string(hide_password=False)
+    for user, reason in (
+        ("nobody", "does not exist"),
+        ("ledger_reader", "not permitted to log in"),
+    ):
+        own = database.url.set(username=user).render_as_string(hide_password=False)
+        expected = rf"log in as {user}, which the server refused: .*{reason}.*ALTER ROLE ledger_sql"
         with pytest.raises(ConfigurationError, match=expected):
             asking.answer(Database(plain, own), "SELECT 1")
     with pytest.raises(ConfigurationError, match="ACKLEDGER_READER_URL is not a URL such as"):
@@ -342,9 +343,9 @@ def test_a_server_that_is_away(tmp_path):
 
 def test_the_password_of_the_ledger_is_not_the_readers():
     """The reader's login does not try the password that the ledger's address has."""
-    for given in ("me:secret@host:5433/ledger", "host:5433/ledger?user=me&password=secret"):
-        made = Database(f"postgresql+psycopg2://{given}").reader_url
+    for address in ("me:secret@host:5433/ledger", "host:5433/ledger?user=me&password=secret"):
+        reader_url = Database(f"postgresql+psycopg2://{address}").reader_url
         assert (
-            made.render_as_string(hide_password=False)
+            reader_url.render_as_string(hide_password=False)
             == "postgresql+psycopg2://ledger_sql@host:5433/ledger"
         )

@@ -20,17 +20,18 @@ from ledger.sources.registry import source_of
 from ledger.spark import failures
 from ledger.spark.origins.claim import FromClaim
 from ledger.spark.session import session_conf
-from tests.support.ledgers import one, rows
 
 SCHEMA = "n INT, name STRING, price DOUBLE"
 
 
 def copying(**source):
     """A pipeline that copies one source to one sink."""
-    made = Pipeline("copy", max_replays=1)
-    made.source("records", FileSource(source.pop("path", "in/*"), **{"schema": SCHEMA, **source}))
-    made.sink("out", ParquetSink("out"), reads="records")
-    return made
+    pipeline = Pipeline("copy", max_replays=1)
+    pipeline.source(
+        "records", FileSource(source.pop("path", "in/*"), **{"schema": SCHEMA, **source})
+    )
+    pipeline.sink("out", ParquetSink("out"), reads="records")
+    return pipeline
 
 
 def write(tmp_path, name, data):
@@ -58,9 +59,9 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
         (7, None, 3.0),
         (8, "second file", 1.0),
     ]
-    found = rows(run.job.database, "SELECT step, reason, detail FROM failed_root")
-    assert {row.step for row in found} == {"records"}
-    details = {row.detail: row.reason for row in found}
+    rows = run.ledger.rows("SELECT step, reason, detail FROM failed_root")
+    assert {row.step for row in rows} == {"records"}
+    details = {row.detail: row.reason for row in rows}
     assert details.pop("base64:" + base64.b64encode(bad[3]).decode()) == "not UTF-8"
     assert details == {
         "foo,z,1": "malformed csv: n: expected int, found foo",
@@ -81,9 +82,7 @@ def test_json_lines(runner, tmp_path, sink_rows):
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (9, 6)
     assert sink_rows("out", "n", "name") == [(1, "a"), (2, None), (3, None)]
-    assert {row.detail for row in rows(run.job.database, "SELECT detail FROM failed_root")} == set(
-        bad
-    )
+    assert {row.detail for row in run.ledger.rows("SELECT detail FROM failed_root")} == set(bad)
 
 
 def test_null_in_a_required_column(runner, tmp_path):
@@ -91,9 +90,7 @@ def test_null_in_a_required_column(runner, tmp_path):
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n,b,3\n")
     run = runner(copying(schema="n INT NOT NULL, name STRING, price DOUBLE"))
     assert run.settled(run.open()).failed == 1
-    assert (
-        one(run.job.database, "SELECT reason FROM failed_root").reason == "malformed csv: n is null"
-    )
+    assert run.ledger.row("SELECT reason FROM failed_root").reason == "malformed csv: n is null"
 
 
 def test_replay_parses_again_with_todays_schema(runner, tmp_path, sink_rows):
@@ -106,7 +103,7 @@ def test_replay_parses_again_with_todays_schema(runner, tmp_path, sink_rows):
     (tmp_path / "in" / "a.csv").unlink()  # the snapshot is enough
     replay = wide.open_replay(batch.batch_id)
     assert wide.settled(replay).failed == 0
-    assert one(run.job.database, "SELECT status FROM failed_message").status == "recovered"
+    assert run.ledger.row("SELECT status FROM failed_message").status == "recovered"
     assert sink_rows(f"out/ackledger_batch={replay.batch_id}", "n") == [(3_000_000_000,)]
 
 
@@ -118,7 +115,7 @@ def test_message_that_never_parses_is_quarantined(runner, tmp_path):
     run.settled(batch)
     run.settled(run.open_replay(batch.batch_id))
     query = "SELECT content, attempts FROM quarantine JOIN failed_payload USING (message_id)"
-    assert one(run.job.database, query) == ("x,a,2", 2)
+    assert run.ledger.row(query) == ("x,a,2", 2)
 
 
 def test_parquet_source(runner, tmp_path, sink_rows):
@@ -152,7 +149,7 @@ def test_wrong_header_fails_the_batch(runner, tmp_path):
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv .*expected n, name, price; found n, price, name"):
         run.step(run.open(), "records")
-    assert one(run.job.database, "SELECT state, failure FROM step_run").state == "failed"
+    assert run.ledger.row("SELECT state, failure FROM step_run").state == "failed"
 
 
 def test_header_may_be_off_and_columns_separated_otherwise(runner, tmp_path, sink_rows):
@@ -215,10 +212,10 @@ def test_unreadable_file_fails_the_batch(runner, tmp_path):
 def test_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
     """A file that vanishes between listing and reading fails the batch with its path."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
-    found = listing.find_files
+    find_files = listing.find_files
 
     def list_and_lose(*arguments, **options):
-        paths = found(*arguments, **options)
+        paths = find_files(*arguments, **options)
         (tmp_path / "in" / "a.csv").unlink()
         return paths
 
@@ -251,25 +248,25 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
     """
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
     (tmp_path / "side.csv").write_bytes(b"n,label\n1,one\nx,two\n")
-    made = Pipeline("referring")
-    made.source("records", FileSource("in/*", schema=SCHEMA))
-    made.reference("side", FileSource("side.csv", schema="n INT, label STRING"))
+    pipeline = Pipeline("referring")
+    pipeline.source("records", FileSource("in/*", schema=SCHEMA))
+    pipeline.reference("side", FileSource("side.csv", schema="n INT, label STRING"))
 
-    @made.stage(reads="records")
+    @pipeline.stage(reads="records")
     def joined(frame, *, side):
         return frame.join(side, "n", "inner")
 
-    made.sink("out", ParquetSink("out"), reads="joined")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="joined")
+    run = runner(pipeline)
     batch = run.open()
     run.step(batch, "records")
     with pytest.raises(Exception, match="To go on") as raised:
         run.step(batch, "joined")
-    said = "reference 'side' (side.csv): malformed csv: n: expected int, found x"
-    assert said in failures.one_line(raised.value)
-    (kept,) = rows(run.job.database, "SELECT failure FROM step_progress WHERE step = 'joined'")
-    assert said in kept.failure
-    assert "x,two" not in kept.failure
+    message = "reference 'side' (side.csv): malformed csv: n: expected int, found x"
+    assert message in failures.one_line(raised.value)
+    (row,) = run.ledger.rows("SELECT failure FROM step_progress WHERE step = 'joined'")
+    assert message in row.failure
+    assert "x,two" not in row.failure
 
 
 def test_reserved_name_in_a_schema(runner, tmp_path):
@@ -286,7 +283,7 @@ def test_long_and_odd_text_is_kept(runner, tmp_path):
     write(tmp_path, "a.jsonl", "\n".join(lines).encode())
     run = runner(copying(format="json"))
     assert run.settled(run.open()).failed == 2
-    details = sorted(row.detail for row in rows(run.job.database, "SELECT detail FROM failed_root"))
+    details = sorted(row.detail for row in run.ledger.rows("SELECT detail FROM failed_root"))
     assert [len(detail) for detail in details] == [10_000, 3]
 
 
@@ -303,22 +300,22 @@ def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_r
     assert narrow.settled(replay).failed == 1
     assert sink_rows(f"out/ackledger_batch={replay.batch_id}") == [(1, 7)]
     query = "SELECT step, reason, content FROM quarantine JOIN failed_payload USING (message_id)"
-    found = one(run.job.database, query)
-    assert (found.step, found.reason) == ("records", "name: expected int, found b")
-    assert json.loads(found.content)["price"] == 3.0
+    row = run.ledger.row(query)
+    assert (row.step, row.reason) == ("records", "name: expected int, found b")
+    assert json.loads(row.content)["price"] == 3.0
 
 
 def failing_copy(schema, *, fail, **source):
     """A pipeline that copies, or fails, every record."""
-    made = Pipeline("copy", max_replays=1)
-    made.source("records", FileSource("in/*", schema=schema, **source))
+    pipeline = Pipeline("copy", max_replays=1)
+    pipeline.source("records", FileSource("in/*", schema=schema, **source))
 
-    @made.stage(reads="records")
+    @pipeline.stage(reads="records")
     def check(records):
         return records.withColumn("_failed", F.when(F.lit(fail), ""))
 
-    made.sink("out", ParquetSink("out"), reads="check")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="check")
+    return pipeline
 
 
 def test_empty_reason_is_a_reason(runner, tmp_path):
@@ -326,16 +323,16 @@ def test_empty_reason_is_a_reason(runner, tmp_path):
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
     run = runner(failing_copy(SCHEMA, fail=True))
     assert run.settled(run.open()).failed == 1
-    assert one(run.job.database, "SELECT reason FROM failed_root").reason == "no reason given"
+    assert run.ledger.row("SELECT reason FROM failed_root").reason == "no reason given"
 
 
 def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
     """A file without a header to check, gone before Spark plans, fails the batch with its path."""
     write(tmp_path, "a.json", b'{"n": 1}\n')
-    found = listing.find_files
+    find_files = listing.find_files
 
     def list_and_lose(*arguments, **options):
-        paths = found(*arguments, **options)
+        paths = find_files(*arguments, **options)
         (tmp_path / "in" / "a.json").unlink()
         return paths
 
@@ -348,10 +345,10 @@ def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
 def parsed(run, columns, sink_rows):
     """What arrived, and what failed: raw text by reason."""
     settlement = run.settled(run.open())
-    found = rows(run.job.database, "SELECT reason, detail FROM failed_root")
-    assert settlement.failed == len(found)
+    rows = run.ledger.rows("SELECT reason, detail FROM failed_root")
+    assert settlement.failed == len(rows)
     return sink_rows("out", *columns), {
-        row.detail: row.reason.removeprefix("malformed ") for row in found
+        row.detail: row.reason.removeprefix("malformed ") for row in rows
     }
 
 
@@ -400,7 +397,7 @@ def test_quotes_that_do_not_close(runner, tmp_path, sink_rows):
 )
 def test_a_quote_over_two_lines(runner, tmp_path, sink_rows, schema, data, whole, multiline):
     """Whatever stands before and behind it, a record of two lines is whole, or it fails whole."""
-    names = [one.split()[0] for one in schema.split(", ")]
+    names = [field.split()[0] for field in schema.split(", ")]
     write(tmp_path, "a.csv", f"{','.join(names)}\n{data}\n".encode())
     run = runner(copying(schema=schema, multiline=multiline))
     arrived, failed = parsed(run, names, sink_rows)
@@ -417,12 +414,12 @@ def test_a_record_of_very_many_fields(runner, tmp_path, sink_rows, quote):
     in quotes is one value.
     """
     long = ("," * 30_000).join("ab")
-    given = f'"{long}"' if quote else long.replace(",", ";")
-    data = f"n,s\n1,a\n{',' * 30_000}\n2,{given}\n"
+    field = f'"{long}"' if quote else long.replace(",", ";")
+    data = f"n,s\n1,a\n{',' * 30_000}\n2,{field}\n"
     write(tmp_path, "a.csv", data.encode())
     run = runner(copying(schema="n INT, s STRING", options={"quote": quote}))
     arrived, failed = parsed(run, ("n", "s"), sink_rows)
-    assert arrived == [(1, "a"), (2, given.strip('"'))]
+    assert arrived == [(1, "a"), (2, field.strip('"'))]
     assert list(failed.values()) == ["csv: expected 2 fields, found more than 20,480"]
 
 
@@ -478,7 +475,7 @@ FITTING = [
 
 
 def _names():
-    return [one.split()[0] for one in STRICT.split(", ")]
+    return [column.split()[0] for column in STRICT.split(", ")]
 
 
 def test_values_of_csv_have_their_type(runner, tmp_path, sink_rows):
@@ -547,7 +544,7 @@ MOMENTS = [
 def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows, format):
     """A date or a moment is written as the option says, and as nothing else."""
     if format == "csv":
-        lines = [",".join(one or "" for one in values) for values in MOMENTS]
+        lines = [",".join(value or "" for value in values) for values in MOMENTS]
     else:
         lines = [json.dumps(dict(zip("atl", values, strict=True))) for values in MOMENTS]
     write(tmp_path, "a", "\n".join((["a,t,l"] if format == "csv" else []) + lines).encode())
@@ -610,7 +607,7 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
     }  # fmt: skip
     assert "b.csv: 1 column(s) not in the schema are ignored" in caplog.text
     later = runner(copying(columns="by_name", schema="n STRING, name STRING, price DOUBLE"))
-    original = one(run.job.database, "SELECT batch_id FROM batch").batch_id
+    original = run.ledger.row("SELECT batch_id FROM batch").batch_id
     replay = later.open_replay(original)
     assert later.settled(replay).failed == 0
     replayed = sink_rows(f"out/ackledger_batch={replay.batch_id}", "n", "name", "price")
@@ -630,7 +627,7 @@ def test_nulls_in_parquet(runner, tmp_path, sink_rows):
     run = runner(copying(format="parquet", schema=SCHEMA.replace("n INT", "n INT NOT NULL")))
     arrived, failed = parsed(run, ("n",), sink_rows)
     assert (arrived, failed) == ([(1,)], {'{"name":"b","price":2.0}': "n is null"})
-    original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
+    original = run.ledger.row("SELECT min(batch_id) AS number FROM batch").number
     again = run.settled(run.open_replay(original))
     assert (again.status, again.failed) == (BatchStatus.SETTLED, 1)
     fixed = runner(copying(format="parquet", schema=SCHEMA))
@@ -651,22 +648,22 @@ PARTS = [
 def test_nulls_within_a_value(runner, tmp_path, sink_rows, format):
     """NOT NULL holds within a struct and a list, too, in Parquet as in JSON, and in a replay."""
     schema = "n INT, s STRUCT<a: INT NOT NULL, b: ARRAY<STRUCT<c: STRING NOT NULL>>>"
-    given = [{"n": n, "s": value} for n, (value, _) in enumerate(PARTS)]
+    records = [{"n": n, "s": value} for n, (value, _) in enumerate(PARTS)]
     if format == "json":
-        write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, given)).encode())
+        write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, records)).encode())
     else:
         (tmp_path / "in").mkdir()
         kind = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.string())])))])
         columns = pa.schema([("n", pa.int32()), ("s", kind)])
-        pq.write_table(pa.Table.from_pylist(given, columns), tmp_path / "in" / "a.parquet")
+        pq.write_table(pa.Table.from_pylist(records, columns), tmp_path / "in" / "a.parquet")
     run = runner(copying(format=format, schema=schema))
     arrived, failed = parsed(run, ("n",), sink_rows)
     assert arrived == [(n,) for n, (_, reason) in enumerate(PARTS) if reason is None]
-    found = {json.loads(detail)["n"]: reason for detail, reason in failed.items()}
-    assert set(found) == {1, 2}
+    data = {json.loads(detail)["n"]: reason for detail, reason in failed.items()}
+    assert set(data) == {1, 2}
     if format == "parquet":
-        assert found == {n: reason for n, (_, reason) in enumerate(PARTS) if reason}
-    original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
+        assert data == {n: reason for n, (_, reason) in enumerate(PARTS) if reason}
+    original = run.ledger.row("SELECT min(batch_id) AS number FROM batch").number
     again = run.settled(run.open_replay(original))
     assert (again.status, again.failed) == (BatchStatus.SETTLED, 2)
     looser = runner(copying(format=format, schema=schema.replace(" NOT NULL", "")))
@@ -708,7 +705,7 @@ def test_lines_that_end_with_a_carriage_return(runner, tmp_path, sink_rows):
     assert failed == {'3,"open': "csv: a quote is never closed"}
     run = runner(copying(schema="n INT, s STRING"))
     assert run.settled(run.open("other", *_next_month())).failed == 2
-    reasons = rows(run.job.database, "SELECT reason FROM failed_root WHERE detail LIKE '2,%'")
+    reasons = run.ledger.rows("SELECT reason FROM failed_root WHERE detail LIKE '2,%'")
     assert "declare the source with multiline=True" in reasons[0].reason
 
 
@@ -880,11 +877,11 @@ def test_decimals_of_json_with_an_exponent_are_exact(runner, tmp_path, sink_rows
     16 that has the double of another fails."""
     bad = ["9765625000000001e-19", "9.765625000000001e-4", "976562500000000.1e-18"]
     good = ["976562500000001e-18", "9.76562500000001e-4", "0.00000976562501e2"]
-    write(tmp_path, "a.jsonl", "\n".join(f'{{"d": {one}}}' for one in [*bad, *good]).encode())
+    write(tmp_path, "a.jsonl", "\n".join(f'{{"d": {text}}}' for text in [*bad, *good]).encode())
     run = runner(copying(schema="d DECIMAL(38,18)", format="json"))
     arrived, failed = parsed(run, ("d",), sink_rows)
     assert failed == {
-        f'{{"d": {one}}}': f"json: d: expected decimal(38,18), found {one}" for one in bad
+        f'{{"d": {text}}}': f"json: d: expected decimal(38,18), found {text}" for text in bad
     }
     assert sorted(d for (d,) in arrived) == sorted(map(Decimal, good))
 
@@ -906,17 +903,17 @@ def test_numbers_of_json_in_variants_are_not_rounded(runner, tmp_path, sink_rows
         '{{"v": {}, "s": 1}}', '{{"v": {{"k": ["\\"x: 7", {}, 2]}}, "s": 2}}',
         '{{"l": [1, {}]}}', '{{"m": {{"k": {}}}}}', '{{"t": {{"v": {}}}}}',
     ]  # fmt: skip
-    good = [form.format(one) for form in forms for one in KEPT_BY_VARIANTS]
+    good = [form.format(text) for form in forms for text in KEPT_BY_VARIANTS]
     good.append(f'{{"s": {NOT_KEPT[4]}, "v": 1.5}}')
-    bad = [form.format(one) for form in forms for one in NOT_KEPT]
+    bad = [form.format(text) for form in forms for text in NOT_KEPT]
     write(tmp_path, "a.jsonl", "\n".join([*good, *bad]).encode())
     schema = "v VARIANT, s STRING, l ARRAY<VARIANT>, m MAP<STRING, VARIANT>, t STRUCT<v: VARIANT>"
     run = runner(copying(schema=schema, format="json"))
     settlement = run.settled(run.open())
-    found = rows(run.job.database, "SELECT reason, detail FROM failed_root")
-    assert {row.detail for row in found} == set(bad)
+    rows = run.ledger.rows("SELECT reason, detail FROM failed_root")
+    assert {row.detail for row in rows} == set(bad)
     assert settlement.roots - settlement.failed == len(good)
-    reasons = {row.detail: row.reason for row in found}
+    reasons = {row.detail: row.reason for row in rows}
     assert reasons['{"v": 1e400, "s": 1}'] == "malformed json: v: expected variant, found 1e400"
     within = '{"t": {"v": 1e400}}'
     assert reasons[within] == 'malformed json: t: expected struct<v:variant>, found {"v":1e400}'
@@ -924,9 +921,9 @@ def test_numbers_of_json_in_variants_are_not_rounded(runner, tmp_path, sink_rows
 
 def test_numbers_in_variants_are_as_written(spark, tmp_path):
     """A number of a VARIANT, written as JSON again, is equal to the one that was read."""
-    numbers = [one for one in KEPT_BY_VARIANTS if one.strip("-")[0].isdigit()]
+    numbers = [text for text in KEPT_BY_VARIANTS if text.strip("-")[0].isdigit()]
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"n": "{one}", "v": {one}}}\n' for one in numbers))
+    path.write_text("".join(f'{{"n": "{text}", "v": {text}}}\n' for text in numbers))
     source = FileSource(str(path), schema="n STRING, v VARIANT", format="json")
     read = source_of("in", source).reader(spark).records(Claimed("in", str(path)))
     written = read.select("n", F.to_json("v").alias("v")).collect()
@@ -965,7 +962,7 @@ def test_times_and_intervals_are_not_cut(spark, runner, tmp_path, format, line, 
     with session_conf(spark, {"spark.sql.timeType.enabled": "true"}):
         settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (len(lines), len(bad))
-    failed = rows(run.job.database, "SELECT detail FROM failed_root")
+    failed = run.ledger.rows("SELECT detail FROM failed_root")
     assert {row.detail for row in failed} == set(lines[len(good) :])
 
 
@@ -973,7 +970,7 @@ def test_decimals_of_json_that_do_not_fit(runner, tmp_path, sink_rows):
     """A number whose exponent is ever so large fails as any that does not fit, at once, with the
     number as it is written."""
     numbers = ["123e-10000000", "1e10000000", "1e-2000000000", "1e999999999999", "1e-7"]
-    bad = {f'{{"d": {one}}}': f"json: d: expected decimal(20,6), found {one}" for one in numbers}
+    bad = {f'{{"d": {text}}}': f"json: d: expected decimal(20,6), found {text}" for text in numbers}
     good = ['{"d": 0e5}', '{"d": 12345678901234.123456}', '{"d": 15e-1}']
     write(tmp_path, "a.jsonl", "\n".join([*bad, *good]).encode())
     run = runner(copying(schema="d DECIMAL(20,6)", format="json"))
@@ -1037,7 +1034,7 @@ def test_a_key_of_json_that_nearly_names_a_column(runner, tmp_path, sink_rows, q
     )
     run = runner(copying(schema=schema, format="json", options=quotes))
     arrived, failed = parsed(run, ("n", "id"), sink_rows)
-    assert failed == {line: f"json: expected {said}" for line, said in bad.items()}
+    assert failed == {line: f"json: expected {reason}" for line, reason in bad.items()}
     assert set(arrived) == set(good.values())
 
 
@@ -1047,25 +1044,25 @@ def test_no_decimal_is_made_of_what_takes_long(runner, tmp_path, sink_rows, form
     it is: a decimal is made of none that is so written, for that takes ever longer."""
     good = [f"1.5{'0' * 97}", f"{'0' * 99}2"]
     bad = [f"1.5{'0' * 98}", f"{'0' * 100}2", "0e-100", "1e-100", "0.0E-100"]
-    lines = [line.format(one) for one in [*good, *bad]]
+    lines = [line.format(item) for item in [*good, *bad]]
     lines += ['{"d": 0e-99}', '{"d": 0e-100}'] if format == "json" else []
     write(tmp_path, "a.txt", "\n".join(lines).encode())
     run = runner(copying(schema="d DECIMAL(20,6)", format=format, header=False))
     arrived, failed = parsed(run, ("d",), sink_rows)
     zeros = [0] if format == "json" else []
     assert sorted(d for (d,) in arrived) == [*zeros, Decimal("1.5"), 2]
-    wrong = {line.format(one): one for one in bad}
+    wrong = {line.format(item): item for item in bad}
     if format == "json":
         wrong['{"d": 0e-100}'] = "0e-100"
-    found = f"{format}: d: expected decimal(20,6), found "
-    assert failed == {text: f"{found}{one}" for text, one in wrong.items()}
+    prefix = f"{format}: d: expected decimal(20,6), found "
+    assert failed == {text: f"{prefix}{item}" for text, item in wrong.items()}
 
 
 def test_digits_that_a_double_may_round_are_not_rounded_unseen(runner, tmp_path, sink_rows):
     """With an exponent a number of JSON has 15 digits at most, with a dot or without: of these a
     double tells a decimal that was rounded."""
     good, bad = "996417322785142e-15", "9964173227851419e-16"
-    lines = [f'{{"d": {one}}}' for one in (good, bad)]
+    lines = [f'{{"d": {text}}}' for text in (good, bad)]
     write(tmp_path, "a.txt", "\n".join(lines).encode())
     run = runner(copying(schema="d DECIMAL(20,15)", format="json"))
     arrived, failed = parsed(run, ("d",), sink_rows)
@@ -1074,9 +1071,9 @@ def test_digits_that_a_double_may_round_are_not_rounded_unseen(runner, tmp_path,
 
 
 NO_JSON = [
-    *(f'{{"s": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "[NaN]")),
-    *(f'{{"f": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "-INF")),
-    *(f'{{"l": [{one}], "n": 1}}' for one in ("NaN", "-Infinity", "'a'")),
+    *(f'{{"s": {text}, "n": 1}}' for text in ("NaN", "Infinity", "-Infinity", "+INF", "[NaN]")),
+    *(f'{{"f": {text}, "n": 1}}' for text in ("NaN", "Infinity", "-Infinity", "+INF", "-INF")),
+    *(f'{{"l": [{text}], "n": 1}}' for text in ("NaN", "-Infinity", "'a'")),
     '{"f": "NaN", "n": 1}', "{'n': 1}", '{"n": 1, "s": \'a\'}',
     '{"n": 1 /* one */}', '{"n": 1} // one', '{"n": 1, # one', '{n: 1}', '{"n": 01}', '{"n": +1}',
     '{"f": .5}', '{"f": 5.}', '{"f": 0x1F}', '{"f": 1_000}', '{"s": "a\tb"}', '{"s": "a\x01b"}',
@@ -1100,13 +1097,13 @@ def test_what_is_not_json_is_refused(runner, tmp_path, sink_rows):
     arrived, failed = parsed(run, ("n", "s"), sink_rows)
     assert set(arrived) == {(2, "NaN / it's \u00e9"), (3, "\x7f")}
     assert len(failed) == len(NO_JSON)
-    for line in (given for given in NO_JSON if given.startswith('{"m"')):
+    for line in (line for line in NO_JSON if line.startswith('{"m"')):
         assert failed[line].startswith("json: m: expected map<string,string>, found {")
     assert failed['{"s": NaN, "n": 1}'] == (
         "json: NaN and Infinity are not in JSON: make them null, or declare "
         "options={'allowNonNumericNumbers': 'true'}"
     )
-    for line in (given for given in NO_JSON if given.startswith(('{"s": "x', r'{"s": "a\"'))):
+    for line in (line for line in NO_JSON if line.startswith(('{"s": "x', r'{"s": "a\"'))):
         assert failed[line].startswith("json: expected one object")
     assert failed["{'n': 1}"] == (
         "json: single quotes are not in JSON: use double quotes, or declare "

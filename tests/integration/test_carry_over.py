@@ -20,10 +20,9 @@ from ledger import (
     testing,
 )
 from ledger.batch.records.trace import trace
-from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, StageError
-from tests.support.ledgers import age, rows, started
+from tests.support.ledgers import Ledger
 
 ORDERS = "id INT, customer STRING, cents INT"
 GUARANTEES = [pytest.param("at_least_once", marks=pytest.mark.exhaustive), "exactly_once"]
@@ -64,17 +63,17 @@ def shop(
     it loses, or fails. ``version``: a column of what it makes. ``short``: the sink reads the
     total, and there is no list.
     """
-    made = Pipeline("shop", **{"guarantee": "at_least_once", "max_replays": 2, **options})
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("shop", **{"guarantee": "at_least_once", "max_replays": 2, **options})
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(orders):
         if seen is not None:
             seen.append(sorted(row.id for row in orders.select("id").collect()))
-        kept = failing(without(orders, lose), refuse)
-        return kept.withColumn("version", F.lit(version))
+        rest = failing(without(orders, lose), refuse)
+        return rest.withColumn("version", F.lit(version))
 
-    @made.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True, unit=unit)
     def total(orders):
         return (
             without(orders, lose_in_total)
@@ -87,22 +86,22 @@ def shop(
         )
 
     if short:
-        made.sink("sales", ParquetSink("sales"), reads="total")
-        return made
+        pipeline.sink("sales", ParquetSink("sales"), reads="total")
+        return pipeline
 
-    @made.stage(reads="total")
+    @pipeline.stage(reads="total")
     def published(totals):
         return totals.withColumn("_failed", F.when(F.lit(behind), "refused"))
 
-    made.sink("sales", ParquetSink("sales"), reads="published")
-    made.sink("list", ParquetSink("list"), reads="checked")
-    return made
+    pipeline.sink("sales", ParquetSink("sales"), reads="published")
+    pipeline.sink("list", ParquetSink("list"), reads="checked")
+    return pipeline
 
 
 def sales(result):
     """What the sink has published: of each customer the orders with the version that made them."""
     return {
-        row["customer"]: {one["id"]: one["version"] for one in row["orders"]}
+        row["customer"]: {order["id"]: order["version"] for order in row["orders"]}
         for row in result.rows["sales"]
     }
 
@@ -116,7 +115,7 @@ def test_a_stage_sees_only_what_failed_there(spark, unit, guarantee):
     seen = []
     options = {"unit": unit, "guarantee": guarantee}
     result = testing.run_batch(shop(seen, lose=[2], refuse=[3], **options), SHOP, spark=spark)
-    assert sorted(one.reason for one in result.failed) == ["lost", "refused"]
+    assert sorted(record.reason for record in result.failed) == ["lost", "refused"]
     again = testing.replay(result, shop(seen, version=1, **options))
     assert seen == [[1, 2, 3, 4, 7, 8], [2, 3]]
     assert again.roots.failed == 0
@@ -133,29 +132,29 @@ def test_a_sink_beside_gets_each_row_once(spark, guarantee):
     result = testing.run_batch(shop(lose=[2, 7], **options), SHOP, spark=spark)
     testing.replay(result, shop(lose=[2], version=1, **options))
     last = testing.replay(result, shop(version=2, **options))
-    found = Counter((row["id"], row["version"]) for row in last.rows["list"])
-    assert found == Counter([(1, 0), (2, 2), (3, 0), (4, 0), (7, 1), (8, 0)])
+    counts = Counter((row["id"], row["version"]) for row in last.rows["list"])
+    assert counts == Counter([(1, 0), (2, 2), (3, 0), (4, 0), (7, 1), (8, 0)])
 
 
 def transient(attempt, guarantee, unit):
     """As the shop, with a check that fails 1 % of what it is given, others at each ``attempt``."""
-    made = Pipeline("transient", guarantee=guarantee, max_replays=3)
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("transient", guarantee=guarantee, max_replays=3)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(orders):
         number = F.pmod(F.xxhash64("id", F.lit(attempt)), F.lit(200))
-        kept = orders.where(number != 0)
-        return kept.withColumn("_failed", F.when(number == 1, "timed out"))
+        rest = orders.where(number != 0)
+        return rest.withColumn("_failed", F.when(number == 1, "timed out"))
 
-    @made.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True, unit=unit)
     def total(orders):
         sums = [F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders")]
         return orders.groupBy("customer").agg(*sums, collect_anchors())
 
-    made.sink("sales", ParquetSink("sales"), reads="total")
-    made.sink("list", ParquetSink("list"), reads="checked")
-    return made
+    pipeline.sink("sales", ParquetSink("sales"), reads="total")
+    pipeline.sink("list", ParquetSink("list"), reads="checked")
+    return pipeline
 
 
 @pytest.mark.parametrize(
@@ -173,8 +172,8 @@ def test_5000_messages_of_a_unit_converge(spark, unit, guarantee):
     """
     numbers = range(5_100)
     customer = ["a" if n < 5_000 else "b" for n in numbers]
-    given = [{"id": n, "customer": customer[n], "cents": n} for n in numbers]
-    result = testing.run_batch(transient(0, guarantee, unit), {"orders": given}, spark=spark)
+    records = [{"id": n, "customer": customer[n], "cents": n} for n in numbers]
+    result = testing.run_batch(transient(0, guarantee, unit), {"orders": records}, spark=spark)
     assert 20 < len(result.failed) < 100
     rounds, last = 0, result
     while last.roots.failed:
@@ -186,8 +185,8 @@ def test_5000_messages_of_a_unit_converge(spark, unit, guarantee):
         name: (sum(n for n in numbers if customer[n] == name), customer.count(name))
         for name in ("a", "b")
     }
-    found = {row["customer"]: (row["cents"], row["orders"]) for row in last.rows["sales"]}
-    assert found == expected
+    counts = {row["customer"]: (row["cents"], row["orders"]) for row in last.rows["sales"]}
+    assert counts == expected
     assert len(last.rows["sales"]) == 2
     assert Counter(row["id"] for row in last.rows["list"]) == Counter(numbers)
 
@@ -197,23 +196,25 @@ def sometimes(stage, attempt, *columns):
     return F.pmod(F.xxhash64(F.lit(stage), F.lit(attempt), *columns), F.lit(20)) == 0
 
 
-def branches(attempt, given, unit, guarantee):
+def branches(attempt, attempts, unit, guarantee):
     """Orders fan out and pass three stages, returns pass two; united they are joined with
     customers and totalled. Every stage loses rows, others at each ``attempt``, the join in the
     first two. ``given``: takes how many orders the first stage was given.
     """
-    made = Pipeline("branches", guarantee=guarantee, max_replays=20)
+    pipeline = Pipeline("branches", guarantee=guarantee, max_replays=20)
     for name in ("orders", "returns"):
-        made.source(name, FileSource(f"{name}.csv", schema=ORDERS))
-    made.source("customers", FileSource("customers.csv", schema="customer STRING, country STRING"))
+        pipeline.source(name, FileSource(f"{name}.csv", schema=ORDERS))
+    pipeline.source(
+        "customers", FileSource("customers.csv", schema="customer STRING, country STRING")
+    )
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def lines(orders):
-        given.append(orders.count())
+        attempts.append(orders.count())
         fanned = orders.withColumn("line", F.explode(F.array(F.lit(1), F.lit(2), F.lit(3))))
         return fanned.where(~sometimes("lines", attempt, "id"))
 
-    @made.stage(reads="lines", emits="one")
+    @pipeline.stage(reads="lines", emits="one")
     def priced(lines):
         return lines.where(~sometimes("priced", attempt, "id", "line"))
 
@@ -225,33 +226,33 @@ def branches(attempt, given, unit, guarantee):
         else:
             yield {"id": line["id"], "customer": line["customer"], "cents": line["cents"]}
 
-    made.record_stage(reads="priced", schema=ORDERS)(taxed)
+    pipeline.record_stage(reads="priced", schema=ORDERS)(taxed)
 
-    @made.stage(reads="returns")
+    @pipeline.stage(reads="returns")
     def returned(returns):
         return returns.where(~sometimes("returned", attempt, "id")).withColumn(
             "cents", -F.col("cents")
         )
 
-    @made.stage(reads=["taxed", "returned"])
+    @pipeline.stage(reads=["taxed", "returned"])
     def united(taxed, returned):
         return taxed.unionByName(returned).where(~sometimes("united", attempt, "id", "cents"))
 
-    @made.stage(reads=["united", "customers"], whole=True, unit=unit)
+    @pipeline.stage(reads=["united", "customers"], whole=True, unit=unit)
     def sold(united, customers):
-        kept = united.where(~sometimes("sold", attempt, "id", "cents") | F.lit(attempt > 1))
-        joined = kept.alias("u").join(customers.alias("c"), "customer", "inner")
+        rest = united.where(~sometimes("sold", attempt, "id", "cents") | F.lit(attempt > 1))
+        joined = rest.alias("u").join(customers.alias("c"), "customer", "inner")
         return joined.select(
             "customer", "country", "cents", merge_anchors("u._anchor", "c._anchor")
         )
 
-    @made.stage(reads="sold", whole=True, unit=unit)
+    @pipeline.stage(reads="sold", whole=True, unit=unit)
     def totals(sold):
         return sold.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
 
-    made.sink("sums", ParquetSink("sums"), reads="totals")
-    made.sink("list", ParquetSink("list"), reads="united")
-    return made
+    pipeline.sink("sums", ParquetSink("sums"), reads="totals")
+    pipeline.sink("list", ParquetSink("list"), reads="united")
+    return pipeline
 
 
 @pytest.mark.parametrize(
@@ -274,20 +275,22 @@ def test_losses_on_every_branch(spark, unit, guarantee):
         "returns": returns,
         "customers": [{"customer": name, "country": "PT"} for name in customers],
     }
-    given = []
-    result = testing.run_batch(branches(0, given, unit, guarantee), sources, spark=spark)
+    records = []
+    result = testing.run_batch(branches(0, records, unit, guarantee), sources, spark=spark)
     last, failed = result, [60]
     for attempt in range(1, 15):
         if not last.roots.failed:
             break
-        again = [one for one in last.failed if one.source == "orders" and one.step != "sold"]
+        again = [
+            record for record in last.failed if record.source == "orders" and record.step != "sold"
+        ]
         failed.append(len(again))
-        last = testing.replay(result, branches(attempt, given, unit, guarantee))
+        last = testing.replay(result, branches(attempt, records, unit, guarantee))
     assert (last.roots.failed, last.roots.quarantined) == (0, 0)
-    assert given == failed
-    due = Counter((one["id"], -one["cents"]) for one in returns)
-    for one in orders:
-        due[one["id"], one["cents"]] = 2 if one["id"] % 5 == 0 else 3
+    assert records == failed
+    due = Counter((return_["id"], -return_["cents"]) for return_ in returns)
+    for order in orders:
+        due[order["id"], order["cents"]] = 2 if order["id"] % 5 == 0 else 3
     assert Counter((row["id"], row["cents"]) for row in last.rows["list"]) == due
     sums = Counter()
     for (number, cents), count in due.items():
@@ -300,39 +303,39 @@ def kinds(seen, refuse=()):
     """A stage of each way to ack in a row: on read, with drops, explicit, and one that may
     refuse.
     """
-    made = Pipeline("kinds", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("kinds", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     def noting(name, frame):
         seen[name] = sorted(row.id for row in frame.select("id").collect())
         return frame
 
-    @made.stage(reads="orders", acks="on_read")
+    @pipeline.stage(reads="orders", acks="on_read")
     def quiet(orders):
         return without(noting("quiet", orders), [1])
 
-    @made.stage(reads="quiet")
+    @pipeline.stage(reads="quiet")
     def noted(orders):
-        given = noting("noted", orders)
-        return given.where("id <> 2"), dropped(given.where("id = 2"), "void")
+        orders_ = noting("noted", orders)
+        return orders_.where("id <> 2"), dropped(orders_.where("id = 2"), "void")
 
-    @made.stage(reads="noted", acks="explicit")
-    def told(orders):
-        given = noting("told", orders)
-        return given.where("id <> 3"), acked(given.where("id = 3"))
+    @pipeline.stage(reads="noted", acks="explicit")
+    def notified(orders):
+        orders_ = noting("notified", orders)
+        return orders_.where("id <> 3"), acked(orders_.where("id = 3"))
 
-    @made.stage(reads="told")
+    @pipeline.stage(reads="notified")
     def last(orders):
         return failing(noting("last", orders), refuse)
 
-    @made.stage(reads="last", whole=True)
+    @pipeline.stage(reads="last", whole=True)
     def total(orders):
         return orders.groupBy().agg(
             F.sort_array(F.collect_list("id")).alias("ids"), collect_anchors()
         )
 
-    made.sink("sums", ParquetSink("sums"), reads="total")
-    return made
+    pipeline.sink("sums", ParquetSink("sums"), reads="total")
+    return pipeline
 
 
 def test_stages_that_drop_ack_or_only_read(spark, folded_by):
@@ -343,12 +346,11 @@ def test_stages_that_drop_ack_or_only_read(spark, folded_by):
     result = testing.run_batch(
         kinds(seen, refuse=[4]), {"orders": orders_of(*range(1, 7))}, spark=spark
     )
-    assert [one.reason for one in result.failed] == ["refused"]
+    assert [record.reason for record in result.failed] == ["refused"]
     again = testing.replay(result, kinds(seen))
-    assert seen == {"quiet": [4], "noted": [4], "told": [4], "last": [4]}
+    assert seen == {"quiet": [4], "noted": [4], "notified": [4], "last": [4]}
     assert [row["ids"] for row in again.rows["sums"]] == [[4, 5, 6]]
-    counted = rows(
-        result.lab.database,
+    counted = Ledger(result.lab.database).rows(
         "SELECT r.batch_id = :b AS first, r.step, d.reason, d.records "
         "FROM step_run_drop d JOIN step_run r USING (step_run_id) ORDER BY r.step",
         b=result.batch_id,
@@ -368,7 +370,7 @@ def test_a_failure_at_a_whole_stage_or_after_carries_everything(spark, guarantee
     options = {"unit": (), "guarantee": guarantee}
     result = testing.run_batch(shop(lose_in_total=[2], **options), SHOP, spark=spark)
     again = testing.replay(result, shop(seen, behind=True, version=1, **options))
-    assert {one.step for one in again.failed} == {"published"}
+    assert {record.step for record in again.failed} == {"published"}
     last = testing.replay(result, shop(seen, version=2, **options))
     assert seen == [[], []]
     assert last.roots.failed == 0
@@ -404,7 +406,7 @@ def test_rows_come_from_the_latest_batch_that_made_them(spark):
     result = testing.run_batch(shop(lose=[2], refuse=[7], short=True), SHOP, spark=spark)
     losing = shop(seen, lose_in_total=[1], version=1, short=True)
     first = testing.replay(result, losing, reason="lost")
-    assert ("total", "lost") in [(one.step, one.reason) for one in first.failed]
+    assert ("total", "lost") in [(record.step, record.reason) for record in first.failed]
     assert first.roots.failed == 1
     testing.replay(result, shop(seen, version=2, short=True), reason="refused")
     last = testing.replay(result, shop(seen, version=3, short=True))
@@ -428,32 +430,32 @@ def test_columns_that_changed(spark):
 def with_a_stage_more():
     steps = shop().graph.steps
     total = replace(steps["total"], inputs=("sorted_out",))
-    made = shop().with_steps({**steps, "total": total}.values())
-    made.stage(reads="checked")(sorted_out)
-    return made
+    pipeline = shop().with_steps({**steps, "total": total}.values())
+    pipeline.stage(reads="checked")(sorted_out)
+    return pipeline
 
 
 def with_other_inputs():
-    made = Pipeline("shop", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.stage(reads="orders")(published)
-    made.stage(reads="published", whole=True, unit="customer")(checked)
-    made.sink("sales", ParquetSink("sales"), reads="checked")
-    return made
+    pipeline = Pipeline("shop", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.stage(reads="orders")(published)
+    pipeline.stage(reads="published", whole=True, unit="customer")(checked)
+    pipeline.sink("sales", ParquetSink("sales"), reads="checked")
+    return pipeline
 
 
 def with_a_stage_that_was_whole():
-    made = Pipeline("shop", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.stage(reads="orders")(checked)
-    made.stage(reads="checked")(total)
-    made.stage(reads="total", whole=True, unit="customer")(published)
-    made.sink("sales", ParquetSink("sales"), reads="published")
-    return made
+    pipeline = Pipeline("shop", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.stage(reads="orders")(checked)
+    pipeline.stage(reads="checked")(total)
+    pipeline.stage(reads="total", whole=True, unit="customer")(published)
+    pipeline.sink("sales", ParquetSink("sales"), reads="published")
+    return pipeline
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         (with_a_stage_more, r"'sorted_out': .* stages were checked, total, published"),
         (with_other_inputs, r"'published': .* it read total there"),
@@ -461,12 +463,12 @@ def with_a_stage_that_was_whole():
     ],
     ids=["not there", "other inputs", "whole"],
 )
-def test_a_stage_that_was_not_there(spark, changed, told):
+def test_a_stage_that_was_not_there(spark, changed, message):
     """A stage that the batch did not have, or had with other inputs, or as a whole one, has no
     rows to carry over.
     """
     result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         testing.replay(result, changed())
 
 
@@ -490,37 +492,37 @@ def halves(lose=False, behind=False):
     """Each order in two rows, of which one of order 2 may be lost before a total that is refused
     behind.
     """
-    made = Pipeline("halves", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("halves", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def split(orders):
         return orders.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @made.stage(reads="split")
-    def kept(split):
+    @pipeline.stage(reads="split")
+    def checked(split):
         return split.where(~(F.lit(lose) & (F.col("id") == 2) & (F.col("half") == 1)))
 
-    @made.stage(reads="kept", whole=True)
-    def total(kept):
-        return kept.groupBy().agg(F.count(F.lit(1)).alias("halves"), collect_anchors())
+    @pipeline.stage(reads="checked", whole=True)
+    def total(rows):
+        return rows.groupBy().agg(F.count(F.lit(1)).alias("halves"), collect_anchors())
 
-    @made.stage(reads="total")
+    @pipeline.stage(reads="total")
     def published(totals):
         return totals.withColumn("_failed", F.when(F.lit(behind), "refused"))
 
-    made.sink("sums", ParquetSink("sums"), reads="published")
-    return made
+    pipeline.sink("sums", ParquetSink("sums"), reads="published")
+    return pipeline
 
 
 def test_a_record_that_failed_before_and_after_the_total_runs_again(spark):
     """A record that lost a row before the total is its own failure, although a row of it failed
     with others later: it runs again, and the lost row is there.
     """
-    given = {"orders": orders_of(1, 2, 3)}
-    result = testing.run_batch(halves(lose=True, behind=True), given, spark=spark)
-    assert sorted((one.step, one.reason) for one in result.failed) == [
-        ("kept", "lost"),
+    data = {"orders": orders_of(1, 2, 3)}
+    result = testing.run_batch(halves(lose=True, behind=True), data, spark=spark)
+    assert sorted((record.step, record.reason) for record in result.failed) == [
+        ("checked", "lost"),
         ("published", "refused"),
         ("published", "refused"),
     ]
@@ -531,28 +533,28 @@ def test_a_record_that_failed_before_and_after_the_total_runs_again(spark):
 
 def beside(seen, lose=(), **options):
     """A total, and beside it a stage that loses the same orders as the total."""
-    made = Pipeline("beside", guarantee="at_least_once", **options)
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("beside", guarantee="at_least_once", **options)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders", whole=True)
+    @pipeline.stage(reads="orders", whole=True)
     def total(orders):
         return without(orders, lose).groupBy().agg(F.sum("id").alias("sum"), collect_anchors())
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def listed(orders):
         seen.append(sorted(row.id for row in orders.select("id").collect()))
         return without(orders, lose)
 
-    made.sink("sums", ParquetSink("sums"), reads="total")
-    made.sink("list", ParquetSink("list"), reads="listed")
-    return made
+    pipeline.sink("sums", ParquetSink("sums"), reads="total")
+    pipeline.sink("list", ParquetSink("list"), reads="listed")
+    return pipeline
 
 
 def test_a_record_lost_at_the_total_and_beside_it_runs_again(spark):
     """A record lost by a total and by a stage beside it is the latter's: it runs again there."""
     seen = []
     result = testing.run_batch(beside(seen, [2]), {"orders": orders_of(1, 2, 3)}, spark=spark)
-    assert [(one.step, one.reason) for one in result.failed] == [("listed", "lost")]
+    assert [(record.step, record.reason) for record in result.failed] == [("listed", "lost")]
     again = testing.replay(result, beside(seen))
     assert seen == [[1, 2, 3], [2]]
     assert again.roots.failed == 0
@@ -560,7 +562,7 @@ def test_a_record_lost_at_the_total_and_beside_it_runs_again(spark):
     assert [row["sum"] for row in again.rows["sums"]] == [6]
 
 
-def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, sink_rows):
+def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, ledger, sink_rows):
     """Records of a batch that expired run again, those too that the total beside the missing
     step had lost.
     """
@@ -570,9 +572,9 @@ def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, si
     first = run.open()
     for name in ("orders", "total", "sums"):
         run.step(first, name)
-    started(database, first.batch_id, "listed")
-    age(database, first.batch_id, 10_000)
-    assert settle_once(database, first.batch_id).failed == 3
+    ledger.start(first.batch_id, "listed")
+    ledger.age(first.batch_id, 10_000)
+    assert ledger.settle(first.batch_id).failed == 3
     fixed = runner(beside(seen))
     assert fixed.settled(fixed.open_replay(first.batch_id)).failed == 0
     assert seen == [[1, 2, 3]]
@@ -581,7 +583,7 @@ def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, si
 
 
 @both_guarantees
-def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_rows, guarantee):
+def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, ledger, sink_rows, guarantee):
     """Records whose rows a replay was to carry over are not recovered while the stage that does
     so is missing; a stage that runs twice hands them on once.
     """
@@ -593,9 +595,9 @@ def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_ro
     fixed = runner(shop(version=1, **options))
     dead = fixed.open_replay(first.batch_id, "dead")
     fixed.step(dead, "orders")
-    started(database, dead.batch_id, "checked")
-    age(database, dead.batch_id, 10_000)
-    settlement = settle_once(database, dead.batch_id)
+    ledger.start(dead.batch_id, "checked")
+    ledger.age(dead.batch_id, 10_000)
+    settlement = ledger.settle(dead.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, 3)
     last = fixed.open_replay(first.batch_id, "last")
     fixed.step(last, "orders")
@@ -611,22 +613,22 @@ def test_the_rows_of_a_carried_record_are_traced(spark):
     """
     hurt = testing.run_batch(shop(lose=[1]), SHOP, spark=spark)
     again = testing.replay(hurt, shop())
-    database = again.lab.database
+    ledger = Ledger(again.lab.database)
     emitted = "SELECT message_id, root_id FROM replay_root WHERE batch_id = :id"
-    roots = {row.message_id: row.root_id for row in rows(database, emitted, id=again.batch_id)}
-    (lost,) = (one.message_id for one in hurt.failed if one.step == "checked")
+    roots = {row.message_id: row.root_id for row in ledger.rows(emitted, id=again.batch_id)}
+    (lost,) = (record.message_id for record in hurt.failed if record.step == "checked")
     fresh, carried = roots.pop(lost), max(roots.values())
 
     def walked(branch):
         yield branch
-        for one in branch.branches:
-            yield from walked(one)
+        for branche in branch.branches:
+            yield from walked(branche)
 
     for root, reason in ((fresh, None), (carried, "taken over from an earlier attempt")):
-        found = trace(database, root)
-        assert found.batch_id == again.batch_id
-        (checked,) = found.tree.branches
+        traced = trace(ledger.database, root)
+        assert traced.batch_id == again.batch_id
+        (checked,) = traced.tree.branches
         assert (checked.step, checked.fate, checked.reason) == ("checked", "passed on", reason)
-        fates = {(one.step, str(one.fate)) for one in walked(found.tree)}
+        fates = {(item.step, str(item.fate)) for item in walked(traced.tree)}
         assert {("sales", "acked"), ("list", "acked")} <= fates
         assert "lost" not in {fate for _, fate in fates}

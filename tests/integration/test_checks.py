@@ -23,9 +23,7 @@ from ledger import (
 from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
 from ledger.airflow.permanent import PermanentFailure
-from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.settlement import settle_once
 from ledger.batch.upkeep import checks
 from ledger.batch.upkeep.checks import before_replay, before_run, examine, require
 from ledger.cli import running
@@ -45,15 +43,7 @@ from ledger.sources.parsing.typed import struct
 from ledger.storage import folders as storage
 from ledger.store import embedded
 from ledger.types.ddl import check_types
-from tests.support.ledgers import (
-    emit_replay,
-    one,
-    pipeline,
-    replayed,
-    run_middle,
-    run_sink,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 from tests.support.runner import END, START
 
 INTERVAL = Interval(START, END)
@@ -78,70 +68,74 @@ def url_of(engine):
 
 def shop(url):
     """A pipeline with every kind of thing that can be missing; what it writes is declared."""
-    made = Pipeline("shop")
-    made.source(
+    flow = Pipeline("shop")
+    flow.source(
         "orders", FileSource("in/{{ interval_start | ds }}/{{ params.shop }}.csv", schema="id INT")
     )
-    made.source(
+    flow.source(
         "sold", TableSource("env:SHOP_URL", "sold", cursor="n", schema="n BIGINT, who STRING")
     )
-    made.reference("shops", FileSource("shops.csv", schema="shop STRING"))
+    flow.reference("shops", FileSource("shops.csv", schema="shop STRING"))
 
-    @made.record_stage(reads="sold", schema="n BIGINT, price DECIMAL(10,2)")
+    @flow.record_stage(reads="sold", schema="n BIGINT, price DECIMAL(10,2)")
     def priced(record):
         if record["who"] is None:
             raise FailedRecord("nobody")
         yield {"n": record["n"], "price": None}
 
-    @made.stage(reads="orders")
-    def known(orders, *, shops):
+    @flow.stage(reads="orders")
+    def listed(orders, *, shops):
         return orders.join(shops, "shop", "inner")
 
-    made.sink("prices", PostgresSink("env:SHOP_URL", "prices"), reads="priced")
-    made.sink("orders_out", ParquetSink("out/orders"), reads="known")
-    return made
+    flow.sink("prices", PostgresSink("env:SHOP_URL", "prices"), reads="priced")
+    flow.sink("orders_out", ParquetSink("out/orders"), reads="listed")
+    return flow
 
 
 def wrong(findings):
     """What is wrong, by subject."""
-    return {one.subject: one.message for one in findings if not one.ok}
+    return {finding.subject: finding.message for finding in findings if not finding.ok}
 
 
 def test_each_thing_that_is_missing_is_named(settings, migrated, monkeypatch, tmp_path):
     """Variables, files, parameters and closed folders are each one finding that says what to do."""
     monkeypatch.delenv("SHOP_URL", raising=False)
     (tmp_path / "out").write_text("")
-    found = examine(settings, shop("env:SHOP_URL"), INTERVAL)
-    said = wrong(found)
-    assert set(said) == {
+    findings = examine(settings, shop("env:SHOP_URL"), INTERVAL)
+    errors = wrong(findings)
+    assert set(errors) == {
         "source orders",
         "source sold",
         "reference shops",
         "sink prices",
         "sink orders_out",
     }
-    assert "has no attribute 'shop'" in said["source orders"]
-    assert "environment variable SHOP_URL is not set" in said["source sold"]
-    assert f"no file matches {tmp_path}/shops.csv" in said["reference shops"]
-    assert "environment variable SHOP_URL is not set" in said["sink prices"]
-    assert f"{tmp_path}/out is no folder" in said["sink orders_out"]
-    assert {one.subject for one in found if one.ok} == {"database", "java", "storage"}
+    assert "has no attribute 'shop'" in errors["source orders"]
+    assert "environment variable SHOP_URL is not set" in errors["source sold"]
+    assert f"no file matches {tmp_path}/shops.csv" in errors["reference shops"]
+    assert "environment variable SHOP_URL is not set" in errors["sink prices"]
+    assert f"{tmp_path}/out is no folder" in errors["sink orders_out"]
+    assert {finding.subject for finding in findings if finding.ok} == {
+        "database",
+        "java",
+        "storage",
+    }
     with pytest.raises(ConfigurationError) as raised:
-        require([one for one in found if one.subject.startswith("source")][::-1])
-    sold, orders = (said[f"source {name}"].rstrip(".") for name in ("sold", "orders"))
+        require([finding for finding in findings if finding.subject.startswith("source")][::-1])
+    sold, orders = (errors[f"source {name}"].rstrip(".") for name in ("sold", "orders"))
     assert str(raised.value) == f"2 things are wrong: (1) {sold}; (2) {orders}"
 
 
 def test_sinks_are_looked_at_in_the_output_folder(settings, migrated, tmp_path):
     """With an output folder that is closed the data folder does not matter to a sink."""
     (tmp_path / "made").write_text("")
-    made = Pipeline("letters")
-    made.source("letters", FileSource("in.csv", schema="letter STRING"))
-    made.sink("shelf", ParquetSink("out"), reads="letters")
+    flow = Pipeline("letters")
+    flow.source("letters", FileSource("in.csv", schema="letter STRING"))
+    flow.sink("shelf", ParquetSink("out"), reads="letters")
     elsewhere = settings.model_copy(update={"output": str(tmp_path / "made")})
-    said = wrong(examine(elsewhere, made, None))["sink shelf"]
-    assert f"{tmp_path}/made/out cannot be written to" in said
-    assert "ACKLEDGER_OUTPUT" in said
+    error = wrong(examine(elsewhere, flow, None))["sink shelf"]
+    assert f"{tmp_path}/made/out cannot be written to" in error
+    assert "ACKLEDGER_OUTPUT" in error
 
 
 def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path):
@@ -153,15 +147,15 @@ def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path)
     (tmp_path / "in" / "2013-01-01").mkdir(parents=True)
     (tmp_path / "in" / "2013-01-01" / "a.csv").write_text("id\n1\n")
     interval = Interval(START, END, {"shop": "a"})
-    said = wrong(examine(settings, shop(""), interval))
-    assert set(said) == {"source sold"}
-    assert "there is no table 'sold'" in said["source sold"]
+    errors = wrong(examine(settings, shop(""), interval))
+    assert set(errors) == {"source sold"}
+    assert "there is no table 'sold'" in errors["source sold"]
     with target.begin() as connection:
         connection.execute(text("CREATE TABLE sold (n bigint)"))
         connection.execute(text("CREATE TABLE prices (n bigint, price text, _batch bigint)"))
-    said = wrong(examine(settings, shop(""), interval))
-    assert "table 'sold' has no column 'who'" in said["source sold"]
-    assert "column 'price': expected numeric(10, 2), found text" in said["sink prices"]
+    errors = wrong(examine(settings, shop(""), interval))
+    assert "table 'sold' has no column 'who'" in errors["source sold"]
+    assert "column 'price': expected numeric(10, 2), found text" in errors["sink prices"]
     with target.begin() as connection:
         connection.execute(text("ALTER TABLE sold ADD COLUMN who text"))
         connection.execute(text("DROP TABLE prices"))
@@ -174,18 +168,18 @@ def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_p
     at.
     """
     monkeypatch.setenv("SHOP_URL", url_of(target))
-    made = Pipeline("upserts")
-    made.source("lines", FileSource("lines.csv", schema="id INT"))
+    flow = Pipeline("upserts")
+    flow.source("lines", FileSource("lines.csv", schema="id INT"))
 
-    @made.stage(reads="lines")
+    @flow.stage(reads="lines")
     def same(lines):
         return lines
 
-    made.sink("kept", PostgresSink("env:SHOP_URL", "kept", mode="upsert", key="id"), reads="same")
+    flow.sink("kept", PostgresSink("env:SHOP_URL", "kept", mode="upsert", key="id"), reads="same")
     (tmp_path / "lines.csv").write_text("id\n1\n")
     with target.begin() as connection:
         connection.execute(text("CREATE TABLE kept (id int)"))
-    finding = next(it for it in examine(settings, made, None) if it.subject == "sink kept")
+    finding = next(it for it in examine(settings, flow, None) if it.subject == "sink kept")
     assert isinstance(finding.error, StageError)
     assert "CREATE UNIQUE INDEX ON" in finding.message
 
@@ -197,11 +191,11 @@ def test_a_delta_table_that_the_rows_do_not_fit(settings, migrated, tmp_path):
     place = tmp_path / "table"
     write_deltalake(place, pa.table({"id": ["a"], "who": ["b"]}))
     before = sorted(place.rglob("*"))
-    made = Pipeline("numbers")
-    made.source("lines", FileSource("lines.csv", schema="id INT, who STRING"))
-    made.sink("kept", DeltaSink("table"), reads="lines")
+    flow = Pipeline("numbers")
+    flow.source("lines", FileSource("lines.csv", schema="id INT, who STRING"))
+    flow.sink("kept", DeltaSink("table"), reads="lines")
     (tmp_path / "lines.csv").write_text("id,who\n1,b\n")
-    (finding,) = [one for one in examine(settings, made, None) if not one.ok]
+    (finding,) = [finding for finding in examine(settings, flow, None) if not finding.ok]
     assert finding.subject == "sink kept"
     assert isinstance(finding.error, StageError)
     assert (
@@ -214,92 +208,92 @@ def test_a_delta_table_that_the_rows_do_not_fit(settings, migrated, tmp_path):
 
 def test_a_target_that_is_away(settings, migrated, tmp_path):
     """A PostgreSQL sink whose server does not answer is said before the run, as what may pass."""
-    made = Pipeline("numbers")
-    made.source("lines", FileSource("lines.csv", schema="id INT"))
-    made.sink("kept", PostgresSink("postgresql://me@127.0.0.1:9/x", "kept"), reads="lines")
+    flow = Pipeline("numbers")
+    flow.source("lines", FileSource("lines.csv", schema="id INT"))
+    flow.sink("kept", PostgresSink("postgresql://me@127.0.0.1:9/x", "kept"), reads="lines")
     (tmp_path / "lines.csv").write_text("id\n1\n")
-    (finding,) = [one for one in examine(settings, made, None) if not one.ok]
+    (finding,) = [finding for finding in examine(settings, flow, None) if not finding.ok]
     assert finding.subject == "sink kept"
     assert type(finding.error) is UnavailableError
     assert "me@127.0.0.1:9/x did not answer" in finding.message
 
 
-def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
+def test_an_open_batch_is_not_looked_at_again(settings, ledger, tmp_path):
     """A run whose batch has claimed its interval goes on without its files; an abandoned one
     claims anew.
     """
-    made = Pipeline("letters")
-    made.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
-    made.sink("shelf", ParquetSink("out"), reads="letters")
+    flow = Pipeline("letters")
+    flow.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
+    flow.sink("shelf", ParquetSink("out"), reads="letters")
     key = RunKey("", "first")
     with pytest.raises(InputError, match="no file matches"):
-        before_run(database, settings, made, key, INTERVAL)
-    batch = open_batch(database, settings, made, key, INTERVAL)
-    before_run(database, settings, made, key, INTERVAL)
-    assert abandon(database, batch.batch_id, "its run failed")
-    assert not abandon(database, batch.batch_id, "again")
+        before_run(ledger.database, settings, flow, key, INTERVAL)
+    batch = open_batch(ledger.database, settings, flow, key, INTERVAL)
+    before_run(ledger.database, settings, flow, key, INTERVAL)
+    assert ledger.abandon(batch.batch_id, "its run failed")
+    assert not ledger.abandon(batch.batch_id, "again")
     with pytest.raises(InputError, match="no file matches"):
-        before_run(database, settings, made, key, INTERVAL)
-    other = open_batch(database, settings, made, RunKey("", "second"), INTERVAL)
+        before_run(ledger.database, settings, flow, key, INTERVAL)
+    other = open_batch(ledger.database, settings, flow, RunKey("", "second"), INTERVAL)
     assert (other.batch_id, other.status) == (batch.batch_id + 1, BatchStatus.OPEN)
 
 
-def test_an_abandoned_replacement_reads_all_sources_again(settings, database, tmp_path):
+def test_an_abandoned_replacement_reads_all_sources_again(settings, ledger, tmp_path):
     """A run that was to replace a batch, found again by its run id alone, looks for the files
     that it reads.
     """
-    made = pipeline("letters")
-    first, _ = whole_batch(database, made)
-    settle_once(database, first.batch_id)
+    flow = pipeline("letters")
+    first, _ = ledger.whole_batch(flow)
+    ledger.settle(first.batch_id)
     key, day = RunKey("", "anew"), Interval(first.interval_start, first.interval_end)
-    second = open_batch(database, settings, made, key, day, reprocess=True)
-    assert abandon(database, second.batch_id, "its run failed")
+    second = open_batch(ledger.database, settings, flow, key, day, reprocess=True)
+    assert ledger.abandon(second.batch_id, "its run failed")
     with pytest.raises(InputError, match="no file matches"):
-        before_run(database, settings, made, key, day)
+        before_run(ledger.database, settings, flow, key, day)
 
 
-def lossy_letters(database):
+def lossy_letters(ledger):
     """A pipeline with a reference that is not there, and a settled batch of it with a failed
     record.
     """
-    made = pipeline("letters")
-    made.reference("planes", FileSource("planes.csv", schema="n INT"))
+    flow = pipeline("letters")
+    flow.reference("planes", FileSource("planes.csv", schema="n INT"))
 
-    @made.stage(reads="source")
+    @flow.stage(reads="source")
     def joined(rows, *, planes):
         return rows
 
-    made.sink("planed", ParquetSink("planed"), reads="joined")
-    first, _ = whole_batch(database, pipeline("letters"), lose_sink=[0])
-    settle_once(database, first.batch_id)
-    return made, first
+    flow.sink("planed", ParquetSink("planed"), reads="joined")
+    first, _ = ledger.whole_batch(pipeline("letters"), lose_sink=[0])
+    ledger.settle(first.batch_id)
+    return flow, first
 
 
-def test_a_replay_that_is_open_is_not_looked_at_again(settings, database):
+def test_a_replay_that_is_open_is_not_looked_at_again(settings, ledger):
     """A replay looks at what it needs before it claims; one that is open, or settled, goes on
     without.
     """
-    made, first = lossy_letters(database)
+    flow, first = lossy_letters(ledger)
     key = RunKey("dag", "again")
     with pytest.raises(InputError, match=r"no file matches .*planes\.csv"):
-        before_replay(database, settings, made, [key])
-    replay = replayed(database, pipeline("letters"), first.batch_id, key.run_id)
-    before_replay(database, settings, made, [key])
+        before_replay(ledger.database, settings, flow, [key])
+    replay = ledger.replay(pipeline("letters"), first.batch_id, key.run_id)
+    before_replay(ledger.database, settings, flow, [key])
     with pytest.raises(InputError, match="no file matches"):
-        before_replay(database, settings, made, [key, RunKey("dag", "another")])
-    assert abandon(database, replay.batch_id, "its run failed")
+        before_replay(ledger.database, settings, flow, [key, RunKey("dag", "another")])
+    assert ledger.abandon(replay.batch_id, "its run failed")
     with pytest.raises(InputError, match="no file matches"):
-        before_replay(database, settings, made, [key])
+        before_replay(ledger.database, settings, flow, [key])
 
 
 def test_the_commands_that_replay_look_before_they_claim(
-    settings, database, environment, monkeypatch
+    settings, ledger, environment, monkeypatch
 ):
     """``replay`` and a DAG's ``open`` of a replay open no batch, and start no Spark, where a
     reference is missing; a cleared run whose replay is settled finds it again.
     """
-    made, first = lossy_letters(database)
-    monkeypatch.setattr(running, "load", lambda target: made)
+    flow, first = lossy_letters(ledger)
+    monkeypatch.setattr(running, "load", lambda target: flow)
     monkeypatch.setattr(running, "spark_session", lambda *_: pytest.fail("Spark was started"))
     done = CliRunner().invoke(app, ["replay", "letters:pipeline"])
     assert isinstance(done.exception, InputError), done.output
@@ -307,14 +301,16 @@ def test_the_commands_that_replay_look_before_they_claim(
     run = SimpleNamespace(conf={"replay_of": first.batch_id})
     key = RunKey("letters", "again")
     with pytest.raises(InputError, match="no file matches"):
-        airflow_pipelines._opened(made, key, run, None)
-    assert one(database, "SELECT count(*) FROM batch")[0] == 1
-    replay = open_replay(database, settings, pipeline("letters"), key, first.batch_id, Selection())
-    again = emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again)
-    settle_once(database, replay.batch_id)
-    assert airflow_pipelines._opened(made, key, run, None).batch_id == replay.batch_id
+        airflow_pipelines._opened(flow, key, run, None)
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 1
+    replay = open_replay(
+        ledger.database, settings, pipeline("letters"), key, first.batch_id, Selection()
+    )
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again)
+    ledger.settle(replay.batch_id)
+    assert airflow_pipelines._opened(flow, key, run, None).batch_id == replay.batch_id
 
 
 @pytest.mark.parametrize(
@@ -332,18 +328,18 @@ def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypa
     """A file system that does not answer for a moment is not permanent, as a source or as the
     storage.
     """
-    made = Pipeline("letters")
-    made.source("letters", FileSource("letters.csv", schema="letter STRING"))
-    made.sink("shelf", ParquetSink("out"), reads="letters")
+    flow = Pipeline("letters")
+    flow.source("letters", FileSource("letters.csv", schema="letter STRING"))
+    flow.sink("shelf", ParquetSink("out"), reads="letters")
 
     def broken(*_, **__):
         raise raised
 
     with monkeypatch.context() as patch:
         patch.setattr(listing, "find_files", broken)
-        found = {one.subject: one.error for one in examine(settings, made, None)}
-    assert type(found["source letters"]) is kind
-    assert str(raised) in str(found["source letters"])
+        errors = {finding.subject: finding.error for finding in examine(settings, flow, None)}
+    assert type(errors["source letters"]) is kind
+    assert str(raised) in str(errors["source letters"])
     if isinstance(raised, OSError):
         monkeypatch.setattr(storage, "make_private", broken)
         with pytest.raises(kind, match="ACKLEDGER_STORAGE"):
@@ -352,16 +348,16 @@ def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypa
 
 def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
     """The task ``open`` of a DAG opens no batch where something is missing."""
-    made = Pipeline("letters")
-    made.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
-    made.sink("shelf", ParquetSink("out"), reads="letters")
+    flow = Pipeline("letters")
+    flow.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
+    flow.sink("shelf", ParquetSink("out"), reads="letters")
     run = SimpleNamespace(conf={"interval_start": "2013-01-01", "interval_end": "2013-01-02"})
     with pytest.raises(InputError, match="no file matches"):
-        airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None)
+        airflow_pipelines._opened(flow, RunKey("letters", "manual"), run, None)
     with database.plain.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM batch")).scalar_one() == 0
     (tmp_path / "2013-01-01.csv").write_text("letter\na\n")
-    assert airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None).batch_id == 1
+    assert airflow_pipelines._opened(flow, RunKey("letters", "manual"), run, None).batch_id == 1
 
 
 class Elsewhere(BaseOperator):
@@ -371,11 +367,11 @@ class Elsewhere(BaseOperator):
         super().__init__(**options)
 
 
-def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypatch, tmp_path):
+def test_the_dag_looks_for_what_its_drivers_need(environment, ledger, monkeypatch, tmp_path):
     """Without Java ``open`` fails for good where tasks run spark-submit, and opens its batch,
     original or replay, where an operator runs the drivers.
     """
-    made, first = lossy_letters(database)
+    flow, first = lossy_letters(ledger)
     for name in ("in.csv", "planes.csv"):
         (tmp_path / name).write_text("n\n1\n")
 
@@ -383,12 +379,12 @@ def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypa
         raise ConfigurationError("Spark needs Java")
 
     monkeypatch.setattr(checks, "require_java", missing)
-    monkeypatch.setattr(loading, "load_pipeline", lambda target: made)
+    monkeypatch.setattr(loading, "load_pipeline", lambda target: flow)
     options = {"schedule": None, "target": "letters:pipeline"}
     day = {"interval_start": "2014-01-01", "interval_end": "2014-01-02"}
 
     def opened(run_id, conf, **place):
-        task = pipeline_dag(made, **options, **place).get_task("open")
+        task = pipeline_dag(flow, **options, **place).get_task("open")
         return task.python_callable(
             dag_run=SimpleNamespace(dag_id="letters", run_id=run_id, conf=conf)
         )

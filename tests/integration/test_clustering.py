@@ -26,18 +26,18 @@ LOST = 7
 
 def clustering(kind, cluster, lose=-1) -> Pipeline:
     """n -> rows of three folders, each in all of four tasks -> a sink by two columns."""
-    made = Pipeline("clustering", max_replays=2)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("clustering", max_replays=2)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def spread(numbers):
         rows = numbers.where(F.col("n") != lose).repartition(TASKS, F.floor(F.col("n") / FOLDERS))
         return rows.withColumns({NAMES[kind]: F.col("n") % FOLDERS, "flag": F.lit("x")})
 
-    made.sink(
+    pipeline.sink(
         "out", kind("out", partition_by=(NAMES[kind], "flag"), cluster=cluster), reads="spread"
     )
-    return made
+    return pipeline
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def settled(runner, tmp_path):
     (tmp_path / "in.csv").write_text("n\n" + "\n".join(map(str, range(COUNT))))
 
     def run(*declared, start=START):
-        made = runner(clustering(*declared))
-        made.settled(made.open(f"{start:%d}", start, start + timedelta(days=1)))
-        return made
+        runner_ = runner(clustering(*declared))
+        runner_.settled(runner_.open(f"{start:%d}", start, start + timedelta(days=1)))
+        return runner_
 
     return run
 
@@ -56,10 +56,10 @@ def settled(runner, tmp_path):
 def files(kind, path):
     """How many files of a sink each folder has, of those that readers read."""
     if kind is DeltaSink:
-        paths = [str(one) for one in DeltaTable(str(path)).file_uris()]
+        paths = [str(uri) for uri in DeltaTable(str(path)).file_uris()]
     else:
         paths = ds.dataset(path, format="parquet").files
-    return Counter(one.rsplit("/", 1)[0] for one in paths)
+    return Counter(path.rsplit("/", 1)[0] for path in paths)
 
 
 def numbers_of(kind, path):
@@ -78,8 +78,8 @@ def test_one_file_a_folder(spark, settled, tmp_path, kind, adaptive):
     with session_conf(spark, {"spark.sql.adaptive.enabled": adaptive}):
         settled(kind, True)
         assert spark.conf.get("spark.sql.adaptive.enabled") == adaptive
-    found = files(kind, tmp_path / "out")
-    assert sorted(found.values()) == [1] * FOLDERS
+    result = files(kind, tmp_path / "out")
+    assert sorted(result.values()) == [1] * FOLDERS
     expected = [(n, n % FOLDERS, "x") for n in range(COUNT)]
     assert numbers_of(kind, tmp_path / "out") == expected
 
@@ -88,9 +88,9 @@ def test_one_file_a_folder(spark, settled, tmp_path, kind, adaptive):
 def test_what_is_not_clustered_has_a_file_a_task(settled, tmp_path, kind):
     """As each task writes its own file into each folder that it has rows of."""
     settled(kind, False)
-    found = files(kind, tmp_path / "out")
-    assert len(found) == FOLDERS
-    assert min(found.values()) > 1
+    result = files(kind, tmp_path / "out")
+    assert len(result) == FOLDERS
+    assert min(result.values()) > 1
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, DeltaSink])

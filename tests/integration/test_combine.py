@@ -9,18 +9,15 @@ from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch import follow_ups
 from ledger.batch.combine_runs import combines_due
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
 from ledger.execution import combine
+from tests.support import totals
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import one, rows
+from tests.support.ledgers import Ledger
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
-from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
@@ -28,34 +25,40 @@ def test_a_total_waits_for_what_is_replayed(spark, guarantee):
     """A flight lost before the total, and one that fails: no total until both are replayed, then
     the oracle's.
     """
-    given = {"flights": FLOWN}
-    result = testing.run_batch(totals(lose=[4], fail=[9], guarantee=guarantee), given, spark=spark)
+    data = {"flights": totals.FLOWN}
+    result = testing.run_batch(
+        totals.pipeline(lose=[4], fail=[9], guarantee=guarantee), data, spark=spark
+    )
     assert result.roots.failed == 2
-    assert daily(result) == []
+    assert totals.daily(result) == []
     assert len(result.rows["departures"]) == 28
-    first = testing.replay(result, totals(fail=[9], guarantee=guarantee))
-    assert daily(first) == []
-    second = testing.replay(result, totals(guarantee=guarantee))
-    assert daily(second) == oracle()
+    first = testing.replay(result, totals.pipeline(fail=[9], guarantee=guarantee))
+    assert totals.daily(first) == []
+    second = testing.replay(result, totals.pipeline(guarantee=guarantee))
+    assert totals.daily(second) == totals.oracle()
 
 
 def test_quarantined_records_are_left_out(spark):
     """A record that is quarantined is in no total; taken from quarantine, it makes another in place
     of the first.
     """
-    result = testing.run_batch(totals(fail=[9], max_replays=0), {"flights": FLOWN}, spark=spark)
+    result = testing.run_batch(
+        totals.pipeline(fail=[9], max_replays=0), {"flights": totals.FLOWN}, spark=spark
+    )
     assert result.roots.quarantined == 1
-    assert daily(result) == oracle(without=[9])
-    again = testing.replay(result, totals(max_replays=0), quarantined=True)
-    assert daily(again) == oracle()
+    assert totals.daily(result) == totals.oracle(without=[9])
+    again = testing.replay(result, totals.pipeline(max_replays=0), quarantined=True)
+    assert totals.daily(again) == totals.oracle()
 
 
 def test_a_partial_total_is_replaced(spark):
     """partial=True shows what is acked by then, and the complete total takes its place."""
-    result = testing.run_batch(totals(lose=[4], partial=True), {"flights": FLOWN}, spark=spark)
-    assert daily(result) == oracle(without=[4])
-    again = testing.replay(result, totals(partial=True))
-    assert daily(again) == oracle()
+    result = testing.run_batch(
+        totals.pipeline(lose=[4], partial=True), {"flights": totals.FLOWN}, spark=spark
+    )
+    assert totals.daily(result) == totals.oracle(without=[4])
+    again = testing.replay(result, totals.pipeline(partial=True))
+    assert totals.daily(again) == totals.oracle()
 
 
 @pytest.mark.parametrize("options", [{}, {"max_pending": 5}], ids=str)
@@ -63,67 +66,67 @@ def test_a_clean_batch_has_its_total_at_once(spark, options):
     """Where nothing fails the total is there when the batch is, and the batch is complete: also of
     an interval that has more records than ``max_pending``.
     """
-    result = testing.run_batch(totals(**options), {"flights": FLOWN}, spark=spark)
-    assert daily(result) == oracle()
-    found = rows(result.lab.database, "SELECT sink, state FROM sink_publication ORDER BY 1")
-    assert [tuple(row) for row in found] == [("daily", "published"), ("departures", "published")]
-    assert summarize(result.lab.database, result.batch_id).outcome is Outcome.COMPLETE
+    result = testing.run_batch(totals.pipeline(**options), {"flights": totals.FLOWN}, spark=spark)
+    assert totals.daily(result) == totals.oracle()
+    rows = Ledger(result.lab.database).rows("SELECT sink, state FROM sink_publication ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("daily", "published"), ("departures", "published")]
+    assert Ledger(result.lab.database).summary(result.batch_id).outcome is Outcome.COMPLETE
 
 
 def test_a_total_that_leaves_an_input_out(spark):
     """A combine that reads only the second of its inputs ends, and says that it has read nothing
     of the first.
     """
-    made = totals()
+    pipeline = totals.pipeline()
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def all_flights(flights):
         return flights
 
-    @made.combine(reads=["checked", "all_flights"])
+    @pipeline.combine(reads=["checked", "all_flights"])
     def count(checked, all_flights):
         return all_flights.agg(F.count("*").alias("n"))
 
-    made.sink("counted", ParquetSink("counted"), reads="count")
-    result = testing.run_batch(made, {"flights": FLOWN}, spark=spark)
+    pipeline.sink("counted", ParquetSink("counted"), reads="count")
+    result = testing.run_batch(pipeline, {"flights": totals.FLOWN}, spark=spark)
     assert result.rows["counted"] == [{"n": 30}]
-    found = one(result.lab.database, "SELECT input_rows FROM step_run WHERE step = 'count'")
-    assert found.input_rows == 0
+    row = Ledger(result.lab.database).row("SELECT input_rows FROM step_run WHERE step = 'count'")
+    assert row.input_rows == 0
 
 
 def test_after_units_the_latest_attempt_counts(spark):
     """With a whole stage before it, a total holds each unit once: as the replay brought it."""
 
     def windowed(lose=()):
-        made = Pipeline("windowed", guarantee="exactly_once")
-        made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+        pipeline = Pipeline("windowed", guarantee="exactly_once")
+        pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
 
-        @made.stage(reads="flights")
-        def kept(flights):
+        @pipeline.stage(reads="flights")
+        def checked(flights):
             return flights.where(~F.col("flight").isin([-1, *lose]))
 
-        @made.stage(reads="kept", whole=True, unit="carrier")
-        def ranked(kept):
+        @pipeline.stage(reads="checked", whole=True, unit="carrier")
+        def ranked(flights):
             from pyspark.sql import Window
 
             place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
-            return kept.withColumn("place", place)
+            return flights.withColumn("place", place)
 
-        @made.combine(reads="ranked")
+        @pipeline.combine(reads="ranked")
         def places(ranked):
             return ranked.groupBy("carrier").agg(
                 F.sum("place").alias("n"), F.sum("delay").alias("delay")
             )
 
-        made.sink("out", ParquetSink("out"), reads="ranked")
-        made.sink("daily", ParquetSink("daily"), reads="places")
-        return made
+        pipeline.sink("out", ParquetSink("out"), reads="ranked")
+        pipeline.sink("daily", ParquetSink("daily"), reads="places")
+        return pipeline
 
-    result = testing.run_batch(windowed(lose=[4]), {"flights": FLOWN}, spark=spark)
+    result = testing.run_batch(windowed(lose=[4]), {"flights": totals.FLOWN}, spark=spark)
     assert {row["carrier"] for row in result.rows["out"]} == {"UA"}
     again = testing.replay(result, windowed())
     assert len(again.rows["out"]) == 30
-    assert daily(again) == [("AA", 210, 300), ("UA", 55, 135)]
+    assert totals.daily(again) == [("AA", 210, 300), ("UA", 55, 135)]
 
 
 @pytest.mark.parametrize(
@@ -140,77 +143,76 @@ def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, 
     """The settlement stands, the run is marked failed, nothing is published; the next call goes
     on.
     """
-    written(tmp_path)
-    made = totals()
+    totals.written(tmp_path)
+    pipeline = totals.pipeline()
 
-    @made.combine(reads="checked")
+    @pipeline.combine(reads="checked")
     def broken(checked):
         return makes(checked)
 
-    made.sink("unused", ParquetSink("unused"), reads="broken")
-    run = runner(made)
+    pipeline.sink("unused", ParquetSink("unused"), reads="broken")
+    run = runner(pipeline)
     batch = run.open()
     with pytest.raises(StageError, match="combine 'broken' returned .*" + message):
         run.settled(batch)
-    fixed = totals()
+    fixed = totals.pipeline()
     job = runner(fixed).job
     combine(job, batch.batch_id)
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
 
 
 def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, monkeypatch):
     """A process that dies after any of its commits leaves something that the next call, and the
     sweeper, sees.
     """
-    written(tmp_path)
-    run = runner(totals())
+    totals.written(tmp_path)
+    run = runner(totals.pipeline())
     job = run.job
     batch = open_batch(
         job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
     )
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(job, batch.batch_id)
-    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
+    later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
 
     for place in ("deciding publication", "recording publication"):
         assert combines_due(job.database, job.pipeline, batch.batch_id)
-        assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [
-            batch.batch_id
-        ]
+        assert [batch.batch_id for batch in run.ledger.sweep(now=later).overdue] == [batch.batch_id]
         with dies_at(place), pytest.raises(Died):
             combine(job, batch.batch_id)
     assert [
-        (one.follow_up, one.count) for one in summarize(job.database, batch.batch_id).pending
+        (follow_up.follow_up, follow_up.count)
+        for follow_up in run.ledger.summary(batch.batch_id).pending
     ] == [("publish", 1)]
     combine(job, batch.batch_id)
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
     assert not combines_due(job.database, job.pipeline, batch.batch_id)
-    assert sweep_once(job.database, now=later).overdue == ()
+    assert run.ledger.sweep(now=later).overdue == ()
     combine(job, batch.batch_id)
-    assert one(job.database, "SELECT count(*) AS n FROM step_run WHERE step = 'daily'").n == 2
+    assert run.ledger.row("SELECT count(*) AS n FROM step_run WHERE step = 'daily'").n == 2
 
 
 def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_rows):
     """A driver that dies before a partial combine leaves something that ``ackledger publish``, the
     sweeper and the summary see, although a record is failed; afterwards they see nothing.
     """
-    written(tmp_path)
-    run = runner(totals(lose=[4], partial=True))
+    totals.written(tmp_path)
+    run = runner(totals.pipeline(lose=[4], partial=True))
     job = run.job
     batch = open_batch(
         job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
     )
     run.steps(batch)
-    assert settle_once(job.database, batch.batch_id).failed == 1
+    assert run.ledger.settle(batch.batch_id).failed == 1
     publish_settled(job, batch.batch_id)
-    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
+    later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
 
     def noticed():
         return (
             job.database.transact(lambda c: follow_ups.waiting(c, job.pipeline.name)),
-            [one.batch_id for one in sweep_once(job.database, now=later).overdue],
-            [one.follow_up for one in summarize(job.database, batch.batch_id).pending],
+            [batch.batch_id for batch in run.ledger.sweep(now=later).overdue],
+            [follow_up.follow_up for follow_up in run.ledger.summary(batch.batch_id).pending],
         )
 
     for place in ("deciding publication", "recording publication"):
@@ -221,7 +223,7 @@ def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_row
     assert combines_due(job.database, job.pipeline, batch.batch_id)
     assert noticed() == ([batch.batch_id], [batch.batch_id], ["publish"])
     combine(job, batch.batch_id)
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle(without=[4])
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle(without=[4])
     assert not combines_due(job.database, job.pipeline, batch.batch_id)
     assert noticed() == ([], [], [])
 
@@ -232,37 +234,37 @@ def test_a_total_that_was_published_and_not_noted_gives_way(
     """The publisher of the first dies before it notes what the sink has published, the second is
     never published: the third takes the place of both.
     """
-    written(tmp_path)
-    run = runner(totals(lose=[4, 5], partial=True))
+    totals.written(tmp_path)
+    run = runner(totals.pipeline(lose=[4, 5], partial=True))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(run.job, batch.batch_id)
 
     with dies_at("recording publication"), pytest.raises(Died):
         combine(run.job, batch.batch_id)
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle(without=[4, 5])
-    better = runner(totals(lose=[5], partial=True))
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle(without=[4, 5])
+    better = runner(totals.pipeline(lose=[5], partial=True))
     refused = StageError("the target refuses it")
     with (
         dies_at("publishing", "daily", raises=refused),
         pytest.raises(StageError, match="refuses it"),
     ):
         better.settled(better.open_replay(batch.batch_id, "first"))
-    fixed = runner(totals(partial=True))
+    fixed = runner(totals.pipeline(partial=True))
     fixed.settled(fixed.open_replay(batch.batch_id, "second"))
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
 
 
 def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
     """A batch that replaces another replaces its totals, too, those that a replay made included."""
-    written(tmp_path)
-    run = runner(totals(lose=[4]))
+    totals.written(tmp_path)
+    run = runner(totals.pipeline(lose=[4]))
     batch = run.open()
     run.settled(batch)
-    fixed = runner(totals())
+    fixed = runner(totals.pipeline())
     fixed.settled(fixed.open_replay(batch.batch_id))
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
     job = fixed.job
     again = open_batch(
         job.database,
@@ -273,7 +275,7 @@ def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
         reprocess=True,
     )
     fixed.settled(again)
-    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
     assert sorted(path.name for path in (tmp_path / "daily").glob("ackledger_batch=*")) == [
         f"ackledger_batch={again.batch_id}"
     ]
@@ -283,23 +285,23 @@ def test_what_cannot_be_declared():
     """A stage behind a combine, a combine of what is untracked, and units at least once are
     refused.
     """
-    made = totals()
+    pipeline = totals.pipeline()
 
-    @made.stage(reads="per_carrier")
+    @pipeline.stage(reads="per_carrier")
     def more(per_carrier):
         return per_carrier
 
-    made.sink("more_sink", ParquetSink("more"), reads="more")
+    pipeline.sink("more_sink", ParquetSink("more"), reads="more")
     with pytest.raises(DeclarationError, match=r"reads 'per_carrier', a combine.*only sinks"):
-        made.steps()
+        pipeline.steps()
 
 
 def test_an_aggregate_in_a_tracked_stage_is_warned_of():
     """A total inside a tracked stage would be wrong after a loss: the declaration says so."""
-    made = Pipeline("naive")
-    made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+    pipeline = Pipeline("naive")
+    pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
     with pytest.warns(UserWarning, match=r"stage 'counted' calls agg, groupBy.*pipeline.combine"):
 
-        @made.stage(reads="flights")
+        @pipeline.stage(reads="flights")
         def counted(flights):
             return flights.groupBy("carrier").agg(F.count("*"))

@@ -19,13 +19,11 @@ from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.errors import NotReadyError
 from ledger.execution import run_steps, settle_and_follow
 from ledger.spark.job import Job
 from ledger.store import embedded
-from tests.support.ledgers import one, rows
 
 DAYS, RECORDS, POISON = 4, 60, 7
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
@@ -35,32 +33,32 @@ def pipeline(name: str, target: str, poison: int, fixed: bool) -> Pipeline:
     """n -> two rows -> one of which the poison and, until it is fixed, every tenth record loses
     -> three sinks, and a state of one row for each batch that it includes, in order.
     """
-    made = Pipeline(name, guarantee="exactly_once", max_replays=1)
-    made.source("numbers", FileSource("in/{{ interval_start | ds }}.csv", schema="n INT"))
+    flow = Pipeline(name, guarantee="exactly_once", max_replays=1)
+    flow.source("numbers", FileSource("in/{{ interval_start | ds }}.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @made.stage(reads="halves")
+    @flow.stage(reads="halves")
     def checked(halves):
         second = F.col("half") == 2
         bad = second & (F.col("n") % RECORDS == poison)
         lost = second & (F.col("n") % 10 == 0) & F.lit(not fixed)
         return halves.withColumn("_failed", F.when(bad, "poison").when(lost, "for now"))
 
-    made.sink("folder", ParquetSink(f"{name}/folder"), reads="checked")
-    made.sink("table", DeltaSink(f"{name}/table"), reads="checked")
-    made.sink("report", PostgresSink(target, f"report_{name}"), reads="checked")
+    flow.sink("folder", ParquetSink(f"{name}/folder"), reads="checked")
+    flow.sink("table", DeltaSink(f"{name}/table"), reads="checked")
+    flow.sink("report", PostgresSink(target, f"report_{name}"), reads="checked")
 
-    @made.stateful_stage(reads="checked")
+    @flow.stateful_stage(reads="checked")
     def course(before, checked):
         place = F.lit(1 if before is None else before.count() + 1).alias("place")
         taken = checked.groupBy().agg(place, F.count("*").alias("rows"), F.sum("n").alias("total"))
         return taken if before is None else before.unionByName(taken)
 
-    made.sink("history", DeltaSink(f"{name}/course"), reads="course")
-    return made
+    flow.sink("history", DeltaSink(f"{name}/course"), reads="course")
+    return flow
 
 
 @pytest.fixture
@@ -95,11 +93,11 @@ def readers(folder, target, name):
     }
 
 
-def _check_states(database, folder, wanted):
+def _check_states(ledger, folder, wanted):
     """Each batch was taken in once, the states in the order of the batches, and they hold every
     row.
     """
-    taken = rows(database, "SELECT pipeline_id, batch_id FROM checkpoint ORDER BY step_run_id")
+    taken = ledger.rows("SELECT pipeline_id, batch_id FROM checkpoint ORDER BY step_run_id")
     for pipeline_id in {row.pipeline_id for row in taken}:
         own = [row.batch_id for row in taken if row.pipeline_id == pipeline_id]
         assert own == sorted(own)
@@ -112,7 +110,7 @@ def _check_states(database, folder, wanted):
 
 
 @pytest.mark.exhaustive
-def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, target):
+def test_eight_batches_of_two_pipelines(spark, ledger, settings, tmp_path, target):
     """No row twice, input = published + quarantined, the readers saw whole batches only, states
     took in each batch once and in order, nothing is left.
     """
@@ -132,31 +130,35 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
         while not ended.is_set():
             for name, sink in product(names, ("folder", "table", "report")):
                 with suppress(TableNotFoundError, ProgrammingError, FileNotFoundError):
-                    found = sinks[name][sink]()
+                    rows = sinks[name][sink]()
                     looks[name, sink] += 1
-                    days = Counter(n // RECORDS for n, _ in found)
+                    days = Counter(n // RECORDS for n, _ in rows)
                     partial.extend(
                         (name, sink, day) for day in days if days[day] // 2 not in wholes
                     )
                     partial.extend(
-                        (name, sink, row) for row in found if found[row[0], 1] != found[row[0], 2]
+                        (name, sink, row) for row in rows if rows[row[0], 1] != rows[row[0], 2]
                     )
             time.sleep(0.05)
 
     def sweep():
         while not ended.is_set():
-            sweep_once(database)
+            ledger.sweep()
             time.sleep(0.2)
 
     def work(name, day):
-        job = Job(spark, database, settings, pipeline(name, target, POISON, fixed=False))
+        job = Job(spark, ledger.database, settings, pipeline(name, target, POISON, fixed=False))
         interval = Interval(FIRST + timedelta(days=day), FIRST + timedelta(days=day + 1))
-        batch = open_batch(database, settings, job.pipeline, RunKey("", f"day-{day}"), interval)
+        batch = open_batch(
+            ledger.database, settings, job.pipeline, RunKey("", f"day-{day}"), interval
+        )
         run_steps(job, batch.batch_id, lambda step, result: None)
         followed(job, batch.batch_id)
-        fixed = Job(spark, database, settings, pipeline(name, target, POISON, fixed=True))
+        fixed = Job(spark, ledger.database, settings, pipeline(name, target, POISON, fixed=True))
         key = RunKey("", f"replay-{day}")
-        again = open_replay(database, settings, fixed.pipeline, key, batch.batch_id, Selection())
+        again = open_replay(
+            ledger.database, settings, fixed.pipeline, key, batch.batch_id, Selection()
+        )
         run_steps(fixed, again.batch_id, lambda step, result: None)
         followed(fixed, again.batch_id)
 
@@ -190,11 +192,11 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
         )
     assert len(looks) == 6, "a reader never saw its sink"
     assert partial == []
-    _check_states(database, tmp_path, wanted)
-    assert one(database, "SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
+    _check_states(ledger, tmp_path, wanted)
+    assert ledger.row("SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
     # A state that was not published before the next one came is not published any more.
     shown = "state = 'published' OR state = 'replaced' AND sink = 'history'"
-    left = rows(database, f"SELECT * FROM sink_publication WHERE NOT ({shown})")
+    left = ledger.rows(f"SELECT * FROM sink_publication WHERE NOT ({shown})")
     assert left == []
-    statuses = rows(database, "SELECT DISTINCT status, failed, pending FROM batch_status")
+    statuses = ledger.rows("SELECT DISTINCT status, failed, pending FROM batch_status")
     assert [tuple(row) for row in statuses] == [("settled", 0, 0)]

@@ -14,7 +14,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from jobs.trades import pipeline as trades
-from ledger.batch.settlement import settle_once
 from ledger.core import states
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.settings import Settings
@@ -25,7 +24,7 @@ from ledger.store.queries import batches, settlement
 from ledger.store.revisions import head
 from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
-from tests.support.ledgers import answered, one, opened, pipeline, replayed, rows, whole_batch
+from tests.support.ledgers import Ledger, pipeline
 from tests.support.schema import TABLES, schema
 
 
@@ -33,9 +32,9 @@ from tests.support.schema import TABLES, schema
 def scratch(server_home):
     """An empty database in the server of the tests."""
     postgres = embedded.ensure_database(embedded.start(server_home), "postgres")
-    made = Database(embedded.ensure_database(postgres, "scratch"))
-    yield made
-    made.dispose()
+    database = Database(embedded.ensure_database(postgres, "scratch"))
+    yield database
+    database.dispose()
     admin = Database(postgres)
     with admin.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("DROP DATABASE scratch WITH (FORCE)")
@@ -57,10 +56,9 @@ def test_the_schema_goes_up_and_down(scratch):
     scratch.check()
 
 
-def test_the_owner_owns_the_schema(database):
+def test_the_owner_owns_the_schema(ledger):
     """Whoever migrates, all that is made belongs to one role."""
-    others = rows(
-        database,
+    others = ledger.rows(
         """
         SELECT relname, relowner::regrole FROM pg_class
         WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'S')
@@ -77,13 +75,13 @@ def test_the_owner_owns_the_schema(database):
     assert [row.relname for row in others] == ["alembic_version"]
 
 
-def test_a_replay_is_of_its_originals_family(database):
+def test_a_replay_is_of_its_originals_family(ledger):
     """An original and its replays have one ``family_id``: the original's number."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, lose_sink=[0])
-    settle_once(database, batch.batch_id)
-    replayed(database, made, batch.batch_id)
-    families = rows(database, "SELECT kind, family_id FROM batch ORDER BY batch_id")
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    ledger.replay(flow, batch.batch_id)
+    families = ledger.rows("SELECT kind, family_id FROM batch ORDER BY batch_id")
     assert families == [("original", batch.batch_id), ("replay", batch.batch_id)]
 
 
@@ -100,8 +98,8 @@ def test_each_statement_sees_what_was_committed_before_it(scratch):
     scratch.dispose()
     for name in ENGINES:
         with getattr(scratch, name).begin() as connection:
-            found = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
-            assert (name, found) == (name, "read committed")
+            isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+            assert (name, isolation) == (name, "read committed")
 
 
 def test_a_settlement_gives_the_servers_plans_back(scratch):
@@ -118,24 +116,24 @@ def test_a_settlement_gives_the_servers_plans_back(scratch):
 FLAGS = ("after", "stateful", "partial", "merges", "units", "notice", "incremental", "rereads")
 
 
-def test_a_batch_keeps_its_steps(database):
+def test_a_batch_keeps_its_steps(ledger):
     """The steps of a batch are those of its pipeline when it was opened, in order, with what
     applies of each.
     """
-    batch = opened(database, trades)
+    batch = ledger.open(trades)
     declared = trades.topology()
     assert batch.topology == declared
-    steps = rows(database, "SELECT * FROM batch_step ORDER BY number")
+    steps = ledger.rows("SELECT * FROM batch_step ORDER BY number")
     assert [(step.number, step.name, step.kind, step.whole) for step in steps] == [
         (number, each["name"], each["kind"], "unit" in each)
         for number, each in enumerate(declared, 1)
     ]
-    found = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
-    assert found == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
-    assert {"after", "stateful"} <= set().union(*found)
+    flags = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
+    assert flags == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
+    assert {"after", "stateful"} <= set().union(*flags)
 
 
-def test_enums_are_those_of_the_code(database):
+def test_enums_are_those_of_the_code(ledger):
     """PostgreSQL's enums have the members that the code's have, in order."""
     expected = {
         "batch_state": states.BatchStatus,
@@ -143,14 +141,13 @@ def test_enums_are_those_of_the_code(database):
         "run_state": states.RunState,
     }
     for name, members in expected.items():
-        found = one(database, f"SELECT enum_range(NULL::{name})::text[] AS members").members
-        assert found == [member.value for member in members]
+        labels = ledger.row(f"SELECT enum_range(NULL::{name})::text[] AS members").members
+        assert labels == [member.value for member in members]
 
 
-def test_everything_is_commented(database):
+def test_everything_is_commented(ledger):
     """Every table, view, function and column says what it is."""
-    undocumented = rows(
-        database,
+    undocumented = ledger.rows(
         """
         SELECT c.relname, a.attname FROM pg_class c
         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
@@ -178,12 +175,12 @@ VIEWS = (
 )
 
 
-def test_reader_reads_and_changes_nothing(database):
+def test_reader_reads_and_changes_nothing(ledger):
     """The reader sees every view and the root function, and can write nothing, not even by
     choice.
     """
-    whole_batch(database, pipeline(), lose_sink=[0])
-    with database.reader.connect() as connection:
+    ledger.whole_batch(pipeline(), lose_sink=[0])
+    with ledger.database.reader.connect() as connection:
         for view in VIEWS:
             connection.execute(text(f"SELECT count(*) FROM {view}"))
         assert connection.execute(text("SELECT count(*) FROM root_state(1)")).scalar_one() == 1
@@ -193,7 +190,7 @@ def test_reader_reads_and_changes_nothing(database):
         "SELECT open_partition(99)",
         "CREATE TABLE mine (n int)",
     ):
-        with database.reader.connect() as connection:
+        with ledger.database.reader.connect() as connection:
             connection.execute(text("SET TRANSACTION READ WRITE"))
             with pytest.raises(DBAPIError, match="permission denied"):
                 connection.execute(text(statement))
@@ -205,9 +202,9 @@ def test_reader_is_read_only_by_default(database):
         assert connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on"
 
 
-def test_writer_owns_nothing(database):
+def test_writer_owns_nothing(ledger):
     """The role of the jobs can post and open partitions, and cannot change the schema."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     for statement in (
         "DROP TABLE batch",
         f"DROP TABLE ledger_delta_{batch.batch_id}",
@@ -215,7 +212,7 @@ def test_writer_owns_nothing(database):
         "CREATE TABLE mine (n int)",
     ):
         with (
-            database.writer.connect() as connection,
+            ledger.database.writer.connect() as connection,
             pytest.raises(DBAPIError, match=r"must be owner|permission denied"),
         ):
             connection.execute(text(statement))
@@ -249,20 +246,20 @@ def test_a_lost_host_is_noticed(database):
         asked = connection.connection.dbapi_connection.info.dsn_parameters
     assert (asked["keepalives"], asked["keepalives_idle"]) == ("1", "10")
     assert "-c tcp_keepalives_idle=30" in asked["options"]
-    given = database.url.update_query_dict({"keepalives_idle": "77"})
-    own = Database(given.render_as_string(hide_password=False))
+    url = database.url.update_query_dict({"keepalives_idle": "77"})
+    own = Database(url.render_as_string(hide_password=False))
     with own.writer.connect() as connection:
         asked = connection.connection.dbapi_connection.info.dsn_parameters
     assert asked["keepalives_idle"] == "77"
     own.dispose()
 
 
-def test_a_lock_that_is_waited_for_in_vain(database, monkeypatch):
+def test_a_lock_that_is_waited_for_in_vain(ledger, monkeypatch):
     """The error says what was waited for, not that the server is down."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     monkeypatch.setattr(connections, "LOCK_TIMEOUT", "100ms")
-    hasty = Database(database.url.render_as_string(hide_password=False))
-    with database.writer.begin() as holding:
+    hasty = Database(ledger.database.url.render_as_string(hide_password=False))
+    with ledger.database.writer.begin() as holding:
         batches.lock_batch(holding, batch.batch_id)
         with pytest.raises(
             UnavailableError,
@@ -329,7 +326,7 @@ def test_passwords(scram, tmp_path, monkeypatch, database):
     monkeypatch.setenv("PGPASSFILE", str(passfile))
     reached = Database(url)
     reached.check()
-    batch, _ = whole_batch(reached, pipeline())
+    batch, _ = Ledger(reached).whole_batch(pipeline())
     assert (
         reached.transact(lambda c: batches.get_batch(c, batch.batch_id)).batch_id == batch.batch_id
     )
@@ -352,7 +349,7 @@ def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
     with migrated.plain.begin() as connection:
         connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD 'reads'")
     try:
-        assert answered(Database(url), "SELECT session_user") == [("ledger_sql",)]
+        assert Ledger(Database(url)).answer("SELECT session_user") == [("ledger_sql",)]
     finally:
         with migrated.plain.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
@@ -372,7 +369,7 @@ def test_the_stack_has_a_login_for_queries(scram, monkeypatch, migrated):
         for _ in range(2):
             databases.main()
             stack = Database.from_settings(Settings())
-            assert answered(stack, "SELECT session_user") == [("ledger_sql",)]
+            assert Ledger(stack).answer("SELECT session_user") == [("ledger_sql",)]
     finally:
         with migrated.plain.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
@@ -394,11 +391,13 @@ def test_upgrade_by_a_user_who_may_create_roles():
         own = Database(url.render_as_string(hide_password=False))
         try:
             upgrade(own)
-            batch, _ = whole_batch(own, pipeline(), lose_sink=[0])
-            settle_once(own, batch.batch_id)
-            assert answered(own, "SELECT failed FROM batch_status") == [(1,)]
+            ledger = Ledger(own)
+            batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
+            ledger.settle(batch.batch_id)
+            assert ledger.answer("SELECT failed FROM batch_status") == [(1,)]
             assert (
-                one(own, "SELECT detail FROM failed_root").detail == "1 edges from middle, 0 acked"
+                ledger.row("SELECT detail FROM failed_root").detail
+                == "1 edges from middle, 0 acked"
             )
         finally:
             own.dispose()

@@ -12,12 +12,10 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, IntegrityError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows, started
 from tests.support.runner import END, START
 
 MONTH = END - START
@@ -34,29 +32,29 @@ def losses(tmp_path, *pairs):
 
 def splitting(dedup, *, equal=False):
     """Three rows a record, of which those in losses.csv vanish before the sink."""
-    made = Pipeline("splitting", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
+    pipeline = Pipeline("splitting", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def thrice(frame):
         return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
 
-    @made.stage(reads="thrice")
+    @pipeline.stage(reads="thrice")
     def lossy(frame, *, losses):
-        kept = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
-        return kept.drop("copy") if equal else kept
+        rest = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
+        return rest.drop("copy") if equal else rest
 
-    made.sink("out", ParquetSink("out", dedup=dedup), reads="lossy")
-    return made
+    pipeline.sink("out", ParquetSink("out", dedup=dedup), reads="lossy")
+    return pipeline
 
 
 def keyed(bloom, path="{{ interval_start | ds }}.csv"):
     """Rows k, v straight from the file of the interval to the sink."""
-    made = Pipeline("keyed", guarantee="at_least_once")
-    made.source("rows", FileSource(path, schema="k STRING, v INT"))
-    made.sink("out", ParquetSink("out", dedup=bloom), reads="rows")
-    return made
+    pipeline = Pipeline("keyed", guarantee="at_least_once")
+    pipeline.source("rows", FileSource(path, schema="k STRING, v INT"))
+    pipeline.sink("out", ParquetSink("out", dedup=bloom), reads="rows")
+    return pipeline
 
 
 def write_keys(tmp_path, month, pairs):
@@ -87,9 +85,7 @@ def test_a_row_that_a_sink_did_not_get_is_not_taken_for_delivered(
         splitting(dedup), on_read=lambda step, frame: frame.where(misread.get(step, "true"))
     )
     assert hurt.settled(hurt.open()).failed == 1
-    assert [tuple(row) for row in rows(hurt.job.database, "SELECT step FROM failed_root")] == [
-        ("out",)
-    ]
+    assert [tuple(row) for row in hurt.ledger.rows("SELECT step FROM failed_root")] == [("out",)]
     assert (3, 2) not in sink_rows("out", "n", "copy")
     run = runner(splitting(dedup))
     assert run.settled(run.open_replay(1)).failed == 0
@@ -99,23 +95,23 @@ def test_a_row_that_a_sink_did_not_get_is_not_taken_for_delivered(
 def failing_too(dedup, where):
     """Of record 3 one row fails: ``beside`` the sink, in another reader of what it reads, or
     ``before`` it."""
-    made = Pipeline("failing", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("failing", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def thrice(frame):
         copies = frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
         return failing(copies) if where == "before" else copies
 
     if where != "before":
 
-        @made.stage(reads="thrice")
+        @pipeline.stage(reads="thrice")
         def checked(frame):
             return failing(frame)
 
-        made.sink("checks", ParquetSink("checks"), reads="checked")
-    made.sink("out", ParquetSink("out", dedup=dedup), reads="thrice")
-    return made
+        pipeline.sink("checks", ParquetSink("checks"), reads="checked")
+    pipeline.sink("out", ParquetSink("out", dedup=dedup), reads="thrice")
+    return pipeline
 
 
 def failing(frame):
@@ -142,23 +138,23 @@ def test_a_row_that_a_sink_did_not_get_comes_again_wherever_its_record_failed(
             return frame.where("n <> 3 OR copy <> 1")
         if step != "out" or got == "all":
             return frame
-        kept = frame.where("n <> 3 OR copy <> 2")
+        rest = frame.where("n <> 3 OR copy <> 2")
         doubled = frame.where("n = 3 AND copy = 1")
-        return kept.unionByName(doubled) if got == "swapped" else kept
+        return rest.unionByName(doubled) if got == "swapped" else rest
 
     hurt = runner(failing_too("exact", where), on_read=misread)
     assert hurt.settled(hurt.open()).failed == 1
-    (named,) = rows(hurt.job.database, "SELECT step, reason, missed_by FROM failed_root")
+    (named,) = hurt.ledger.rows("SELECT step, reason, missed_by FROM failed_root")
     missed = None if got == "all" else ["out"]
     assert tuple(named) == ("thrice" if where == "before" else "checked", "bad", missed)
     assert ((3, 2) in sink_rows("out", "n", "copy")) == (got == "all")
     (tmp_path / "bad.txt").unlink()
     run = runner(failing_too("exact", where))
     assert run.settled(run.open_replay(1)).failed == 0
-    found = Counter(sink_rows("out", "n", "copy"))
-    assert {*found} == {(n, copy) for n in range(5) for copy in (1, 2, 3)}
-    assert {row for row, times in found.items() if times > 1} <= {(3, 1), (3, 2), (3, 3)}
-    assert got != "all" or found.total() == len(found)
+    rows = Counter(sink_rows("out", "n", "copy"))
+    assert {*rows} == {(n, copy) for n in range(5) for copy in (1, 2, 3)}
+    assert {row for row, times in rows.items() if times > 1} <= {(3, 1), (3, 2), (3, 3)}
+    assert got != "all" or rows.total() == len(rows)
 
 
 @pytest.mark.parametrize("equal", [False, True], ids=["distinct rows", "equal rows"])
@@ -179,20 +175,19 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
     assert run.settled(run.open_replay(1, "first")).failed == 1
     losses(tmp_path)
     assert run.settled(run.open_replay(1, "second")).failed == 0
-    found = Counter(sink_rows("out", "n") if equal else sink_rows("out", "n", "copy"))
+    rows = Counter(sink_rows("out", "n") if equal else sink_rows("out", "n", "copy"))
     wanted = Counter((n,) if equal else (n, copy) for n in range(40) for copy in (1, 2, 3))
     dropped = [
         row.duplicate_rows
-        for row in rows(
-            run.job.database,
+        for row in run.ledger.rows(
             "SELECT duplicate_rows FROM step_progress WHERE step = 'out' ORDER BY batch_id",
         )
     ]
     if dedup == "none":
-        assert found >= wanted
-        assert (found.total(), dropped) == (126, [0, 0, 0])
+        assert rows >= wanted
+        assert (rows.total(), dropped) == (126, [0, 0, 0])
     else:
-        assert found == wanted
+        assert rows == wanted
         # Of 7 two rows came before. Of 9 the first replay brings one again and one anew, the second
         # all three again; where its rows are equal they count by number: two of two, two of three.
         assert dropped == ([0, 4, 2] if equal else [0, 3, 3])
@@ -231,10 +226,10 @@ def test_rows_written_and_rows_dropped_are_those_that_were_read(
             hurt.step(replay, "out")
         return
     hurt.step(replay, "out")
-    assert [one.fold_way for one in caplog.records if hasattr(one, "fold_way")] == [
+    assert [record.fold_way for record in caplog.records if hasattr(record, "fold_way")] == [
         "1 file gathered, in the driver"
     ]
-    assert settle_once(run.job.database, replay.batch_id).failed == 0
+    assert run.ledger.settle(replay.batch_id).failed == 0
 
 
 def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
@@ -243,23 +238,23 @@ def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
     """
     numbers(tmp_path, [1])
     losses(tmp_path, (1, 1))
-    made = Pipeline("micros", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
+    pipeline = Pipeline("micros", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def split(frame):
         return frame.select("*", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"))
 
-    @made.stage(reads="split")
+    @pipeline.stage(reads="split")
     def timed(frame, *, losses):
-        kept = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
-        return kept.select(
+        rest = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
+        return rest.select(
             "n", F.timestamp_micros(F.col("copy").cast("bigint")).alias("at"), "_anchor"
         )
 
-    made.sink("out", ParquetSink("out", dedup="exact"), reads="timed")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out", dedup="exact"), reads="timed")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 1
     losses(tmp_path)
     assert run.settled(run.open_replay(1)).failed == 0
@@ -277,14 +272,13 @@ def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
     run = runner(keyed(Bloom(**KEYED, error_rate=error_rate)))
     for number in (1, 2, 3):
         month(run, number)
-    found = sink_rows("out", "k", "v")
+    rows = sink_rows("out", "k", "v")
     wanted = [(str(k), 1) for k in range(600)] + [(str(k), 2) for k in range(600, 1200)]
     wanted += [(str(k), 3) for k in range(1200, 1500, 2)]
-    assert Counter(found) == Counter(wanted)
-    kept = rows(run.job.database, "SELECT entries FROM dedup_filter ORDER BY step_run_id")
-    assert [row.entries for row in kept] == [600, 600, 150]
-    assert one(
-        run.job.database,
+    assert Counter(rows) == Counter(wanted)
+    entries = run.ledger.rows("SELECT entries FROM dedup_filter ORDER BY step_run_id")
+    assert [row.entries for row in entries] == [600, 600, 150]
+    assert run.ledger.row(
         "SELECT duplicate_rows FROM step_progress WHERE batch_id = 3 AND step = 'out'",
     ) == (600,)
 
@@ -313,7 +307,7 @@ def test_rerun_of_an_open_batch_drops_nothing(runner, tmp_path, sink_rows):
     batch = run.open()
     run.steps(batch)
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
     assert len(sink_rows("out", "k")) == 10
 
 
@@ -329,7 +323,7 @@ def test_open_batches_do_not_drop_in_each_others_favour(runner, tmp_path, sink_r
     second = run.open("run2", START.replace(month=2), START.replace(month=3))
     assert run.settled(second).failed == 0
     run.step(first, "out")
-    assert settle_once(run.job.database, first.batch_id).failed == 0
+    assert run.ledger.settle(first.batch_id).failed == 0
     assert ("a",) in sink_rows("out", "k")
 
 
@@ -362,7 +356,7 @@ def test_capacity_is_enforced_on_the_sum(runner, tmp_path, sink_rows):
         run.step(third, "out")
     larger = runner(keyed(Bloom(key=("k",), capacity=100)))
     larger.step(third, "out")
-    assert settle_once(run.job.database, third.batch_id).failed == 0
+    assert run.ledger.settle(third.batch_id).failed == 0
     assert Counter(sink_rows("out", "k")) == Counter(
         (str(k),) for k in [*range(6), *range(10, 16), *range(6, 10), *range(16, 20)]
     )
@@ -404,13 +398,12 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     batch = run.open()
     run.steps(batch)
     run.step(batch, "thrice")  # supersedes what reads it; nothing behind it runs again
-    with run.job.database.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO step_run (batch_id, step, state, attempt_id, try_number, opened_at,"
-            f" lease_until) VALUES ({batch.batch_id}, 'lossy', 'running',"
-            " 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
-        )
-    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    run.ledger.change(
+        "INSERT INTO step_run (batch_id, step, state, attempt_id, try_number, opened_at,"
+        f" lease_until) VALUES ({batch.batch_id}, 'lossy', 'running',"
+        " 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
+    )
+    assert run.ledger.settle(batch.batch_id).failed == 5
     assert len(sink_rows()) == 15
     replay = run.open_replay(batch.batch_id)
     assert run.settled(replay).failed == 0
@@ -425,26 +418,26 @@ def test_what_a_superseded_run_published_gives_way_to_the_replay(runner, tmp_pat
     that expired without another: the replay replaces them.
     """
     numbers(tmp_path, range(5))
-    made = Pipeline("superseded", guarantee="at_least_once", message_timeout="10s")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.stage(reads="numbers")(same)
-    made.sink("out", DeltaSink("out") if kind == "delta" else ParquetSink("out"), reads="same")
-    run = runner(made)
+    pipeline = Pipeline("superseded", guarantee="at_least_once", message_timeout="10s")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.stage(reads="numbers")(same)
+    pipeline.sink("out", DeltaSink("out") if kind == "delta" else ParquetSink("out"), reads="same")
+    run = runner(pipeline)
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "same")
     with dies_at("published"), pytest.raises(Died):
         run.step(batch, "out")
     run.step(batch, "same")
-    started(run.job.database, batch.batch_id, "out")
-    age(run.job.database, batch.batch_id, 100)
-    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    run.ledger.start(batch.batch_id, "out")
+    run.ledger.age(batch.batch_id, 100)
+    assert run.ledger.settle(batch.batch_id).failed == 5
     assert run.settled(run.open_replay(batch.batch_id)).failed == 0
     if kind == "delta":
-        found = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
+        table = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
     else:
-        found = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
-    assert sorted(found["n"].to_pylist()) == list(range(5))
+        table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+    assert sorted(table["n"].to_pylist()) == list(range(5))
 
 
 def same(rows):
@@ -459,22 +452,24 @@ def test_what_a_dead_run_published_in_a_table_is_there_once(runner, tmp_path, se
     numbers(tmp_path, range(5))
     url = embedded.ensure_database(embedded.start(server_home), "dead_run")
     table = PostgresSink(url, "out", dedup="exact")
-    made = Pipeline("tables", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.sink("out", DeltaSink("out", dedup="exact") if kind == "delta" else table, reads="numbers")
-    run = runner(made)
+    pipeline = Pipeline("tables", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.sink(
+        "out", DeltaSink("out", dedup="exact") if kind == "delta" else table, reads="numbers"
+    )
+    run = runner(pipeline)
     batch = run.open()
     run.step(batch, "numbers")
     with dies_at("published"), pytest.raises(Died):
         run.step(batch, "out")
     assert settle_and_follow(run.job, batch.batch_id).failed == 0
-    (state,) = rows(run.job.database, "SELECT state FROM sink_publication")
+    (state,) = run.ledger.rows("SELECT state FROM sink_publication")
     assert state == ("published",)
     if kind == "delta":
-        found = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()["n"].to_pylist()
+        rows = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()["n"].to_pylist()
     else:
         with closing(psycopg2.connect(url.replace("+psycopg2", ""))) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT n FROM out")
-            found = [n for (n,) in cursor.fetchall()]
-    assert sorted(found) == list(range(5))
+            rows = [n for (n,) in cursor.fetchall()]
+    assert sorted(rows) == list(range(5))

@@ -46,9 +46,9 @@ def publisher(path):
 
 
 def opened(path, schema=SCHEMA, partition_by=()):
-    made = DeltaPublisher(path, partition_by)
-    made.check(schema)
-    return made
+    pipeline = DeltaPublisher(path, partition_by)
+    pipeline.check(schema)
+    return pipeline
 
 
 def version(path):
@@ -154,9 +154,9 @@ def test_files_in_another_folder(publisher, path):
         publisher, 1, 1, labelled("1"), files=2, folder=f"{path}/_ackledger/elsewhere"
     )
     publisher.publish(elsewhere)
-    kept = stage(publisher, 2, 2, labelled("2"), replaces=(1,))
-    kept = type(kept)(**{**vars(kept), "files": (*kept.files, elsewhere.files[0])})
-    publisher.publish(kept)
+    delivery = stage(publisher, 2, 2, labelled("2"), replaces=(1,))
+    delivery = type(delivery)(**{**vars(delivery), "files": (*delivery.files, elsewhere.files[0])})
+    publisher.publish(delivery)
     assert labels(path) == {"1": 2, "2": 4}
     outside = stage(publisher, 3, 3, labelled("3"), folder=f"{path}-beside")
     with pytest.raises(IntegrityError, match="expected it below the table's folder"):
@@ -264,8 +264,8 @@ def test_types(path):
     rows = pa.Table.from_pylist([dict(zip(schema.names, values, strict=True))], schema=schema)
     publisher = opened(path, schema)
     publisher.publish(stage(publisher, 1, 1, rows))
-    (found,) = DeltaTable(path).to_pyarrow_table().to_pylist()
-    assert found == dict(zip(schema.names, values, strict=True))
+    (entries,) = DeltaTable(path).to_pyarrow_table().to_pylist()
+    assert entries == dict(zip(schema.names, values, strict=True))
     protocol = DeltaTable(path).protocol()
     assert (protocol.reader_features, protocol.writer_features) == (["timestampNtz"],) * 2
     opened(path, schema)
@@ -427,11 +427,11 @@ def test_a_table_that_nobody_described(publisher, path):
     needs nothing of the process that checked."""
     delivery = stage(publisher, 1, 1, labelled("1"))
     columns = Path(path, "_ackledger", "columns.json")
-    kept = columns.read_text()
+    text = columns.read_text()
     columns.unlink()
     with pytest.raises(NotReadyError, match="nothing tells which columns it has"):
         DeltaPublisher(path, ()).publish(delivery)
-    columns.write_text(kept)
+    columns.write_text(text)
     DeltaPublisher(path, ()).publish(delivery)
     assert labels(path) == {"1": 4}
 

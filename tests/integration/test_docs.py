@@ -9,7 +9,6 @@ import pytest
 from ledger.sinks.base import Publisher, Sink
 from ledger.store import asking
 from tests.support.examples import EXAMPLES
-from tests.support.ledgers import rows
 from tests.support.pages import PAGES, blocks
 from tests.support.places import ROOT
 
@@ -22,10 +21,9 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
-def views(database):
+def views(ledger):
     """Every view with its comment, and its columns with theirs, as the ledger has them."""
-    found = rows(
-        database,
+    rows = ledger.rows(
         "SELECT c.relname, obj_description(c.oid) AS comment, a.attname, col_description(c.oid,"
         " a.attnum) AS meaning FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND"
         " a.attnum > 0 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND"
@@ -34,9 +32,9 @@ def views(database):
     return {
         row.relname: (
             row.comment,
-            {r.attname: r.meaning for r in found if r.relname == row.relname},
+            {r.attname: r.meaning for r in rows if r.relname == row.relname},
         )
-        for row in found
+        for row in rows
     }
 
 
@@ -53,12 +51,12 @@ def test_there_are_queries_to_run():
     assert len(blocks(ROOT / "docs" / "sql.md", "sql")) >= 5
 
 
-def test_every_view_and_column_is_documented(database):
+def test_every_view_and_column_is_documented(ledger):
     """docs/sql.md describes each column of each view in the words of the schema."""
     page = (ROOT / "docs" / "sql.md").read_text()
-    found = views(database)
-    assert len(found) >= 8
-    for name, (comment, columns) in found.items():
+    documented = views(ledger)
+    assert len(documented) >= 8
+    for name, (comment, columns) in documented.items():
         section = page.partition(f"### `{name}`\n")[2].partition("\n#")[0]
         assert comment in section, name
         for column, meaning in columns.items():
@@ -97,11 +95,11 @@ def defined(path):
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (one.id for one in targets if isinstance(one, ast.Name))
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         if isinstance(node, ast.ClassDef):
-            inner = (one.name for one in node.body if isinstance(one, ast.FunctionDef))
+            inner = (element.name for element in node.body if isinstance(element, ast.FunctionDef))
             yield from (f"{node.name}.{name}" for name in inner)
 
 
@@ -111,9 +109,9 @@ def test_architecture_names_what_exists():
     named = re.findall(r"`([\w/]+(?:\.py|/))(?:: ([\w., ]+))?`", page)
     assert len(named) > 50
     for path, names in named:
-        found = ROOT / "ledger" / path
-        assert found.exists() or (ROOT / path).exists(), path
-        unknown = set(names.split(", ") if names else []) - set(defined(found) if names else [])
+        place = ROOT / "ledger" / path
+        assert place.exists() or (ROOT / path).exists(), path
+        unknown = set(names.split(", ") if names else []) - set(defined(place) if names else [])
         assert not unknown, (path, unknown)
 
 
@@ -125,7 +123,7 @@ def test_the_example_of_a_sink_is_the_one_that_is_tested():
     section = section.partition("\n## ")[0]
     tested = (ROOT / "tests" / "support" / "sqlite_sink.py").read_text()
     examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    shown = [one for one in examples if "in your pipeline" not in one]
+    shown = [example for example in examples if "in your pipeline" not in example]
     assert len(shown) == 2
     for code in shown:
         assert code in tested
@@ -136,9 +134,9 @@ def test_the_example_of_a_sink_is_the_one_that_is_tested():
 
 def test_no_block_goes_unnoticed():
     """Pages have blocks of the languages that tests run; a block without one has no command."""
-    known = {"python", "sql", "console", "yaml", "json", ""}
-    for block in (one for page in PAGES for one in blocks(page)):
-        assert block.language in known, (block.place, block.language)
+    names = {"python", "sql", "console", "yaml", "json", ""}
+    for block in (block for page in PAGES for block in blocks(page)):
+        assert block.language in names, (block.place, block.language)
         if block.language == "json":
             json.loads(block.code)
         typed = ("ackledger ", "make ", "airflow ", "pip ", "$ ")
@@ -151,7 +149,11 @@ def test_names_are_unique():
     """A block is found by its page and the last name that it defines; those of the tutorial, and
     of other tools, are run in their order.
     """
-    every = [one for page in PAGES for one in blocks(page, "python")]
-    own = [one for one in every if one.page.name == "tutorial.md" or one not in EXAMPLES.values()]
-    assert {one.page.name for one in own} == {"tutorial.md", "comparison.md"}
+    every = [block for page in PAGES for block in blocks(page, "python")]
+    own = [
+        block
+        for block in every
+        if block.page.name == "tutorial.md" or block not in EXAMPLES.values()
+    ]
+    assert {block.page.name for block in own} == {"tutorial.md", "comparison.md"}
     assert len(EXAMPLES) == len(every) - len(own)

@@ -64,10 +64,10 @@ def test_a_closed_folder_is_refused_to_root(outside):
     before = modes(outside)
     with pytest.raises(
         ConfigurationError, match="is closed to it: choose an ACKLEDGER_HOME"
-    ) as told:
+    ) as caught:
         embedded.start(outside / "home")
-    assert "/var/lib/ackledger, or run this as an ordinary user" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert "/var/lib/ackledger, or run this as an ordinary user" in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert modes(outside) == before
 
 
@@ -107,10 +107,10 @@ def test_the_embedded_database_migrates_itself(outside):
     database = connect(settings)
     assert database.revision() == head()
     downgrade(database, "-1")
-    given = Settings(home=outside / "home", database_url=embedded.start(settings.home))
+    outside_settings = Settings(home=outside / "home", database_url=embedded.start(settings.home))
     with pytest.raises(ConfigurationError, match="run 'ackledger db upgrade'"):
-        connect(given)
-    assert not state_of(given).ready
+        connect(outside_settings)
+    assert not state_of(outside_settings).ready
     connect(settings).dispose()
     assert database.revision() == head()
     database.dispose()

@@ -34,7 +34,9 @@ def orders(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("block", EXAMPLES.values(), ids=lambda one: f"{one.place}-{one.name}")
+@pytest.mark.parametrize(
+    "block", EXAMPLES.values(), ids=lambda proof: f"{proof.place}-{proof.name}"
+)
 def test_it_runs(block, spark, orders):
     """Each block runs as it stands, and what it declares does what the page says of it."""
     prove = PROOFS.get((block.place, block.name))
@@ -46,10 +48,10 @@ def test_it_runs(block, spark, orders):
 @proves("docs/pipelines.md", "with_country")
 def _first(block, spark):
     """An order whose customer is in no list is lost, by name, and the others are published."""
-    made = run(block, None)["pipeline"]
-    rows = [{key: one[key] for key in ("id", "customer", "cents")} for one in ORDERS]
-    done = batch(made, spark, rows)
-    assert [(one.step, one.reason) for one in done.failed] == [("with_country", "lost")]
+    pipeline = run(block, None)["pipeline"]
+    rows = [{key: order[key] for key in ("id", "customer", "cents")} for order in ORDERS]
+    done = batch(pipeline, spark, rows)
+    assert [(record.step, record.reason) for record in done.failed] == [("with_country", "lost")]
     assert {row["id"] for row in done.rows["by_country"]} == {"1", "2"}
 
 
@@ -71,7 +73,7 @@ def _redacted(block, spark):
 
 
 @proves("docs/how-to/retention.md", "pipeline")
-def _kept(block, spark):
+def _retained(block, spark):
     """The pipeline whose files are kept for thirty days."""
     assert run(block, None)["pipeline"].keep_seconds == timedelta(days=30).total_seconds()
 
@@ -79,8 +81,8 @@ def _kept(block, spark):
 @proves("docs/how-to/schedule.md", "acceptances")
 def _forms(block, spark):
     """The DAGs beside the pipelines'."""
-    made = run(block, None)
-    names = {made[name].dag_id for name in ("sweeper", "replays", "acceptances")}
+    pipeline = run(block, None)
+    names = {pipeline[name].dag_id for name in ("sweeper", "replays", "acceptances")}
     assert names == {"ledger_sweeper", "ledger_replay", "ledger_accept"}
 
 
@@ -99,10 +101,10 @@ def _downstream(block, spark):
 @proves("docs/comparison.md", "checked")
 def _checked(block, spark):
     """A negative amount fails its record with the reason, and replays once it is right."""
-    made = shop()
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="checked")
-    done = batch(made, spark)
+    pipeline = shop()
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="checked")
+    done = batch(pipeline, spark)
     assert failures(done) == [(0, "checked", "negative amount")]
     assert {row["id"] for row in done.rows["out"]} == {"1", "3"}
 
@@ -116,21 +118,21 @@ def _imports(block, spark):
 @proves("docs/how-to/checks.md", "positive")
 def _positive(block, spark):
     """The same, one record at a time."""
-    made = shop()
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="positive")
-    assert failures(batch(made, spark)) == [(0, "positive", "negative amount")]
+    pipeline = shop()
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="positive")
+    assert failures(batch(pipeline, spark)) == [(0, "positive", "negative amount")]
 
 
 @proves("docs/pipelines.md", "large")
 def _large(block, spark):
     """One stage fails a record, the next drops one lawfully."""
-    made = shop()
-    made.stage(reads="orders")(joined)
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="large")
-    known = [*CUSTOMERS, {"customer": "eve", "country": "SE"}]
-    done = batch(made, spark, references=known)
+    pipeline = shop()
+    pipeline.stage(reads="orders")(joined)
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="large")
+    customers = [*CUSTOMERS, {"customer": "eve", "country": "SE"}]
+    done = batch(pipeline, spark, references=customers)
     assert failures(done) == [(0, "checked", "negative amount")]
     assert [row["id"] for row in done.rows["out"]] == ["3"]
 
@@ -138,33 +140,33 @@ def _large(block, spark):
 @proves("docs/pipelines.md", "balance")
 def _balance(block, spark):
     """The state of the second batch includes the first."""
-    made = shop()
-    made.stage(reads="orders")(joined)
-    run(block, made)
-    first = batch(made, spark, ORDERS[:1])
-    second = batch(made, spark, ORDERS[:2], after=first)
-    found = {row["customer"]: row["cents"] for row in second.rows["balances"]}
-    assert found == {"ada": 10, "bob": -7}
+    pipeline = shop()
+    pipeline.stage(reads="orders")(joined)
+    run(block, pipeline)
+    first = batch(pipeline, spark, ORDERS[:1])
+    second = batch(pipeline, spark, ORDERS[:2], after=first)
+    totals = {row["customer"]: row["cents"] for row in second.rows["balances"]}
+    assert totals == {"ada": 10, "bob": -7}
 
 
 @proves("docs/pipelines.md", "Model")
 def _model(block, spark):
     """A state with the hooks is declared, and its graph is one."""
-    made = shop()
-    made.stage(reads="orders")(joined)
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="with_country")
-    assert [step.name for step in made.states()] == ["model"]
-    assert made.steps()
+    pipeline = shop()
+    pipeline.stage(reads="orders")(joined)
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="with_country")
+    assert [step.name for step in pipeline.states()] == ["model"]
+    assert pipeline.steps()
 
 
 @proves("docs/pipelines.md", "Feed")
 def _feed(block, spark):
     """A source with the hooks is declared, and in a test takes given rows."""
-    made = Pipeline("feeds")
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="feed")
-    done = testing.run_batch(made, {"feed": [{"id": 1, "cents": 5}]}, spark=spark)
+    pipeline = Pipeline("feeds")
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="feed")
+    done = testing.run_batch(pipeline, {"feed": [{"id": 1, "cents": 5}]}, spark=spark)
     assert done.rows["out"] == [{"id": 1, "cents": 5}]
 
 
@@ -177,55 +179,55 @@ def _guarantees(block, spark):
 @proves("docs/exactly-once.md", "per_carrier")
 def _combined(block, spark):
     """The combine counts the acked records of a batch."""
-    made = Pipeline("flights")
-    made.source("flights", FileSource("flights.csv", schema="carrier STRING"))
+    pipeline = Pipeline("flights")
+    pipeline.source("flights", FileSource("flights.csv", schema="carrier STRING"))
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def with_plane(flights):
         return flights
 
-    run(block, made)
-    given = [{"carrier": "UA"}, {"carrier": "UA"}, {"carrier": "B6"}]
-    done = testing.run_batch(made, {"flights": given}, spark=spark)
-    found = {row["carrier"]: row["flights"] for row in done.rows["daily"]}
-    assert found == {"UA": 2, "B6": 1}
+    run(block, pipeline)
+    records = [{"carrier": "UA"}, {"carrier": "UA"}, {"carrier": "B6"}]
+    done = testing.run_batch(pipeline, {"flights": records}, spark=spark)
+    totals = {row["carrier"]: row["flights"] for row in done.rows["daily"]}
+    assert totals == {"UA": 2, "B6": 1}
 
 
 @proves("docs/acks.md", "paid")
 def _paid(block, spark):
     """Emitted, dropped, failed; what is none of these is lost."""
-    made = shop()
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="paid")
+    pipeline = shop()
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="paid")
     rows = [*ORDERS[:2], {"id": "4", "customer": "ada", "cents": -1, "status": "paid"}, ORDERS[2]]
-    found = batch(made, spark, rows)
-    assert [row["id"] for row in found.rows["out"]] == ["1"]
-    assert sorted(one.reason for one in found.failed) == ["lost", *["negative amount"] * 2]
+    result = batch(pipeline, spark, rows)
+    assert [row["id"] for row in result.rows["out"]] == ["1"]
+    assert sorted(record.reason for record in result.failed) == ["lost", *["negative amount"] * 2]
 
 
 @proves("docs/acks.md", "sold")
 def _united(block, spark):
     """A union has the rows of both inputs."""
-    made = Pipeline("orders")
+    pipeline = Pipeline("orders")
     for name in ("online", "shops"):
-        made.source(name, FileSource(f"{name}.csv", schema="id STRING"))
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="sold")
-    given = {"online": [{"id": "1"}], "shops": [{"id": "2"}]}
-    done = testing.run_batch(made, given, spark=spark)
+        pipeline.source(name, FileSource(f"{name}.csv", schema="id STRING"))
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="sold")
+    data = {"online": [{"id": "1"}], "shops": [{"id": "2"}]}
+    done = testing.run_batch(pipeline, data, spark=spark)
     assert {row["id"] for row in done.rows["out"]} == {"1", "2"}
 
 
 @proves("docs/whole-stages.md", "totals")
 def _totals(block, spark):
     """Totals by customer; a customer without an order is dropped with a reason."""
-    made = Pipeline("orders")
-    made.source("orders", FileSource("orders.csv", schema=ORDER))
-    made.source("customers", FileSource("c.csv", schema="customer STRING, country STRING"))
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="totals")
-    given = {"orders": [ORDERS[0], {**ORDERS[0], "id": "4"}], "customers": CUSTOMERS}
-    done = testing.run_batch(made, given, spark=spark)
+    pipeline = Pipeline("orders")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDER))
+    pipeline.source("customers", FileSource("c.csv", schema="customer STRING, country STRING"))
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="totals")
+    data = {"orders": [ORDERS[0], {**ORDERS[0], "id": "4"}], "customers": CUSTOMERS}
+    done = testing.run_batch(pipeline, data, spark=spark)
     assert done.failed == []
     assert done.rows["out"] == [{"customer": "ada", "cents": 10}]
 
@@ -233,14 +235,14 @@ def _totals(block, spark):
 @proves("docs/acks.md", "parse")
 def _parsed(block, spark):
     """A comment is dropped, a line without a customer fails, the others are parsed."""
-    made = Pipeline("lines")
-    made.source("lines", FileSource("lines.csv", schema="text STRING"))
-    run(block, made)
-    made.sink("out", ParquetSink("out"), reads="parse")
-    given = [{"text": text} for text in ("# shop", "ada;1.5", ";2", "bob;x")]
-    done = testing.run_batch(made, {"lines": given}, spark=spark)
+    pipeline = Pipeline("lines")
+    pipeline.source("lines", FileSource("lines.csv", schema="text STRING"))
+    run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="parse")
+    records = [{"text": text} for text in ("# shop", "ada;1.5", ";2", "bob;x")]
+    done = testing.run_batch(pipeline, {"lines": records}, spark=spark)
     assert done.rows["out"] == [{"customer": "ada", "cents": 150}]
-    assert sorted(one.reason for one in done.failed) == [
+    assert sorted(record.reason for record in done.failed) == [
         "ValueError: could not convert string to float: 'x'",
         "no customer",
     ]
@@ -249,25 +251,25 @@ def _parsed(block, spark):
 @proves("docs/incremental.md", "from ledger import TableSource")
 def _table(block, spark):
     """A table is declared without connecting to it."""
-    made = Pipeline("orders")
-    run(block, made)
-    assert made.sources()[0].source.incremental
+    pipeline = Pipeline("orders")
+    run(block, pipeline)
+    assert pipeline.sources()[0].source.incremental
 
 
 @proves("docs/incremental.md", "alert")
 def _notices(block, spark):
     """The hooks of a source are declared."""
-    made = Pipeline("orders")
-    run(block, made)
-    assert made.wants_notice
+    pipeline = Pipeline("orders")
+    run(block, pipeline)
+    assert pipeline.wants_notice
 
 
 @proves("docs/how-to/test.md", "test_every_order_is_published")
 def _tested(block, spark):
     """The test on the page passes."""
-    found = run(block, None)
-    for name in (name for name in found if name.startswith("test_")):
-        found[name](spark)
+    result = run(block, None)
+    for name in (name for name in result if name.startswith("test_")):
+        result[name](spark)
 
 
 @proves("docs/how-to/test.md", "test_a_lost_order_comes_back")
@@ -283,10 +285,10 @@ def _tested_with_faults(block, spark):
 )
 def _published(block, spark):
     """Three sinks of one stage hold the same rows; a test has a folder for each."""
-    made = shop()
-    made.stage(reads="orders")(joined)
-    run(block, made)
-    done = batch(made, spark)
+    pipeline = shop()
+    pipeline.stage(reads="orders")(joined)
+    run(block, pipeline)
+    done = batch(pipeline, spark)
     for name in ("files", "lake", "table"):
         assert {row["id"] for row in done.rows[name]} == {"1", "2"}
 
@@ -299,9 +301,9 @@ def _arrow_declared(block, spark):
     """The source of the example further down is one."""
     from tests.support.arrow_source import ArrowSource
 
-    made = Pipeline("trades")
-    run(block, made, ArrowSource=ArrowSource)
-    assert [step.name for step in made.sources()] == ["trades"]
+    pipeline = Pipeline("trades")
+    run(block, pipeline, ArrowSource=ArrowSource)
+    assert [step.name for step in pipeline.sources()] == ["trades"]
 
 
 @proves("docs/extending.md", "count_rows")
@@ -317,9 +319,9 @@ def _arrow(block, spark):
 )
 def _referring(block, spark):
     """The sinks, in the order in which they are published."""
-    made = shop()
-    run(block, made)
-    assert [sink.name for sink in made.sinks()] == ["customer_table", "order_table"]
+    pipeline = shop()
+    run(block, pipeline)
+    assert [sink.name for sink in pipeline.sinks()] == ["customer_table", "order_table"]
 
 
 @proves("docs/extending.md", "SqliteSink", "publish")
@@ -337,7 +339,7 @@ def _sqlite_declared(block, spark):
     """A pipeline takes it as it takes a ParquetSink."""
     from tests.support.sqlite_sink import SqliteSink
 
-    made = Pipeline("orders")
-    made.source("priced", FileSource("orders.csv", schema="id STRING"))
-    run(block, made, SqliteSink=SqliteSink)
-    assert [step.name for step in made.steps()] == ["priced", "orders"]
+    pipeline = Pipeline("orders")
+    pipeline.source("priced", FileSource("orders.csv", schema="id STRING"))
+    run(block, pipeline, SqliteSink=SqliteSink)
+    assert [step.name for step in pipeline.steps()] == ["priced", "orders"]

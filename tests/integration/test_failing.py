@@ -16,64 +16,64 @@ from ledger.execution import steps
 from ledger.spark.job import Job
 from ledger.spark.tasks import watching
 from ledger.store.queries import batches
-from tests.support.ledgers import END, START, age, emit, opened, pipeline, started
+from tests.support.ledgers import END, START, pipeline
 
 AGAIN = "ackledger run jobs.x:p --run-id run"
 
 
-def status_of(database, batch):
+def status_of(ledger, batch):
     """The batch's status as of now."""
-    return database.transact(lambda c: batches.get_batch(c, batch.batch_id)).status
+    return ledger.transact(batches.get_batch, batch.batch_id).status
 
 
-def fails(database, batch, exc):
+def fails(ledger, batch, exc):
     """What is raised where a step of the batch ends with ``exc``."""
     with (
         pytest.raises(LedgerError) as raised,
-        going_on(database, batch, f"To go on: {AGAIN}", lambda: "step 'source'"),
+        going_on(ledger.database, batch, f"To go on: {AGAIN}", lambda: "step 'source'"),
     ):
         raise exc
     return raised.value
 
 
-def test_the_batch_of_a_run_that_lives_is_left_to_it(database):
+def test_the_batch_of_a_run_that_lives_is_left_to_it(ledger):
     """Of two commands with one run id the one that fails does not abandon what the other is at;
     once that one fell silent, it does.
     """
-    batch = opened(database, pipeline())
-    started(database, batch.batch_id, "source")
-    told = str(fails(database, batch, InputError("no such module")))
+    batch = ledger.open(pipeline())
+    ledger.start(batch.batch_id, "source")
+    error = str(fails(ledger, batch, InputError("no such module")))
     assert (
-        told == f"batch 1 (run id run) failed at step 'source': no such module. To go on: {AGAIN}"
+        error == f"batch 1 (run id run) failed at step 'source': no such module. To go on: {AGAIN}"
     )
-    assert status_of(database, batch) is BatchStatus.OPEN
-    age(database, batch.batch_id, 3600)
+    assert status_of(ledger, batch) is BatchStatus.OPEN
+    ledger.age(batch.batch_id, 3600)
     assert "Batch 1 is abandoned and claims nothing. To go on: " in str(
-        fails(database, batch, InputError("no such module"))
+        fails(ledger, batch, InputError("no such module"))
     )
-    assert status_of(database, batch) is BatchStatus.ABANDONED
+    assert status_of(ledger, batch) is BatchStatus.ABANDONED
 
 
-def test_a_database_that_goes_away_hides_no_error(database, monkeypatch):
+def test_a_database_that_goes_away_hides_no_error(ledger, monkeypatch):
     """Where the claim cannot be given back, the step's own error is told, with the way on."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
 
     def gone(*_):
         raise UnavailableError("the database did not answer")
 
     monkeypatch.setattr(failing, "abandon", gone)
-    told = fails(database, batch, InputError("a file is cut off"))
-    assert isinstance(told, InputError)
-    assert str(told).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
+    error = fails(ledger, batch, InputError("a file is cut off"))
+    assert isinstance(error, InputError)
+    assert str(error).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
 
 
-def test_an_interrupted_run_says_how_to_go_on(database):
+def test_an_interrupted_run_says_how_to_go_on(ledger):
     """Ctrl-C ends with batch, run id, step and command, also once something is committed."""
-    batch = opened(database, pipeline())
-    emit(database, batch, 2)
-    told = str(fails(database, batch, KeyboardInterrupt()))
-    assert told == f"batch 1 (run id run) was interrupted at step 'source'. To go on: {AGAIN}"
-    assert status_of(database, batch) is BatchStatus.OPEN
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 2)
+    error = str(fails(ledger, batch, KeyboardInterrupt()))
+    assert error == f"batch 1 (run id run) was interrupted at step 'source'. To go on: {AGAIN}"
+    assert status_of(ledger, batch) is BatchStatus.OPEN
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
         raise InputError("no cluster")
 
     monkeypatch.setattr(running, "spark_session", refuse)
-    made = pipeline()
-    batch = open_batch(database, settings, made, RunKey("", "run-1f"), Interval(START, END))
+    flow = pipeline()
+    batch = open_batch(database, settings, flow, RunKey("", "run-1f"), Interval(START, END))
     with pytest.raises(InputError) as raised:
         running._run_batch(
-            running.CommandTarget("jobs.x:p", made, settings, database, master), batch
+            running.CommandTarget("jobs.x:p", flow, settings, database, master), batch
         )
     assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
     assert str(raised.value).endswith(
@@ -103,19 +103,19 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
     )
 
 
-def test_the_log_of_a_driver_says_how_far_a_long_step_is(database, settings, monkeypatch, caplog):
+def test_the_log_of_a_driver_says_how_far_a_long_step_is(ledger, settings, monkeypatch, caplog):
     """A line again and again, every minute unless a test hurries, until the step is done."""
     monkeypatch.setattr(steps, "watching", partial(watching, every=0.01))
     caplog.set_level(logging.INFO, steps.__name__)
-    made = pipeline()
-    batch = opened(database, made)
-    run = started(database, batch.batch_id, "source")
-    told = f"source of batch {batch.batch_id}: 0 s"
-    with steps.living(Job(None, database, settings, made), run):
+    flow = pipeline()
+    batch = ledger.open(flow)
+    run = ledger.start(batch.batch_id, "source")
+    message = f"source of batch {batch.batch_id}: 0 s"
+    with steps.living(Job(None, ledger.database, settings, flow), run):
         until = time.monotonic() + 10
-        while told not in caplog.messages and time.monotonic() < until:
+        while message not in caplog.messages and time.monotonic() < until:
             time.sleep(0.01)
-    assert told in caplog.messages
-    said = len(caplog.messages)
+    assert message in caplog.messages
+    length = len(caplog.messages)
     time.sleep(0.05)
-    assert len(caplog.messages) <= said + 1
+    assert len(caplog.messages) <= length + 1

@@ -10,13 +10,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
-from ledger.batch.settlement import settle_once
 from ledger.deltas import posting, stored
 from ledger.errors import IntegrityError, UnavailableError
 from ledger.execution import settle_and_follow
 from ledger.spark.session import session_conf
 from ledger.spark.sink_tracking import AcksRows, Tally
-from tests.support.ledgers import one, rows
 
 COUNT = 20
 DRIVER = {"few_rows": -1}
@@ -25,11 +23,11 @@ EXECUTORS = {"few_rows": -1, "driver_bytes": -1}
 
 def chain(stage, *, acks="on_emit", **options):
     """source -> stage -> sink."""
-    made = Pipeline("chain", **options)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.stage(reads="numbers", acks=acks)(stage)
-    made.sink("out", ParquetSink("out"), reads=stage.__name__)
-    return made
+    pipeline = Pipeline("chain", **options)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.stage(reads="numbers", acks=acks)(stage)
+    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    return pipeline
 
 
 def thrice(frame):
@@ -65,9 +63,9 @@ def ways(caplog):
     caplog.set_level(logging.INFO, "ledger.spark.folding.fold")
 
     def of(step):
-        lines = [one for one in caplog.records if hasattr(one, "fold_way")]
-        assert all(one.fold_seconds > 0 and one.fold_rows > 0 for one in lines)
-        return [one.fold_way for one in lines if f" of {step}:" in one.getMessage()]
+        lines = [record for record in caplog.records if hasattr(record, "fold_way")]
+        assert all(line.fold_seconds > 0 and line.fold_rows > 0 for line in lines)
+        return [line.fold_way for line in lines if f" of {step}:" in line.getMessage()]
 
     return of
 
@@ -101,9 +99,7 @@ def acked_by(run, batch, step):
         " WHERE batch_id = :batch AND r.step = :step AND r.state = 'committed'"
         " GROUP BY 1 ORDER BY 1"
     )
-    return [
-        tuple(row) for row in rows(run.job.database, statement, batch=batch.batch_id, step=step)
-    ]
+    return [tuple(row) for row in run.ledger.rows(statement, batch=batch.batch_id, step=step)]
 
 
 def whole(frame):
@@ -120,17 +116,17 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     """The input's files, in the driver and in the executors, and, where these prove nothing, the
     rows once more as the sink reads them come to the same deltas.
     """
-    made = Pipeline("chain")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("chain")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
     stage = whole if is_whole else scattered
-    made.stage(reads="numbers", whole=is_whole)(stage)
-    made.sink("out", ParquetSink("out"), reads=stage.__name__)
-    run = runner(made, **DRIVER)
+    pipeline.stage(reads="numbers", whole=is_whole)(stage)
+    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    run = runner(pipeline, **DRIVER)
     batch = run.open()
     run.steps(batch)
     from_files = acked_by(run, batch, "out")
     assert len(from_files) == COUNT
-    elsewhere = runner(made, **EXECUTORS)
+    elsewhere = runner(pipeline, **EXECUTORS)
     elsewhere.step(batch, "out")
     assert from_files == acked_by(run, batch, "out")
     monkeypatch.setattr(AcksRows, "tally", lambda self, dropped: Tally())
@@ -140,7 +136,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     assert here.endswith("in the driver")
     assert by_file.endswith("each by itself, by executors")
     assert as_read == "a frame by executors"
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def hurt(step, change):
@@ -164,7 +160,7 @@ def test_what_a_sink_reads_otherwise_than_it_lies_is_named(runner, ways, change,
     """
     run = runner(chain(thrice), **fields, on_read=hurt("out", change))
     settlement = run.settled(run.open())
-    failed = rows(run.job.database, "SELECT root_id - 1 AS n, step FROM failed_root ORDER BY 1")
+    failed = run.ledger.rows("SELECT root_id - 1 AS n, step FROM failed_root ORDER BY 1")
     assert [tuple(row) for row in failed] == [(n, "out") for n in sorted(lost)]
     assert settlement.failed == len(lost)
     assert ways("out")[-1].startswith("a frame")
@@ -196,10 +192,10 @@ def test_a_sink_whose_writer_alone_got_other_rows_fails(runner, sink_rows, chang
 
 def test_a_sink_whose_writer_alone_lost_an_untracked_row_fails(runner):
     """Such a row has no edge: it is missed among the rows."""
-    made = Pipeline("chain")
-    made.source("numbers", FileSource("in.csv", schema="n INT"), track="n <> 3")
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    run = runner(made, on_write=hurt("out", lambda frame: frame.where("n <> 3")))
+    pipeline = Pipeline("chain")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"), track="n <> 3")
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(pipeline, on_write=hurt("out", lambda frame: frame.where("n <> 3")))
     batch = run.open()
     run.step(batch, "numbers")
     with pytest.raises(IntegrityError, match=r"rows read by out in run 2: wrote 19 .19 tracked"):
@@ -213,11 +209,11 @@ def test_rows_of_other_batches_are_not_counted_as_edges(runner, ways, spark, ans
     def with_another(frame):
         return frame.unionByName(frame.select("pair").limit(1), allowMissingColumns=True)
 
-    made = Pipeline("chain")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.stage(reads="numbers", whole=True)(whole)
-    made.sink("out", ParquetSink("out"), reads="whole")
-    run = runner(made, **DRIVER, on_write=hurt("out", with_another))
+    pipeline = Pipeline("chain")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.stage(reads="numbers", whole=True)(whole)
+    pipeline.sink("out", ParquetSink("out"), reads="whole")
+    run = runner(pipeline, **DRIVER, on_write=hurt("out", with_another))
     with session_conf(spark, {"spark.sql.ansi.enabled": ansi}):
         assert run.settled(run.open()).failed == 0
     assert [way.endswith("in the driver") for way in ways("out")] == [True]
@@ -226,11 +222,11 @@ def test_rows_of_other_batches_are_not_counted_as_edges(runner, ways, spark, ans
 @pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
 def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     """A row that is gone from the files of its input, unnoticed by their sizes, fails the stage."""
-    made = chain(odd, acks="on_read")
-    run = runner(made, **fields)
+    pipeline = chain(odd, acks="on_read")
+    run = runner(pipeline, **fields)
     batch = run.open()
     run.step(batch, "numbers")
-    file = one(run.job.database, "SELECT path, step_run_id FROM step_run_file")
+    file = run.ledger.row("SELECT path, step_run_id FROM step_run_file")
     path = Path(file.path)
     path.with_name(f".{path.name}.crc").unlink()  # Spark's own, of the whole file
     table = pq.read_table(file.path)
@@ -240,8 +236,8 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
         connection.exec_driver_sql(f"UPDATE step_run_file SET bytes = {size}")
     with pytest.raises(IntegrityError, match=f"rows read by odd in run 2: wrote {COUNT}, found 19"):
         run.step(batch, "odd")
-    found = rows(run.job.database, "SELECT state FROM step_run WHERE step = 'odd'")
-    assert [row.state for row in found] == ["failed"]
+    rows = run.ledger.rows("SELECT state FROM step_run WHERE step = 'odd'")
+    assert [row.state for row in rows] == ["failed"]
 
 
 @pytest.mark.parametrize("fields", [{}, DRIVER], ids=["commit", "threads"])
@@ -255,7 +251,7 @@ def test_a_run_whose_check_fails_in_the_driver_has_posted_nothing(runner, fields
     with pytest.raises(IntegrityError, match="rows read by odd in run 2"):
         run.step(batch, "odd")
     for table in ("step_run_bucket", "ledger_delta"):
-        posted = rows(run.job.database, f"SELECT DISTINCT step_run_id FROM {table}")
+        posted = run.ledger.rows(f"SELECT DISTINCT step_run_id FROM {table}")
         assert [tuple(row) for row in posted] == [(1,)]
 
 
@@ -277,11 +273,11 @@ def test_one_bucket_that_is_not_posted_fails_the_run(runner, monkeypatch):
     monkeypatch.undo()
     assert len(posted) == 2
     assert min(posted) > 0
-    found = one(run.job.database, "SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
-    assert found[0] == sum(posted)
+    row = run.ledger.row("SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
+    assert row[0] == sum(posted)
     run.step(batch, "scattered")
     run.step(batch, "out")
-    settlement = settle_once(run.job.database, batch.batch_id)
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
@@ -299,7 +295,7 @@ def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_
         connection.exec_driver_sql(statement.replace("+ 1", "- 1"))
     again = runner(chain(odd, acks="on_read"))
     again.steps(batch)
-    settlement = settle_once(run.job.database, batch.batch_id)
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
@@ -308,15 +304,14 @@ def test_a_run_commits_what_its_threads_posted(runner):
     run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
     batch = run.open()
     run.steps(batch)
-    buckets = rows(
-        run.job.database,
+    buckets = run.ledger.rows(
         "SELECT step, count(*) AS buckets, sum(b.rows) AS rows, max(delta_rows) AS recorded"
         " FROM step_run_bucket b JOIN step_run USING (step_run_id) GROUP BY step",
     )
     assert {row.step for row in buckets} == {"numbers", "scattered", "out"}
     assert all(row.rows == row.recorded for row in buckets)
     assert max(row.buckets for row in buckets) > 1
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def replace_ackers(pipeline, count):

@@ -6,21 +6,18 @@ from datetime import timedelta
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.outcome.report import advise, report
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import OverdueFollowUp, sweep_once
+from ledger.batch.upkeep.sweeper import OverdueFollowUp
 from ledger.core.states import Outcome
-from ledger.store.queries import batches
-from tests.support.ledgers import pipeline, whole_batch
+from tests.support.ledgers import pipeline
 
 
-def test_what_is_pending_is_noticed(database, monkeypatch):
+def test_what_is_pending_is_noticed(ledger, monkeypatch):
     """The sweeper asks for a run of the batch, which is incomplete, with the sentence and the
     command; what keeps no batch incomplete is a line of the report."""
-    batch, _ = whole_batch(database, pipeline())
-    settle_once(database, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline())
+    ledger.settle(batch.batch_id)
     pending = Pending("audit", 1, ("an audit is yet to be made",))
-    now = database.transact(batches.database_now)
+    now = ledger.now()
 
     class Audit(FollowUp):
         name = "audit"
@@ -33,16 +30,15 @@ def test_what_is_pending_is_noticed(database, monkeypatch):
             return pending
 
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (Audit(),))
-    assert sweep_once(database, now=now).overdue == ()
+    assert ledger.sweep(now=now).overdue == ()
     later = now + timedelta(hours=1)
-    overdue = OverdueFollowUp(batch.batch_id, batch.dag_id)
-    assert sweep_once(database, now=later).overdue == (overdue,)
-    found = summarize(database, batch.batch_id)
-    assert (found.pending, found.outcome) == ((pending,), Outcome.INCOMPLETE)
-    advice = advise(found, "m:p")
+    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, batch.dag_id),)
+    summary = ledger.summary(batch.batch_id)
+    assert (summary.pending, summary.outcome) == ((pending,), Outcome.INCOMPLETE)
+    advice = advise(summary, "m:p")
     assert advice.because == f"batch {batch.batch_id}: an audit is yet to be made"
     assert f"Publish it: ackledger publish m:p --batch {batch.batch_id}" in advice.lines
     pending = replace(pending, incomplete=False)
-    found = summarize(database, batch.batch_id)
-    assert (found.waits, found.outcome) == (pending.sentences, Outcome.COMPLETE)
-    assert report(found, [])[-1] == "an audit is yet to be made"
+    summary = ledger.summary(batch.batch_id)
+    assert (summary.waits, summary.outcome) == (pending.sentences, Outcome.COMPLETE)
+    assert report(summary, [])[-1] == "an audit is yet to be made"

@@ -10,45 +10,43 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.cli import app, retaining
-from tests.support.ledgers import pipeline, rows
-from tests.support.retention import changed, command, everything, kept, published, settled
+from tests.support.ledgers import pipeline
+from tests.support.retention import command, expiring
 
 
 @pytest.mark.usefixtures("environment")
-def test_the_command_forgets(database, forgettable):
+def test_the_command_forgets(archive, forgettable):
     """forget lists the records and what may still hold them; what it forgot, others show so."""
     _, roots = forgettable
     where = ("--where", "email = 'a@b.org'")
     listed = command("forget", *where, "--dry-run")
     assert "1 record would be forgotten" in listed.stdout
-    assert "a@b.org" in everything(database)
+    assert "a@b.org" in archive.text()
     unasked = command("forget", *where)
     assert "add --yes" in str(unasked.exception)
-    assert "a@b.org" in everything(database)
-    said = command("forget", *where, "--yes")
-    assert said.exit_code == 0, said.output
-    assert "1 record forgotten: the ledger has no content of it" in said.stdout
-    assert "batch 1 of chain may hold them:" in said.stdout
-    assert "rows in its sinks, which are yours to delete" in said.stdout
+    assert "a@b.org" in archive.text()
+    result = command("forget", *where, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "1 record forgotten: the ledger has no content of it" in result.stdout
+    assert "batch 1 of chain may hold them:" in result.stdout
+    assert "rows in its sinks, which are yours to delete" in result.stdout
     assert "(forgotten)" in command("failed", "--records").stdout
     explained = command("explain", str(roots[0])).stdout
     assert "its content was removed on request, and it is never replayed" in explained
     assert "no record that failed matches" in command("forget", *where).stdout
     assert command("forget").exit_code == 1
     misspelt = command("forget", "--where", "emial = 'a@b.org'")
-    told = "--where names 'emial', a field of no failed record: source has email"
-    assert told in str(misspelt.exception)
+    message = "--where names 'emial', a field of no failed record: source has email"
+    assert message in str(misspelt.exception)
 
 
 @pytest.mark.usefixtures("environment")
-def test_forget_lists_every_file_that_has_the_values(database, storage):
+def test_forget_lists_every_file_that_has_the_values(archive):
     """Of acked records, too, whatever the column is called there: those that a search of the whole
     storage finds, and when they go; a script gets the same list."""
-    settled(database, kept(max_replays=0), storage, lose_sink=[0])
-    settled(database, pipeline(), storage, run_id="second", day=1)
-    folders = [
-        row.folder for row in rows(database, "SELECT folder FROM step_run WHERE folder <> ''")
-    ]
+    archive.settled(expiring(max_replays=0), lose_sink=[0])
+    archive.settled(pipeline(), run_id="second", day=1)
+    folders = [row.folder for row in archive.rows("SELECT folder FROM step_run WHERE folder <> ''")]
     everywhere = [path for folder in folders for path in Path(folder).rglob("*.parquet")]
     assert len(everywhere) == 6
     for number, path in enumerate(everywhere):
@@ -58,22 +56,22 @@ def test_forget_lists_every_file_that_has_the_values(database, storage):
     data = json.loads(command("forget", *where, "--json").stdout)
     searched = [str(path) for path in everywhere if "EVE" in str(pq.read_table(path).to_pylist())]
     assert len(searched) == 3
-    assert sorted(one["path"] for one in data["files"]) == sorted(searched)
+    assert sorted(file["path"] for file in data["files"]) == sorted(searched)
     shown = command("forget", *where).stdout.replace("\n", "")
     assert all(path in shown for path in searched)
     assert "files that have n = 'eve@strasse.org', in any column: 3" in shown
 
 
 @pytest.mark.usefixtures("environment")
-def test_forget_tells_what_it_searched_from_what_may_be(database, forgettable, storage):
+def test_forget_tells_what_it_searched_from_what_may_be(archive, forgettable):
     """Of a record's batches it says in how many files the search found the values, if in none, too;
     of batches of acked records, that their sinks may have rows; of a record's number, that the
     search was for its key.
     """
     _, roots = forgettable
-    settled(database, kept(), storage, run_id="second", day=1)
-    published(database)
-    folders = rows(database, "SELECT batch_id, folder FROM step_run WHERE folder <> '' ORDER BY 1")
+    archive.settled(expiring(), run_id="second", day=1)
+    archive.publish()
+    folders = archive.rows("SELECT batch_id, folder FROM step_run WHERE folder <> '' ORDER BY 1")
     for number, row in enumerate(folders):
         mail = "a@b.org" if row.batch_id == 2 and number == len(folders) - 1 else "x@y.org"
         for path in Path(row.folder).rglob("*.parquet"):
@@ -83,8 +81,7 @@ def test_forget_tells_what_it_searched_from_what_may_be(database, forgettable, s
     assert "searched for email = 'a@b.org': none has it; rows in its sinks" in first
     assert second == "batch 2 of chain may have rows in its sinks, which are yours to delete"
     assert "for good" not in shown
-    changed(
-        database,
+    archive.change(
         "UPDATE failed_payload SET key = cast(:k AS jsonb) WHERE message_id = :r",
         k=json.dumps({"id": 4711}),
         r=roots[0],
@@ -95,7 +92,7 @@ def test_forget_tells_what_it_searched_from_what_may_be(database, forgettable, s
 
 
 @pytest.mark.usefixtures("environment")
-def test_forget_asks_a_person(database, forgettable, monkeypatch):
+def test_forget_asks_a_person(archive, forgettable, monkeypatch):
     """In a terminal it shows what it will do and asks: no leaves everything, yes goes on."""
     _, roots = forgettable
     monkeypatch.setattr(
@@ -104,7 +101,7 @@ def test_forget_asks_a_person(database, forgettable, monkeypatch):
     refused = CliRunner().invoke(app, ["forget", str(roots[0])], input="n\n")
     assert refused.exit_code == 1
     assert "1 record would be forgotten" in refused.output
-    assert "a@b.org" in everything(database)
+    assert "a@b.org" in archive.text()
     agreed = CliRunner().invoke(app, ["forget", str(roots[0])], input="y\n")
     assert agreed.exit_code == 0, agreed.output
-    assert "a@b.org" not in everything(database)
+    assert "a@b.org" not in archive.text()

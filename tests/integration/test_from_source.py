@@ -11,11 +11,8 @@ from pyspark.sql import DataFrame
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.outcome.report import advise
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.records.explain import explain
 from ledger.errors import InputError
 from ledger.spark.origins.reread import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
-from tests.support.ledgers import rows
 
 HEADER = "order_id,amount,city\n"
 FIRST = "O1,5,Bern\nO2,x,Bern\n\nO3,7,Atlantis\nO4,y,Bern\nO5,z,Bern\nO6,q,Atlantis\nO7,w,Bern\n"
@@ -24,17 +21,17 @@ FIXED = "O1,5,Bern\nO2,6,Bern\n\nO3,7,Atlantis\nO5,1,Bern\nO5,2,Bern\nO6,9,Atlan
 
 def orders(**source: object) -> Pipeline:
     """Orders that are lost where their city is unknown."""
-    made = Pipeline("orders", max_replays=3)
+    pipeline = Pipeline("orders", max_replays=3)
     schema = "order_id STRING, amount INT, city STRING"
-    made.source("orders", FileSource("orders/*.csv", schema=schema), **source)
-    made.reference("cities", FileSource("cities.csv", schema="city STRING"))
+    pipeline.source("orders", FileSource("orders/*.csv", schema=schema), **source)
+    pipeline.reference("cities", FileSource("cities.csv", schema="city STRING"))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def with_city(orders: DataFrame, *, cities: DataFrame) -> DataFrame:
         return orders.join(cities, "city", "inner")
 
-    made.sink("out", ParquetSink("out"), reads="with_city")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="with_city")
+    return pipeline
 
 
 def write(tmp_path, text):
@@ -43,11 +40,11 @@ def write(tmp_path, text):
     (tmp_path / "cities.csv").write_text("city\nBern\n")
 
 
-def of(database):
+def of(ledger):
     """By key: each failed record's explanation."""
-    found = rows(database, "SELECT message_id FROM failed_message")
-    told = [explain(database, row.message_id) for row in found]
-    return {one.key["order_id"]: one for one in told}
+    rows = ledger.rows("SELECT message_id FROM failed_message")
+    explanations = [ledger.explain(row.message_id) for row in rows]
+    return {explained.key["order_id"]: explained for explained in explanations}
 
 
 def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
@@ -55,10 +52,10 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     still broken says so."""
     write(tmp_path, FIRST)
     run = runner(orders(key=("order_id",)))
-    database, batch = run.job.database, run.open()
+    ledger, batch = run.ledger, run.open()
     run.settled(batch)
-    before = of(database)
-    lines = {key: (one.last_seen, one.source_line) for key, one in before.items()}
+    before = of(ledger)
+    lines = {key: (explained.last_seen, explained.source_line) for key, explained in before.items()}
     assert lines == {
         "O2": ("orders", 3),
         "O3": ("orders", 5),
@@ -75,13 +72,16 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
         f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id} --record {root} --from-source"
     )
     assert before["O2"].next[1] == command
-    advice = str(advise(summarize(database, batch.batch_id)))
+    advice = str(advise(ledger.summary(batch.batch_id)))
     assert f"--batch {batch.batch_id} --step orders --from-source" in advice
 
     write(tmp_path, FIXED)
     run.settled(run.open_replay(batch.batch_id, from_source=True))
-    after = of(database)
-    why = {key: (one.verdict, one.attempts[-1]["reason"]) for key, one in after.items()}
+    after = of(ledger)
+    why = {
+        key: (explained.verdict, explained.attempts[-1]["reason"])
+        for key, explained in after.items()
+    }
     assert why == {
         "O2": ("recovered", None),
         "O3": ("failed", "lost"),
@@ -106,13 +106,12 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
         InputError, match=r"has no key: declare it with key=\(\.\.\.\).* --reprocess"
     ):
         run.open_replay(batch.batch_id, from_source=True)
-    found = explain(
-        run.job.database,
-        rows(run.job.database, "SELECT root_id FROM failed_root WHERE step = 'orders'")[0].root_id,
+    rows = run.ledger.explain(
+        run.ledger.rows("SELECT root_id FROM failed_root WHERE step = 'orders'")[0].root_id,
     )
-    assert found.key is None
+    assert rows.key is None
     assert (
-        found.next[1]
+        rows.next[1]
         == "ackledger run MODULE:PIPELINE --interval-start 2013-01-01 --interval-end 2013-02-01"
         " --reprocess"
     )
@@ -128,19 +127,19 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
 def test_content_of_parquet_and_json(runner, tmp_path):
     """Values of every kind are kept as JSON, with file and place, whether the record was read from
     Parquet or JSON."""
-    made = Pipeline("kinds")
+    pipeline = Pipeline("kinds")
     schema = (
         "id INT, price DECIMAL(10, 2), share DOUBLE, seen TIMESTAMP, day DATE, tags ARRAY<STRING>"
     )
     for name in ("parquet", "json"):
-        made.source(name, FileSource(f"in/*.{name}", format=name, schema=schema), key="id")
+        pipeline.source(name, FileSource(f"in/*.{name}", format=name, schema=schema), key="id")
 
         def none(frame: DataFrame) -> DataFrame:
             return frame.where("id > 1")
 
         none.__name__ = f"no_{name}"
-        made.stage(reads=name)(none)
-        made.sink(f"out_{name}", ParquetSink(f"out_{name}"), reads=f"no_{name}")
+        pipeline.stage(reads=name)(none)
+        pipeline.sink(f"out_{name}", ParquetSink(f"out_{name}"), reads=f"no_{name}")
     (tmp_path / "in").mkdir()
     moment = pa.array([1_356_998_400_500_000] * 2, pa.timestamp("us", "UTC"))
     columns = {
@@ -163,27 +162,27 @@ def test_content_of_parquet_and_json(runner, tmp_path):
     (tmp_path / "in" / "a.json").write_text(
         '{"id": 2}\n' + json.dumps(line) + '\n{"id": 9, "price": "x"}\n'
     )
-    run = runner(made)
+    run = runner(pipeline)
     run.settled(run.open())
-    found = [
-        explain(run.job.database, row.root_id)
-        for row in rows(run.job.database, "SELECT root_id FROM failed_root ORDER BY 1")
+    explanations = [
+        run.ledger.explain(row.root_id)
+        for row in run.ledger.rows("SELECT root_id FROM failed_root ORDER BY 1")
     ]
-    by_source = {(one.source, one.key["id"]): one for one in found}
-    kept = {
+    by_source = {(explained.source, explained.key["id"]): explained for explained in explanations}
+    content = {
         "id": 1,
         "price": "1.50",
         "seen": "2013-01-01 00:00:00.5",
         "day": "2013-01-01",
         "tags": ["b", None],
     }
-    assert json.loads(by_source["parquet", 1].content) == {**kept, "share": "nan"}
-    assert json.loads(by_source["json", 1].content) == {**kept, "share": 0.25}
+    assert json.loads(by_source["parquet", 1].content) == {**content, "share": "nan"}
+    assert json.loads(by_source["json", 1].content) == {**content, "share": 0.25}
     assert by_source["json", "9"].content == '{"id": 9, "price": "x"}'
     places = {
-        one.source: (one.source_file, one.source_row, one.source_line)
-        for one in found
-        if one.key["id"] == 1
+        explained.source: (explained.source_file, explained.source_row, explained.source_line)
+        for explained in explanations
+        if explained.key["id"] == 1
     }
     assert places == {
         "parquet": (str(tmp_path / "in" / "a.parquet"), 2, None),
@@ -199,16 +198,16 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     its place; a text that is no value of its type is no key, and two texts of one value are one
     key.
     """
-    made = Pipeline("typed", max_replays=3)
+    pipeline = Pipeline("typed", max_replays=3)
     options = {"dateFormat": "dd/MM/yyyy"}
     source = FileSource("in.csv", schema=TYPED, options=options)
-    made.source("typed", source, key=("n", "price", "day", "seen"))
+    pipeline.source("typed", source, key=("n", "price", "day", "seen"))
 
-    @made.stage(reads="typed")
+    @pipeline.stage(reads="typed")
     def positive(typed: DataFrame) -> DataFrame:
         return typed.where("v > 0")
 
-    made.sink("out", ParquetSink("out"), reads="positive")
+    pipeline.sink("out", ParquetSink("out"), reads="positive")
     first = [
         "007,1.5,05/01/2024,2024-01-05T10:00:00Z,x",
         "8,2.50,06/01/2024,2024-01-06 10:00:00.5,0",  # lost at the stage: its key is that of values
@@ -224,15 +223,15 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     ]
     head = "n,price,day,seen,v\n"
     (tmp_path / "in.csv").write_text(head + "\n".join(first) + "\n")
-    run = runner(made)
+    run = runner(pipeline)
     batch = run.open()
     assert run.settled(batch).failed == 5
     (tmp_path / "in.csv").write_text(head + "\n".join(fixed) + "\n")
     run.settled(run.open_replay(batch.batch_id, from_source=True))
     assert sink_rows("out", "n", "v") == [(7, 1), (8, 2)]
-    found = rows(run.job.database, "SELECT message_id FROM failed_message ORDER BY 1")
-    told = [explain(run.job.database, row.message_id) for row in found]
-    assert [one.attempts[-1]["reason"] for one in told] == [
+    rows = run.ledger.rows("SELECT message_id FROM failed_message ORDER BY 1")
+    explanations = [run.ledger.explain(row.message_id) for row in rows]
+    assert [explained.attempts[-1]["reason"] for explained in explanations] == [
         None,
         None,
         NO_KEY,
@@ -243,13 +242,13 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
 
 def test_keys_of_json_are_compared_as_values(runner, tmp_path, sink_rows):
     """The same of JSON: numbers and booleans are no texts."""
-    made = Pipeline("typed", max_replays=3)
+    pipeline = Pipeline("typed", max_replays=3)
     schema = "b BOOLEAN, price DECIMAL(10, 2), v INT"
     source = FileSource("in.json", format="json", schema=schema)
-    made.source("typed", source, key=("b", "price"))
-    made.sink("out", ParquetSink("out"), reads="typed")
+    pipeline.source("typed", source, key=("b", "price"))
+    pipeline.sink("out", ParquetSink("out"), reads="typed")
     (tmp_path / "in.json").write_text('{"b": true, "price": 1.50, "v": "x"}\n')
-    run = runner(made)
+    run = runner(pipeline)
     batch = run.open()
     assert run.settled(batch).failed == 1
     (tmp_path / "in.json").write_text('{"b": true, "price": 1.5, "v": 3}\n')
@@ -263,15 +262,15 @@ def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
     --from-source.
     """
     write(tmp_path, FIRST)
-    made = Pipeline("orders", max_replays=3)
+    pipeline = Pipeline("orders", max_replays=3)
     schema = "order_id STRING, amount INT, city STRING"
     source = FileSource("orders/*.csv", schema=schema, incremental=True)
-    made.source("orders", source, key="order_id")
-    made.sink("out", ParquetSink("out"), reads="orders")
-    run = runner(made)
+    pipeline.source("orders", source, key="order_id")
+    pipeline.sink("out", ParquetSink("out"), reads="orders")
+    run = runner(pipeline)
     batch = run.open()
     assert run.settled(batch).failed > 0
-    advice = str(advise(summarize(run.job.database, batch.batch_id)))
+    advice = str(advise(run.ledger.summary(batch.batch_id)))
     assert "--from-source" not in advice
     assert "deliver the records again, corrected" in advice
     with pytest.raises(
@@ -285,11 +284,11 @@ def test_a_source_without_failures_is_not_read_again(runner, tmp_path, sink_rows
     archived.
     """
     write(tmp_path, FIRST)
-    made = orders(key="order_id")
-    made.source("other", FileSource("other.csv", schema="n INT"), key="n")
-    made.sink("others", ParquetSink("others"), reads="other")
+    pipeline = orders(key="order_id")
+    pipeline.source("other", FileSource("other.csv", schema="n INT"), key="n")
+    pipeline.sink("others", ParquetSink("others"), reads="other")
     (tmp_path / "other.csv").write_text("n\n1\n")
-    run = runner(made)
+    run = runner(pipeline)
     batch = run.open()
     run.settled(batch)
     write(tmp_path, FIXED)
@@ -301,14 +300,14 @@ def test_a_source_without_failures_is_not_read_again(runner, tmp_path, sink_rows
 
 def accounts(redact: object) -> Pipeline:
     """Three sources: with an address as the key, beside the key, and without one."""
-    made = Pipeline("accounts", redact=redact, max_replays=3)
+    pipeline = Pipeline("accounts", redact=redact, max_replays=3)
     email, number = "email STRING, n INT", "id STRING, n INT"
-    made.source("keyed", FileSource("keyed.csv", schema=email), key="email")
-    made.source("beside", FileSource("beside.csv", schema=f"{number}, email STRING"), key="id")
-    made.source("without", FileSource("without.csv", schema=number), key="id")
+    pipeline.source("keyed", FileSource("keyed.csv", schema=email), key="email")
+    pipeline.source("beside", FileSource("beside.csv", schema=f"{number}, email STRING"), key="id")
+    pipeline.source("without", FileSource("without.csv", schema=number), key="id")
     for name in ("keyed", "beside", "without"):
-        made.sink(f"{name}_out", ParquetSink(name), reads=name)
-    return made
+        pipeline.sink(f"{name}_out", ParquetSink(name), reads=name)
+    return pipeline
 
 
 @pytest.mark.parametrize(("before", "after"), [(["email"], ()), ((), ["email"])])
@@ -325,21 +324,20 @@ def test_what_is_redacted_may_change_before_a_replay(runner, tmp_path, sink_rows
     run = runner(accounts(before))
     batch = run.open()
     run.settled(batch)
-    found = rows(
-        run.job.database,
+    rows = run.ledger.rows(
         "SELECT m.source, f.key::text AS key, f.content, r.reason FROM failed_payload f"
         " JOIN failed_message m USING (message_id) JOIN failed_root r ON r.root_id = m.root_id",
     )
-    kept = {row.source: (row.key, row.content, row.reason) for row in found}
+    contents = {row.source: (row.key, row.content, row.reason) for row in rows}
     open_reason = "malformed csv: n: expected int, found x"
-    assert kept["without"] == ('{"id": "W1"}', "W1,x", open_reason)
-    assert ("***" in kept["keyed"][0]) == ("***" in kept["beside"][0]) == bool(before)
+    assert contents["without"] == ('{"id": "W1"}', "W1,x", open_reason)
+    assert ("***" in contents["keyed"][0]) == ("***" in contents["beside"][0]) == bool(before)
     masked = open_reason.replace("found x", "found ***") if before else open_reason
-    assert kept["keyed"][2] == kept["beside"][2] == masked
+    assert contents["keyed"][2] == contents["beside"][2] == masked
     write(7)
     again = runner(accounts(after))
     again.settled(again.open_replay(batch.batch_id, from_source=True))
-    statuses = rows(run.job.database, "SELECT DISTINCT status::text FROM failed_message")
+    statuses = run.ledger.rows("SELECT DISTINCT status::text FROM failed_message")
     assert statuses == [("recovered",)]
     assert sink_rows("keyed", "email", "n") == [("a@b.org", 7)]
     assert sink_rows("without", "id", "n") == [("W1", 7)]

@@ -12,19 +12,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.acceptance import accept
-from ledger.batch.quarantine import quarantine
-from ledger.batch.records.explain import explain
-from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.records.snapshots import MOST_CHARACTERS
-from ledger.batch.settlement import settle_once
 from ledger.cli import base, listing, records, tables
 from ledger.core.text import MOST_REASON, printable
 from ledger.deltas.posting import NO_REASON
 from ledger.errors import DeclarationError, InputError
 from ledger.store.queries import payloads, reports
-from tests.support.ledgers import emit, empty, opened, rows, run_middle, run_sink
-from tests.support.payloads import write_snapshot
+from tests.support.ledgers import Ledger
 
 NASTY = (
     "", " ", "'; DROP TABLE batch; --", '"', "`", "\\", "%s %(x)s {} {{ ds }} $1", "\0", "a\0b",
@@ -36,7 +30,7 @@ TEXTS = st.one_of(st.text(st.characters(codec=None)), st.sampled_from(NASTY))
 FEW = settings(
     max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
-CHOSEN = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+SELECTION = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 # What no text on a terminal may hold: escapes, other controls, marks of direction.
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -61,20 +55,20 @@ def whole(text):
 def test_a_name_is_plain_or_refused(name):
     """A pipeline, source, sink or column to redact of any name: a plain identifier is taken, what
     is not is refused in one printable line that quotes it."""
-    made = Pipeline("names")
+    pipeline = Pipeline("names")
     source = FileSource("in.csv", schema="n INT")
     for declare in (
         lambda: Pipeline(name),
-        lambda: made.source(name, source),
-        lambda: made.reference(f"r{name}", source),
-        lambda: made.sink(name, ParquetSink("out"), reads="source"),
+        lambda: pipeline.source(name, source),
+        lambda: pipeline.reference(f"r{name}", source),
+        lambda: pipeline.sink(name, ParquetSink("out"), reads="source"),
     ):
-        told = _refused(declare)
-        if told is None:
+        reason = _refused(declare)
+        if reason is None:
             assert _NAME.fullmatch(name) or _NAME.fullmatch(f"r{name}")
         else:
-            assert printable(told) == told
-            assert "\n" not in told
+            assert printable(reason) == reason
+            assert "\n" not in reason
 
 
 def _refused(declare):
@@ -109,40 +103,41 @@ def test_a_terminal_shows_texts_and_obeys_none(text):
 def test_a_reason_is_kept_as_it_can_be(migrated, reasons):
     """Whatever a stage says: the record fails, its reason is in the views, cut where it is longer
     than any reason, and the commands show it without obeying it."""
-    empty(migrated)
-    batch = opened(migrated, chain())
-    roots = emit(migrated, batch, len(reasons))
-    run_middle(migrated, batch, roots, fail=dict(zip(roots, reasons, strict=True)))
-    run_sink(migrated, batch, [])
-    settle_once(migrated, batch.batch_id)
-    kept = rows(migrated, "SELECT reason FROM failed_root_detail ORDER BY root_id")
-    assert [row.reason for row in kept] == [_kept(reason) for reason in reasons]
-    found = migrated.transact(lambda c: reports.failures(c, CHOSEN))
-    shown = [on_terminal(tables.failures([asdict(row) for row in found]))]
+    ledger = Ledger(migrated)
+    ledger.empty()
+    batch = ledger.open(chain())
+    roots = ledger.emit(batch, len(reasons))
+    ledger.run_middle(batch, roots, fail=dict(zip(roots, reasons, strict=True)))
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
+    rows = ledger.rows("SELECT reason FROM failed_root_detail ORDER BY root_id")
+    assert [row.reason for row in rows] == [_stored(reason) for reason in reasons]
+    failures = ledger.transact(reports.failures, SELECTION)
+    shown = [on_terminal(tables.failures([asdict(row) for row in failures]))]
     for root, reason in zip(roots, reasons, strict=True):
-        told = vars(explain(migrated, root))
-        shown.append(on_terminal(records._explained(told)))
-        as_json = json.loads(json.dumps(told, default=str))
-        assert as_json["attempts"][0]["reason"] == _kept(reason)
+        explanation = vars(ledger.explain(root))
+        shown.append(on_terminal(records._explained(explanation)))
+        as_json = json.loads(json.dumps(explanation, default=str))
+        assert as_json["attempts"][0]["reason"] == _stored(reason)
     assert not COMMANDS.search("".join(shown).replace("\t", ""))
 
 
-def _kept(reason):
+def _stored(reason):
     """A reason as the ledger has it."""
     text = whole(reason).replace("\0", "\ufffd") or NO_REASON
     return text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]}... (cut)"
 
 
 def chain(key=("n",)):
-    made = Pipeline("chain")
-    made.source("source", FileSource("in.csv", schema="n INT"), key=key)
+    pipeline = Pipeline("chain")
+    pipeline.source("source", FileSource("in.csv", schema="n INT"), key=key)
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
-    return made
+    pipeline.sink("sink", ParquetSink("out"), reads="middle")
+    return pipeline
 
 
 # Names of columns that a frame can have; what Spark confuses or the ledger needs is refused.
@@ -156,40 +151,41 @@ COLUMNS = TEXTS.filter(lambda name: name and not name.startswith("_") and "`" no
 def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
     """Columns and values of any text come back from the ledger as they were, as key and as
     content, are found by --where, and are shown without commanding the terminal."""
-    empty(migrated)
+    ledger = Ledger(migrated)
+    ledger.empty()
     name = next(iter(fields))
-    batch = opened(migrated, chain(key=(name,)))
-    roots = emit(migrated, batch, 2)
-    run_middle(migrated, batch, roots, lose=[roots[0]])
-    run_sink(migrated, batch, roots[1:])
-    settle_once(migrated, batch.batch_id)
+    batch = ledger.open(chain(key=(name,)))
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, lose=[roots[0]])
+    ledger.run_sink(batch, roots[1:])
+    ledger.settle(batch.batch_id)
     row = {**fields, "_ackledger_raw": None, "_ackledger_error": None, "_ackledger_file": None}
-    write_snapshot(migrated, batch, tmp_path_factory.mktemp("snapshot"), [row, row])
-    assert keep_payloads(migrated, batch.batch_id) == 1
-    (kept,) = rows(migrated, "SELECT key, content, parsed FROM failed_payload")
+    ledger.write_snapshot(batch, tmp_path_factory.mktemp("snapshot"), [row, row])
+    assert ledger.keep_payloads(batch.batch_id) == 1
+    (payload,) = ledger.rows("SELECT key, content, parsed FROM failed_payload")
     replaced = {column: value.replace("\0", "\ufffd") for column, value in fields.items()}
-    assert kept.key == {name: replaced[name]}
-    if kept.parsed:
-        assert json.loads(kept.content) == fields
+    assert payload.key == {name: replaced[name]}
+    if payload.parsed:
+        assert json.loads(payload.content) == fields
     else:
-        assert "\0" in "".join(fields.values()) or len(kept.content) > MOST_CHARACTERS
-    found = list(migrated.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5))))
+        assert "\0" in "".join(fields.values()) or len(payload.content) > MOST_CHARACTERS
+    messages = ledger.database.transact(lambda c: list(payloads.records(c, SELECTION, (), 5)))
     shown = [
-        on_terminal(listing.listed({"records": [records._record(one) for one in found],
+        on_terminal(listing.listed({"records": [records._record(record) for record in messages],
                                      "total": 1})),
-        on_terminal(records._explained(vars(explain(migrated, roots[0])))),
+        on_terminal(records._explained(vars(ledger.explain(roots[0])))),
     ]  # fmt: skip
     assert not COMMANDS.search("".join(shown).replace("\t", ""))
 
 
-def test_a_record_of_a_megabyte(database, tmp_path):
+def test_a_record_of_a_megabyte(ledger, tmp_path):
     """Of a long record the ledger keeps the beginning and says so; a table shows one line of it;
     its key is kept whole."""
-    batch = opened(database, chain(key=("id",)))
-    roots = emit(database, batch, 2)
-    run_middle(database, batch, roots, lose=roots)
-    run_sink(database, batch, [])
-    settle_once(database, batch.batch_id)
+    batch = ledger.open(chain(key=("id",)))
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, lose=roots)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     long = "\u00e4" * 1_000_000
     row = {
         "id": "7",
@@ -205,37 +201,37 @@ def test_a_record_of_a_megabyte(database, tmp_path):
         "_ackledger_error": "broken",
         "_ackledger_file": None,
     }
-    write_snapshot(database, batch, tmp_path, [row, raw])
-    assert keep_payloads(database, batch.batch_id) == 2
-    for kept in rows(database, "SELECT content, parsed FROM failed_payload"):
-        assert kept.content.endswith("characters)")
-        assert len(kept.content) < MOST_CHARACTERS + 50
-        assert not kept.parsed
-    found = database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
-    listed = {"records": [records._record(one) for one in found], "total": 2}
+    ledger.write_snapshot(batch, tmp_path, [row, raw])
+    assert ledger.keep_payloads(batch.batch_id) == 2
+    for rows in ledger.rows("SELECT content, parsed FROM failed_payload"):
+        assert rows.content.endswith("characters)")
+        assert len(rows.content) < MOST_CHARACTERS + 50
+        assert not rows.parsed
+    messages = ledger.database.transact(lambda c: list(payloads.records(c, SELECTION, (), 5)))
+    listed = {"records": [records._record(record) for record in messages], "total": 2}
     assert max(map(len, on_terminal(listing.listed(listed)).splitlines())) <= 100
 
 
-def test_what_a_person_says_is_kept(database):
+def test_what_a_person_says_is_kept(ledger):
     """A person's reason of any text is kept; what PostgreSQL cannot hold of it is replaced."""
-    batch = opened(database, chain())
-    roots = emit(database, batch, len(NASTY))
-    run_middle(database, batch, roots, lose=roots)
-    run_sink(database, batch, [])
-    settle_once(database, batch.batch_id)
+    batch = ledger.open(chain())
+    roots = ledger.emit(batch, len(NASTY))
+    ledger.run_middle(batch, roots, lose=roots)
+    ledger.run_sink(batch, [])
+    ledger.settle(batch.batch_id)
     for root, reason in zip(roots, NASTY, strict=True):
         if not reason.strip():
             with pytest.raises(InputError, match="the reason is empty"):
-                quarantine(database, reason, "me", record=root)
+                ledger.quarantine(reason, "me", record=root)
             continue
-        quarantine(database, reason, "me", record=root)
-        assert on_terminal(records._explained(vars(explain(database, root))))
-        accept(database, batch.batch_id, by="me", reason=reason)
-    kept = [row.reason for row in rows(database, "SELECT reason FROM manual_quarantine")]
-    assert len(kept) == len([one for one in NASTY if one.strip()])
-    assert "'; DROP TABLE batch; --" in kept
-    assert "a\ufffdb" in kept
-    assert "\\ud800" in kept
+        ledger.quarantine(reason, "me", record=root)
+        assert on_terminal(records._explained(vars(ledger.explain(root))))
+        ledger.accept(batch.batch_id, by="me", reason=reason)
+    rows = [row.reason for row in ledger.rows("SELECT reason FROM manual_quarantine")]
+    assert len(rows) == len([text for text in NASTY if text.strip()])
+    assert "'; DROP TABLE batch; --" in rows
+    assert "a\ufffdb" in rows
+    assert "\\ud800" in rows
 
 
 def test_a_command_says_which_text_is_none(database):

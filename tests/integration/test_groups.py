@@ -25,29 +25,29 @@ def grouped(*frames, size, order=("source", "n", "copy")):
         rows = rows.unionByName(frame)
     numbered = rows.withColumn("at", F.row_number().over(Window.orderBy(*order)) - 1)
     groups = numbered.groupBy(F.floor(F.col("at") / size).alias("group"))
-    made = groups.agg(F.count(F.lit(1)).alias("rows"), collect_anchors())
-    return made.where(F.col("rows") == size)
+    result = groups.agg(F.count(F.lit(1)).alias("rows"), collect_anchors())
+    return result.where(F.col("rows") == size)
 
 
-def declared(made, reads, function, name, **options):
+def declared(pipeline, reads, function, name, **options):
     function.__name__ = name
-    made.stage(reads=reads, **options)(function)
+    pipeline.stage(reads=reads, **options)(function)
 
 
 def three_sources():
     """Sources with a fan-out of 2, 4 and 1 that meet in a join of three, then a fan-out of 2."""
-    made = Pipeline("acking", guarantee="at_least_once")
+    pipeline = Pipeline("acking", guarantee="at_least_once")
     for name, width in (("one", 2), ("two", 4), ("three", 1)):
-        made.source(name, FileSource(f"{name}.csv", schema=ROW))
-        declared(made, name, named(name, branching(width)), f"branch_{name}")
+        pipeline.source(name, FileSource(f"{name}.csv", schema=ROW))
+        declared(pipeline, name, named(name, branching(width)), f"branch_{name}")
 
-    @made.stage(reads=["branch_one", "branch_two", "branch_three"], whole=True)
-    def joined(one, two, three):
-        return grouped(one, two, three, size=3)
+    @pipeline.stage(reads=["branch_one", "branch_two", "branch_three"], whole=True)
+    def joined(first, two, three):
+        return grouped(first, two, three, size=3)
 
-    declared(made, "joined", branching(2), "again")
-    made.sink("out", ParquetSink("out"), reads="again")
-    return made
+    declared(pipeline, "joined", branching(2), "again")
+    pipeline.sink("out", ParquetSink("out"), reads="again")
+    return pipeline
 
 
 def named(source, branch):
@@ -58,21 +58,23 @@ def named(source, branch):
 
 
 def failed_sources(result):
-    return sorted(one.source for one in result.failed)
+    return sorted(record.source for record in result.failed)
 
 
 def test_three_sources_meet_in_a_join_of_three(spark):
     """A record is acked only when every group that one of its rows is in is complete and went
     on.
     """
-    one = [{"n": 1}]
+    single = [{"n": 1}]
     # one, one, three | two, two, two | two: the last group is not complete, so two is not acked.
-    result = testing.run_batch(three_sources(), {"one": one, "two": one, "three": one}, spark=spark)
+    result = testing.run_batch(
+        three_sources(), {"one": single, "two": single, "three": single}, spark=spark
+    )
     assert failed_sources(result) == ["two"]
     assert len(result.rows["out"]) == 4
 
     # Two rows more complete it.
-    more = {"one": [{"n": 1}, {"n": 2}], "two": one, "three": one}
+    more = {"one": [{"n": 1}, {"n": 2}], "two": single, "three": single}
     whole = testing.run_batch(three_sources(), more, spark=spark)
     assert whole.roots.acked == 4
     assert len(whole.rows["out"]) == 6
@@ -82,17 +84,17 @@ def two_paths():
     """One source from which two paths lead to a join of four; each record's rows follow each
     other.
     """
-    made = Pipeline("paths", guarantee="at_least_once")
-    made.source("words", FileSource("words.csv", schema=ROW))
-    declared(made, "words", named("left", branching(1)), "left")
-    declared(made, "words", named("right", branching(1)), "right")
+    pipeline = Pipeline("paths", guarantee="at_least_once")
+    pipeline.source("words", FileSource("words.csv", schema=ROW))
+    declared(pipeline, "words", named("left", branching(1)), "left")
+    declared(pipeline, "words", named("right", branching(1)), "right")
 
-    @made.stage(reads=["left", "right"], whole=True)
+    @pipeline.stage(reads=["left", "right"], whole=True)
     def joined(left, right):
         return grouped(left, right, size=4, order=("n", "source"))
 
-    made.sink("out", ParquetSink("out"), reads="joined")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="joined")
+    return pipeline
 
 
 @pytest.mark.parametrize(("records", "acked"), [(1, 0), (2, 2), (3, 2)])

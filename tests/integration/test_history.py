@@ -8,39 +8,35 @@ from sqlalchemy import text
 from benchmarks.history import write_history
 from benchmarks.history_pipelines import name_of, pipeline
 from benchmarks.lives import live, live_again, wait_for_counts
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.records.explain import explain
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.errors import InputError
 from ledger.settings import Settings
-from tests.support.ledgers import one, replayed, rows
 
 BATCHES, FAILED, PIPELINES = 96, 600, 8  # twelve batches of each pipeline, two of each shape
 
 
 @pytest.fixture
-def history(database):
+def history(ledger):
     """A small history in an empty ledger."""
-    write_history(database, batches=BATCHES, failed=FAILED, pipelines=PIPELINES)
-    return database
+    write_history(ledger.database, batches=BATCHES, failed=FAILED, pipelines=PIPELINES)
+    return ledger
 
 
 def test_it_has_as_many_batches_and_failures_as_it_was_asked_for(history):
     """Batches are decided, records that failed are as many, in each state that lasts."""
-    found = rows(history, "SELECT status, kind, count(*) AS n FROM batch GROUP BY 1, 2")
-    counts = {(row.status, row.kind): row.n for row in found}
+    rows = history.rows("SELECT status, kind, count(*) AS n FROM batch GROUP BY 1, 2")
+    counts = {(row.status, row.kind): row.n for row in rows}
     assert sum(counts.values()) == BATCHES
     assert set(counts) == {
         ("settled", "original"), ("settled", "replay"), ("superseded", "original"),
     }  # fmt: skip
-    messages = rows(history, "SELECT status, count(*) AS n FROM failed_message GROUP BY 1")
+    messages = history.rows("SELECT status, count(*) AS n FROM failed_message GROUP BY 1")
     states = {row.status: row.n for row in messages}
     assert sum(states.values()) == FAILED
     assert set(states) == {"failed", "recovered", "quarantined", "superseded"}
-    assert one(history, "SELECT count(*) AS n FROM pipeline").n == PIPELINES
-    assert one(history, "SELECT count(*) AS n FROM accepted_record").n > 0
-    assert one(history, "SELECT count(*) AS n FROM kept_back_record").n > 0
+    assert history.row("SELECT count(*) AS n FROM pipeline").n == PIPELINES
+    assert history.row("SELECT count(*) AS n FROM accepted_record").n > 0
+    assert history.row("SELECT count(*) AS n FROM kept_back_record").n > 0
 
 
 def test_its_counts_agree(history):
@@ -49,11 +45,11 @@ def test_its_counts_agree(history):
     """
     by_root = {
         (row.batch_id, row.status): row.n
-        for row in rows(
-            history, "SELECT batch_id, status, count(*) AS n FROM root_status GROUP BY 1, 2"
+        for row in history.rows(
+            "SELECT batch_id, status, count(*) AS n FROM root_status GROUP BY 1, 2"
         )
     }
-    for batch in rows(history, "SELECT * FROM batch_status"):
+    for batch in history.rows("SELECT * FROM batch_status"):
         states = {
             name: by_root.get((batch.batch_id, name), 0)
             for name in ("acked", "recovered", "failed", "quarantined", "superseded")
@@ -62,16 +58,15 @@ def test_its_counts_agree(history):
         assert batch.total == batch.acked + batch.failed + batch.quarantined + batch.superseded
         assert batch.acked == states["acked"] + states["recovered"]
         assert (batch.failed, batch.quarantined) == (states["failed"], states["quarantined"])
-    kept = "SELECT batch_id, count(*) AS n FROM failed_root GROUP BY 1"
-    failed = {row.batch_id: row.n for row in rows(history, kept)}
-    for row in rows(history, "SELECT batch_id, failed_roots FROM batch"):
+    query = "SELECT batch_id, count(*) AS n FROM failed_root GROUP BY 1"
+    failed = {row.batch_id: row.n for row in history.rows(query)}
+    for row in history.rows("SELECT batch_id, failed_roots FROM batch"):
         assert failed.get(row.batch_id, 0) == row.failed_roots
 
 
 def test_rows_are_handed_on_from_step_to_step(history):
     """What a step read is what the one before it wrote, and a sink published what it read."""
-    handed = rows(
-        history,
+    handed = history.rows(
         """
         SELECT r.step, r.input_rows, i.output_rows FROM step_run r
         JOIN step_run_input x USING (step_run_id)
@@ -80,8 +75,7 @@ def test_rows_are_handed_on_from_step_to_step(history):
     )
     assert len(handed) > 3 * BATCHES
     assert [row for row in handed if row.input_rows != row.output_rows] == []
-    lost = rows(
-        history,
+    lost = history.rows(
         """
         SELECT b.batch_id FROM batch b JOIN step_run s ON s.batch_id = b.batch_id
         LEFT JOIN step_drops d ON d.batch_id = b.batch_id
@@ -96,25 +90,24 @@ def test_nothing_of_it_is_left_undone(history):
     """Were nothing noted, the views of what is pending are empty, the sweeper has nothing to do and
     notes every batch; every source has a position, and every state is committed.
     """
-    with history.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET followed_at = NULL")
+    history.change("UPDATE batch SET followed_at = NULL")
     for view in ("pending_publication", "pending_rebuild", "pending_root", "payload_missing"):
-        assert rows(history, f"SELECT * FROM {view}") == []
-    swept = sweep_once(history, now=datetime(2100, 1, 1, tzinfo=UTC))
+        assert history.rows(f"SELECT * FROM {view}") == []
+    swept = history.sweep(now=datetime(2100, 1, 1, tzinfo=UTC))
     assert (swept.settlements, swept.dropped, swept.replays, swept.overdue) == ((), (), (), ())
-    assert rows(history, "SELECT batch_id FROM batch WHERE followed_at IS NULL") == []
-    states = rows(history, "SELECT DISTINCT state FROM state_progress")
+    assert history.rows("SELECT batch_id FROM batch WHERE followed_at IS NULL") == []
+    states = history.rows("SELECT DISTINCT state FROM state_progress")
     assert [row.state for row in states] == ["committed"]
-    assert one(history, "SELECT count(*) AS n FROM source_position").n == PIPELINES
-    shown = rows(history, "SELECT DISTINCT state FROM sink_publication")
+    assert history.row("SELECT count(*) AS n FROM source_position").n == PIPELINES
+    shown = history.rows("SELECT DISTINCT state FROM sink_publication")
     assert {row.state for row in shown} == {"published", "replaced"}
-    assert one(history, "SELECT sum(records) AS n FROM step_drops").n > 0
+    assert history.row("SELECT sum(records) AS n FROM step_drops").n > 0
 
 
 def test_each_batch_has_an_outcome_that_fits_its_records(history):
     """Complete, incomplete or quarantined, as a run of it would have ended."""
-    for row in rows(history, "SELECT * FROM batch_status WHERE kind = 'original'"):
-        summary = summarize(history, row.batch_id)
+    for row in history.rows("SELECT * FROM batch_status WHERE kind = 'original'"):
+        summary = history.summary(row.batch_id)
         if row.status == "superseded":
             continue
         if row.failed:
@@ -129,30 +122,29 @@ def test_each_batch_has_an_outcome_that_fits_its_records(history):
 @pytest.mark.parametrize("status", ["failed", "recovered", "quarantined", "superseded"])
 def test_a_record_can_be_explained(history, status):
     """In each state, with its content and its attempts."""
-    found = rows(
-        history, f"SELECT message_id, attempts FROM failed_message WHERE status = '{status}'"
+    rows = history.rows(
+        f"SELECT message_id, attempts FROM failed_message WHERE status = '{status}'"
     )
-    explained = explain(history, found[0].message_id)
+    explained = history.explain(rows[0].message_id)
     assert explained.verdict.startswith(status)
-    assert len(explained.attempts) == found[0].attempts + (status == "recovered")
+    assert len(explained.attempts) == rows[0].attempts + (status == "recovered")
     assert explained.content is not None
     assert explained.key is not None
 
 
 def test_what_failed_in_it_can_be_replayed(history):
     """A replay opens and claims every record of a batch that is failed and not kept back."""
-    found = one(
-        history,
+    row = history.row(
         """
         SELECT b.pipeline, b.batch_id, b.failed FROM batch_status b JOIN pipeline p
           ON p.name = b.pipeline
         WHERE b.failed > 0 AND NOT p.auto_replay ORDER BY 2 LIMIT 1
         """,
     )
-    made = next(pipeline(n) for n in range(1, PIPELINES + 1) if name_of(n) == found.pipeline)
-    replayed(history, made, found.batch_id)
-    now = one(history, f"SELECT replaying FROM batch_status WHERE batch_id = {found.batch_id}")
-    assert now.replaying == found.failed
+    result = next(pipeline(n) for n in range(1, PIPELINES + 1) if name_of(n) == row.pipeline)
+    history.replay(result, row.batch_id)
+    now = history.row(f"SELECT replaying FROM batch_status WHERE batch_id = {row.batch_id}")
+    assert now.replaying == row.failed
 
 
 READ = """
@@ -163,32 +155,30 @@ WHERE relname IN ('failed_message', 'failed_root', 'failed_payload', 'step_run',
 """
 
 
-def test_a_batch_reads_nothing_of_those_before_it(database):
+def test_a_batch_reads_nothing_of_those_before_it(ledger):
     """Opened, run, settled, replayed and swept beside a long history, it scans no table for its own
     rows.
     """
-    write_history(database, batches=2_000, failed=20_000, pipelines=PIPELINES)
-    wait_for_counts(database)
-    before = {row.relname: row.seq_tup_read for row in rows(database, READ)}
-    made, settings = pipeline(4), Settings(data="/data")
-    batch = live(database, settings, made, 0)
-    live_again(database, settings, made, batch)
-    assert sweep_once(database).dropped
-    wait_for_counts(database)
-    scanned = {row.relname: row.seq_tup_read - before[row.relname] for row in rows(database, READ)}
+    write_history(ledger.database, batches=2_000, failed=20_000, pipelines=PIPELINES)
+    wait_for_counts(ledger.database)
+    before = {row.relname: row.seq_tup_read for row in ledger.rows(READ)}
+    flow, settings = pipeline(4), Settings(data="/data")
+    batch = live(ledger.database, settings, flow, 0)
+    live_again(ledger.database, settings, flow, batch)
+    assert ledger.sweep().dropped
+    wait_for_counts(ledger.database)
+    scanned = {row.relname: row.seq_tup_read - before[row.relname] for row in ledger.rows(READ)}
     assert max(scanned.values()) < 100, scanned  # an EXISTS may look at the first row it meets
 
 
-def test_the_same_arguments_make_the_same_history(database, migrated):
+def test_the_same_arguments_make_the_same_history(ledger):
     """To the row; another seed makes another one."""
-    from tests.support.ledgers import empty
-
-    made = []
+    results = []
     for seed in (1, 1, 2):
-        empty(migrated)
-        write_history(database, batches=12, failed=60, pipelines=4, seed=seed)
-        with database.plain.connect() as connection:
-            made.append(
+        ledger.empty()
+        write_history(ledger.database, batches=12, failed=60, pipelines=4, seed=seed)
+        with ledger.database.plain.connect() as connection:
+            results.append(
                 [
                     connection.execute(text(f"SELECT md5({table}::text) FROM {table} ORDER BY 1"))
                     .scalars()
@@ -196,13 +186,13 @@ def test_the_same_arguments_make_the_same_history(database, migrated):
                     for table in ("batch", "batch_source", "failed_message", "failed_payload")
                 ]
             )
-    assert made[0] == made[1]
-    assert made[0] != made[2]
+    assert results[0] == results[1]
+    assert results[0] != results[2]
 
 
 def test_numbers_that_make_no_history_are_refused(history):
     """Too few failures, or a second history."""
     with pytest.raises(InputError, match="batches=5"):
-        write_history(history, batches=5, failed=1, pipelines=1)
+        write_history(history.database, batches=5, failed=1, pipelines=1)
     with pytest.raises(InputError, match="has a history already"):
-        write_history(history, batches=8, failed=8, pipelines=1)
+        write_history(history.database, batches=8, failed=8, pipelines=1)

@@ -3,17 +3,11 @@
 import json
 
 import pytest
-from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.alerts import failed_ratio
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.records.explain import explain
 from ledger.batch.records.forgetting import forget, matching, named
-from ledger.batch.records.payloads import keep_payloads
-from ledger.batch.settlement import settle_once
 from ledger.cli import app
 from ledger.core import conditions
 from ledger.core.run_request import Interval, RunKey
@@ -22,124 +16,108 @@ from ledger.errors import NotReadyError
 from ledger.settings import Settings
 from ledger.store.queries import holds
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import (
-    END,
-    START,
-    age_ledger,
-    emit,
-    emit_replay,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
-from tests.support.payloads import write_snapshot
+from tests.support.ledgers import END, START, pipeline
 
 COUNTS = "SELECT total, acked, failed, quarantined, pending FROM batch_status WHERE batch_id = :id"
 
 
-def on_hold(database, count=10, *, fail=None, **options):
+def on_hold(ledger, count=10, *, fail=None, **options):
     """A batch of which too much failed: explicitly in middle by index, and record 0 in the sink."""
-    batch = opened(database, pipeline(key=("n",), max_failed_ratio=0.1, **options))
-    roots = emit(database, batch, count)
+    batch = ledger.open(pipeline(key=("n",), max_failed_ratio=0.1, **options))
+    roots = ledger.emit(batch, count)
     reasons = {roots[number]: reason for number, reason in (fail or {1: "bad", 2: "bad"}).items()}
-    run_middle(database, batch, roots, fail=reasons)
-    run_sink(database, batch, [root for root in roots if root not in reasons], lose=roots[:1])
+    ledger.run_middle(batch, roots, fail=reasons)
+    ledger.run_sink(batch, [root for root in roots if root not in reasons], lose=roots[:1])
     return batch, roots
 
 
-def shown(database, batch):
+def shown(ledger, batch):
     """What a batch on hold shows: step, reason and number of records; the roots of its sample."""
-    failures = database.transact(lambda c: holds.failures(c, {"batch_id": batch.batch_id}))
-    sample = rows(database, "SELECT root_id FROM hold_sample ORDER BY root_id")
+    failures = ledger.transact(holds.failures, {"batch_id": batch.batch_id})
+    sample = ledger.rows("SELECT root_id FROM hold_sample ORDER BY root_id")
     return (
         [(row.step, row.reason, row.records) for row in failures],
         [row.root_id for row in sample],
     )
 
 
-def counts(database, batch):
-    return tuple(one(database, COUNTS, id=batch.batch_id))
+def counts(ledger, batch):
+    return tuple(ledger.row(COUNTS, id=batch.batch_id))
 
 
-def test_a_hold_keeps_what_was_computed_and_decides_nothing(database):
+def test_a_hold_keeps_what_was_computed_and_decides_nothing(ledger):
     """Steps, reasons and first records of the failures are kept, and no record has another state:
     all are pending, and no replay can take one."""
-    batch, roots = on_hold(database)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
-    assert shown(database, batch) == ([("middle", "bad", 2), ("sink", "lost", 1)], list(roots[:3]))
-    assert counts(database, batch) == (10, 0, 0, 0, 10)
-    assert rows(database, "SELECT FROM failed_message") == []
-    assert rows(database, "SELECT FROM failed_root") == []
+    batch, roots = on_hold(ledger)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    assert shown(ledger, batch) == ([("middle", "bad", 2), ("sink", "lost", 1)], list(roots[:3]))
+    assert counts(ledger, batch) == (10, 0, 0, 0, 10)
+    assert ledger.rows("SELECT FROM failed_message") == []
+    assert ledger.rows("SELECT FROM failed_root") == []
     with pytest.raises(NotReadyError):
-        replayed(database, pipeline(), batch.batch_id)
-    summary = summarize(database, batch.batch_id)
+        ledger.replay(pipeline(), batch.batch_id)
+    summary = ledger.summary(batch.batch_id)
     assert [dict(row) for row in summary.preview] == [
         {"source": "source", "step": "middle", "reason": "bad", "records": 2},
         {"source": "source", "step": "sink", "reason": "lost", "records": 1},
     ]
 
 
-def test_a_preview_ends_with_its_hold(database):
+def test_a_preview_ends_with_its_hold(ledger):
     """A release, and a run that opens the batch again, remove it in their transaction; another hold
     has its own."""
-    batch, roots = on_hold(database)
-    settle_once(database, batch.batch_id)
-    run_middle(database, batch, roots, fail=dict.fromkeys(roots[4:], "worse"))
-    assert shown(database, batch) == ([], [])
-    run_sink(database, batch, roots[:4])
-    settle_once(database, batch.batch_id)
-    assert shown(database, batch) == ([("middle", "worse", 6)], list(roots[4:]))
-    assert release(database, batch.batch_id).failed == 6
-    assert shown(database, batch) == ([], [])
-    assert counts(database, batch) == (10, 4, 6, 0, 0)
+    batch, roots = on_hold(ledger)
+    ledger.settle(batch.batch_id)
+    ledger.run_middle(batch, roots, fail=dict.fromkeys(roots[4:], "worse"))
+    assert shown(ledger, batch) == ([], [])
+    ledger.run_sink(batch, roots[:4])
+    ledger.settle(batch.batch_id)
+    assert shown(ledger, batch) == ([("middle", "worse", 6)], list(roots[4:]))
+    assert ledger.release(batch.batch_id).failed == 6
+    assert shown(ledger, batch) == ([], [])
+    assert counts(ledger, batch) == (10, 4, 6, 0, 0)
 
 
-def test_the_preview_is_asked_for_in_sql(database):
+def test_the_preview_is_asked_for_in_sql(ledger):
     """Who may only read sees what would fail, with an example each; nothing once it is decided."""
-    batch, roots = on_hold(database)
-    settle_once(database, batch.batch_id)
+    batch, roots = on_hold(ledger)
+    ledger.settle(batch.batch_id)
     statement = "SELECT * FROM hold_preview ORDER BY records DESC"
-    with database.reader.connect() as connection:
-        found = [tuple(row) for row in connection.exec_driver_sql(statement)]
-    assert found == [
+    with ledger.database.reader.connect() as connection:
+        results = [tuple(row) for row in connection.exec_driver_sql(statement)]
+    assert results == [
         (batch.batch_id, "chain", "source", "middle", "bad", 2, roots[1]),
         (batch.batch_id, "chain", "source", "sink", "lost", 1, roots[0]),
     ]
-    release(database, batch.batch_id)
-    assert rows(database, statement) == []
+    ledger.release(batch.batch_id)
+    assert ledger.rows(statement) == []
 
 
-def test_a_crash_before_the_hold_is_settled_again(database):
+def test_a_crash_before_the_hold_is_settled_again(ledger):
     """Whoever dies between the rollback and the hold leaves an open batch without a preview, which
     the next settlement puts on hold; who dies within the hold leaves it open, too."""
-    batch, _ = on_hold(database)
+    batch, _ = on_hold(ledger)
     for place in ("before hold", "holding"):
         with dies_at(place), pytest.raises(Died):
-            settle_once(database, batch.batch_id)
-        assert one(database, "SELECT status FROM batch").status == "open"
-        assert shown(database, batch) == ([], [])
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
-    assert len(shown(database, batch)[1]) == 3
+            ledger.settle(batch.batch_id)
+        assert ledger.row("SELECT status FROM batch").status == "open"
+        assert shown(ledger, batch) == ([], [])
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    assert len(shown(ledger, batch)[1]) == 3
 
 
-def test_a_hold_is_for_an_open_batch_alone(database):
+def test_a_hold_is_for_an_open_batch_alone(ledger):
     """Where another settlement was first, nothing is put on hold, and no preview is kept."""
-    batch, _ = on_hold(database)
-    settle_once(database, batch.batch_id)
-    before = shown(database, batch)
-    again = settle_once(database, batch.batch_id)
+    batch, _ = on_hold(ledger)
+    ledger.settle(batch.batch_id)
+    before = shown(ledger, batch)
+    again = ledger.settle(batch.batch_id)
     assert (again.status, again.decided) == (BatchStatus.HELD, False)
     assert "Or publish the rest anyway: ackledger release" in again.reason
-    assert shown(database, batch) == before
+    assert shown(ledger, batch) == before
 
 
-def test_a_preview_is_bounded(database, monkeypatch):
+def test_a_preview_is_bounded(ledger, monkeypatch):
     """Of many reasons the most frequent are named and the others counted together, and of each so
     many records are kept as are allowed."""
     monkeypatch.setattr(holds, "REASONS", 2)
@@ -151,9 +129,9 @@ def test_a_preview_is_bounded(database, monkeypatch):
         12: "rare",
         13: "rarer",
     }
-    batch, roots = on_hold(database, 20, fail=fail)
-    settle_once(database, batch.batch_id)
-    failures, sample = shown(database, batch)
+    batch, roots = on_hold(ledger, 20, fail=fail)
+    ledger.settle(batch.batch_id)
+    failures, sample = shown(ledger, batch)
     assert failures == [
         ("middle", "often", 8),
         ("middle", "less", 3),
@@ -163,61 +141,57 @@ def test_a_preview_is_bounded(database, monkeypatch):
     assert sorted(sample) == [roots[n] for n in (0, 1, 2, 9, 10, 12)]
 
 
-def test_damage_has_no_preview(database):
+def test_damage_has_no_preview(ledger):
     """What a settlement computes from damaged deltas is no evidence: there is no preview, and no
     release is offered."""
-    batch, roots = on_hold(database)
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[9]}")
-    settlement = settle_once(database, batch.batch_id)
+    batch, roots = on_hold(ledger)
+    ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[9]}")
+    settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert "release" not in settlement.reason
     assert ". To go on: in run run of DAG dag clear" in settlement.reason
-    assert shown(database, batch) == ([], [])
+    assert shown(ledger, batch) == ([], [])
 
 
-def test_content_of_the_sample(database, tmp_path):
+def test_content_of_the_sample(ledger, tmp_path):
     """The records of the sample have key and content from the snapshot, and what is redacted stays
     masked; the batch's other records are not copied."""
-    batch, _ = on_hold(database)
-    with database.plain.begin() as connection:
-        connection.execute(text("UPDATE pipeline SET redact = '{email}'"))
+    batch, _ = on_hold(ledger)
+    ledger.change("UPDATE pipeline SET redact = '{email}'")
     record = [
         {"n": n, "email": f"{n}@x.org", "_ackledger_file": "file:///in.csv"} for n in range(10)
     ]
-    write_snapshot(database, batch, tmp_path, record)
-    settle_once(database, batch.batch_id)
-    keep_payloads(database, batch.batch_id)
-    found = rows(database, "SELECT key, content, source_row FROM hold_sample ORDER BY root_id")
-    assert [(row.key["n"], json.loads(row.content), row.source_row) for row in found] == [
+    ledger.write_snapshot(batch, tmp_path, record)
+    ledger.settle(batch.batch_id)
+    ledger.keep_payloads(batch.batch_id)
+    rows = ledger.rows("SELECT key, content, source_row FROM hold_sample ORDER BY root_id")
+    assert [(row.key["n"], json.loads(row.content), row.source_row) for row in rows] == [
         (n, {"n": n, "email": "***"}, n + 1) for n in range(3)
     ]
-    assert rows(database, "SELECT FROM failed_payload") == []
+    assert ledger.rows("SELECT FROM failed_payload") == []
 
 
-def test_a_record_on_hold_is_explained(database, tmp_path):
+def test_a_record_on_hold_is_explained(ledger, tmp_path):
     """Its verdict says that nothing is decided, with the step, the reason, the content and the ways
     on; a record of the batch that would not fail is pending, with the same ways."""
-    batch, roots = on_hold(database)
-    write_snapshot(
-        database, batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)]
-    )
-    settle_once(database, batch.batch_id)
-    found = explain(database, roots[1])
-    assert (found.verdict, found.last_seen) == ("on hold: not decided", None)
-    assert found.missing == "it would fail at middle: bad"
-    assert (found.key, found.content) == ({"n": 1}, '{"n": 1}')
-    (way,) = found.next
+    batch, roots = on_hold(ledger)
+    ledger.write_snapshot(batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)])
+    ledger.settle(batch.batch_id)
+    explanation = ledger.explain(roots[1])
+    assert (explanation.verdict, explanation.last_seen) == ("on hold: not decided", None)
+    assert explanation.missing == "it would fail at middle: bad"
+    assert (explanation.key, explanation.content) == ({"n": 1}, '{"n": 1}')
+    (way,) = explanation.next
     assert way.startswith(f"batch {batch.batch_id} is on hold. 3 of 10 records failed; ")
-    other = explain(database, roots[9])
+    other = ledger.explain(roots[9])
     assert (other.verdict, other.next) == ("pending", (way,))
 
 
-def test_an_alert_has_the_preview(database):
+def test_an_alert_has_the_preview(ledger):
     """The facts of a batch on hold say why in one line, and what would fail line by line."""
-    batch, _ = on_hold(database, fail={1: "bad\nSubject: x"})
-    settle_once(database, batch.batch_id)
-    facts = failed_ratio(database, batch.batch_id, above=0.5)
+    batch, _ = on_hold(ledger, fail={1: "bad\nSubject: x"})
+    ledger.settle(batch.batch_id)
+    facts = failed_ratio(ledger.database, batch.batch_id, above=0.5)
     assert facts.because == (
         f"batch {batch.batch_id} of chain is on hold: 2 of 10 records failed; the limit is 10 %"
         " (max_failed_ratio). Most failed at middle"
@@ -225,30 +199,28 @@ def test_an_alert_has_the_preview(database):
     assert facts.preview == ("1 at middle: bad Subject: x", "1 at sink: lost")
 
 
-def test_a_sampled_record_is_not_forgotten_while_it_is_undecided(database, tmp_path):
+def test_a_sampled_record_is_not_forgotten_while_it_is_undecided(ledger, tmp_path):
     """By number or by a field: the refusal names the batch on hold, and what to do first."""
-    batch, roots = on_hold(database)
-    write_snapshot(
-        database, batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)]
-    )
-    settle_once(database, batch.batch_id)
-    told = f"record {roots[1]} is not decided: batch {batch.batch_id} is on hold"
-    with pytest.raises(NotReadyError, match=told):
-        named(database, roots[1])
-    with pytest.raises(NotReadyError, match=told):
-        matching(database, None, conditions.parse("n = 1"))
+    batch, roots = on_hold(ledger)
+    ledger.write_snapshot(batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)])
+    ledger.settle(batch.batch_id)
+    message = f"record {roots[1]} is not decided: batch {batch.batch_id} is on hold"
+    with pytest.raises(NotReadyError, match=message):
+        named(ledger.database, roots[1])
+    with pytest.raises(NotReadyError, match=message):
+        matching(ledger.database, None, conditions.parse("n = 1"))
 
 
-def test_a_forgotten_record_leaves_the_preview(database, tmp_path):
+def test_a_forgotten_record_leaves_the_preview(ledger, tmp_path):
     """A decided record that a replay on hold takes along leaves the sample as it is forgotten, and
     nothing is left of reasons that may quote it."""
-    made = pipeline(key=("n",), max_failed_ratio=0.1, max_replays=0)
-    batch, roots = whole_batch(database, made, 10, lose_sink=[0])
+    flow = pipeline(key=("n",), max_failed_ratio=0.1, max_replays=0)
+    batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0])
     names = [{"n": n, "name": f"person-{n}", "_ackledger_file": None} for n in range(10)]
-    write_snapshot(database, batch, tmp_path, names)
-    settle_once(database, batch.batch_id)
-    other = replayed(database, made, batch.batch_id, quarantined=True)
-    with database.plain.begin() as connection:
+    ledger.write_snapshot(batch, tmp_path, names)
+    ledger.settle(batch.batch_id)
+    other = ledger.replay(flow, batch.batch_id, quarantined=True)
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE failed_message SET status = 'quarantined', replay_batch_id = NULL"
         )
@@ -265,68 +237,71 @@ def test_a_forgotten_record_leaves_the_preview(database, tmp_path):
             "records": 1,
         }
     ]
-    database.transact(lambda c: holds.insert(c, other.batch_id, failures, sample))
-    forget(database, named(database, roots[0]))
-    assert shown(database, other) == ([("middle", "***", 1)], [])
+    ledger.transact(holds.insert, other.batch_id, failures, sample)
+    forget(ledger.database, named(ledger.database, roots[0]))
+    assert shown(ledger, other) == ([("middle", "***", 1)], [])
 
 
-def test_a_replay_answers_for_its_own_new_failures(database):
+def test_a_replay_answers_for_its_own_new_failures(ledger):
     """53 records are replayed and 46 come through: what others of the family have failed, and what
     failed before, is not held against the replay."""
-    batch, _ = whole_batch(database, pipeline(), 200, lose_sink=range(53))
-    assert settle_once(database, batch.batch_id).failed == 53
-    made = pipeline(max_failed_ratio=0.01)  # by now: nobody has answered for these
-    replay = replayed(database, made, batch.batch_id)
-    again = emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again, lose=again[:7])
-    settlement = settle_once(database, replay.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 200, lose_sink=range(53))
+    assert ledger.settle(batch.batch_id).failed == 53
+    flow = pipeline(max_failed_ratio=0.01)  # by now: nobody has answered for these
+    replay = ledger.replay(flow, batch.batch_id)
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again, lose=again[:7])
+    settlement = ledger.settle(replay.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, 7)
-    assert counts(database, batch) == (200, 193, 7, 0, 0)
+    assert counts(ledger, batch) == (200, 193, 7, 0, 0)
 
 
-def replay_on_hold(database, lost):
+def replay_on_hold(ledger, lost):
     """A batch of ten records that expired in its sink, and its replay, which is on hold because the
     sink loses the first of them: batch, roots, replay, its roots, its settlement."""
-    made = pipeline(key=("n",), max_failed_ratio=0.1)
-    batch = opened(database, made)
-    roots = emit(database, batch, 10)
-    run_middle(database, batch, roots)
-    started(database, batch.batch_id, "sink")
-    age_ledger(database, 2 * 3600, batch.batch_id)
-    assert settle_once(database, batch.batch_id).failed == 10
-    replay = replayed(database, made, batch.batch_id)
-    again = emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again, lose=again[:lost])
-    settlement = settle_once(database, replay.batch_id)
+    flow = pipeline(key=("n",), max_failed_ratio=0.1)
+    batch = ledger.open(flow)
+    roots = ledger.emit(batch, 10)
+    ledger.run_middle(batch, roots)
+    ledger.start(batch.batch_id, "sink")
+    ledger.age_all(2 * 3600, batch.batch_id)
+    assert ledger.settle(batch.batch_id).failed == 10
+    replay = ledger.replay(flow, batch.batch_id)
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again, lose=again[:lost])
+    settlement = ledger.settle(replay.batch_id)
     assert settlement.status is BatchStatus.HELD
     return batch, roots, replay, again, settlement
 
 
-def test_a_replay_that_breaks_what_was_whole_is_held(database):
+def test_a_replay_that_breaks_what_was_whole_is_held(ledger):
     """Records that had failed through no fault of their own, and now do: they are new failures of
     the replay, measured by the original's records, and the message says both."""
-    batch, roots, replay, again, settlement = replay_on_hold(database, lost=2)
+    batch, roots, replay, again, settlement = replay_on_hold(ledger, lost=2)
     assert settlement.reason.startswith(
         f"2 records failed that had not failed before; batch {batch.batch_id}, which is replayed,"
         " has 10, and the limit is 10 % (max_failed_ratio). Most failed at sink."
     )
-    assert rows(database, "SELECT DISTINCT status FROM failed_message") == [("replaying",)]
-    assert shown(database, replay) == ([("sink", "lost", 2)], list(again[:2]))
-    found = explain(database, roots[0])
-    assert (found.record, found.root, found.batch_id) == (roots[0], again[0], replay.batch_id)
-    assert [tried["step"] for tried in found.attempts] == ["sink"]
+    assert ledger.rows("SELECT DISTINCT status FROM failed_message") == [("replaying",)]
+    assert shown(ledger, replay) == ([("sink", "lost", 2)], list(again[:2]))
+    explanation = ledger.explain(roots[0])
+    assert (explanation.record, explanation.root, explanation.batch_id) == (
+        roots[0],
+        again[0],
+        replay.batch_id,
+    )
+    assert [tried["step"] for tried in explanation.attempts] == ["sink"]
 
 
-def test_a_record_of_a_replay_on_hold_is_counted_once(database, migrated, monkeypatch, tmp_path):
+def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypatch, tmp_path):
     """Though it failed before, and would fail again: ``explain --where`` and ``failed --records``
     name and count it once, the latter as on hold."""
-    batch, roots, *_ = replay_on_hold(database, lost=7)
-    write_snapshot(database, batch, tmp_path, [{"n": 17, "_ackledger_file": None}] * 10)
-    assert keep_payloads(database, batch.batch_id) == 10
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE hold_sample SET key = '{\"n\": 17}'")
+    batch, roots, *_ = replay_on_hold(ledger, lost=7)
+    ledger.write_snapshot(batch, tmp_path, [{"n": 17, "_ackledger_file": None}] * 10)
+    assert ledger.keep_payloads(batch.batch_id) == 10
+    ledger.change("UPDATE hold_sample SET key = '{\"n\": 17}'")
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", migrated.url.render_as_string(hide_password=False))
     run = CliRunner()
     explained = run.invoke(app, ["explain", "--where", "n = 17"])
@@ -336,33 +311,32 @@ def test_a_record_of_a_replay_on_hold_is_counted_once(database, migrated, monkey
         options = ["--records", "--where", "n = 17", "--limit", str(limit), "--json"]
         listed = json.loads(run.invoke(app, ["failed", *options]).stdout)
         assert listed["total"] == 10
-        numbers = [one["record"] for one in listed["records"]]
+        numbers = [record["record"] for record in listed["records"]]
         assert len(numbers) == len({*numbers} & {*roots}) == min(limit, 10)
-        states = [one["status"] for one in listed["records"]]
+        states = [record["status"] for record in listed["records"]]
         assert states.count("on hold") == on_hold_of_these
 
 
-def test_acked_records_that_a_replay_breaks_are_new_failures(database):
+def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
     """A replay takes acked records of the same unit along and loses them: they are counted, also
     where a person has released the original; the record that had failed before is not."""
-    made = pipeline(max_failed_ratio=0.1)
-    batch, roots = whole_batch(database, made, 10, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
-    release(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
-    with database.plain.begin() as connection:  # as of a pipeline that replays by unit
-        connection.exec_driver_sql(
-            "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
-            f" WHERE batch_id = {replay.batch_id} AND declaration ->> 'name' = 'middle'"
-        )
-    again = emit_replay(database, replay, companions=roots[2:4])
+    flow = pipeline(max_failed_ratio=0.1)
+    batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
+    ledger.release(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    ledger.change(  # as of a pipeline that replays by unit
+        "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
+        f" WHERE batch_id = {replay.batch_id} AND declaration ->> 'name' = 'middle'"
+    )
+    again = ledger.emit_replay(replay, companions=roots[2:4])
     assert len(again) == 4
-    run_middle(database, replay, again, fail=dict.fromkeys(again, "broken"))
-    run_sink(database, replay, [])
-    settlement = settle_once(database, replay.batch_id)
+    ledger.run_middle(replay, again, fail=dict.fromkeys(again, "broken"))
+    ledger.run_sink(replay, [])
+    settlement = ledger.settle(replay.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert settlement.reason.startswith("2 records failed that had not failed before; ")
-    assert shown(database, replay)[0] == [("middle", "broken", 4)]
+    assert shown(ledger, replay)[0] == [("middle", "broken", 4)]
 
 
 @pytest.mark.parametrize(
@@ -373,18 +347,18 @@ def test_acked_records_that_a_replay_breaks_are_new_failures(database):
         ({"guarantee": "at_least_once"}, "Or let these records fail"),
     ],
 )
-def test_what_a_release_does_is_named(database, options, otherwise):
+def test_what_a_release_does_is_named(ledger, options, otherwise):
     """Both commands are whole, for the pipeline's target and its batch, and the second says what a
     release does: it publishes the rest where that waits for nothing else."""
-    made = pipeline(max_failed_ratio=0.1, **options)
+    flow = pipeline(max_failed_ratio=0.1, **options)
     interval = Interval(START, END)
-    batch = open_batch(database, Settings(data="/data"), made, RunKey("", "mine"), interval)
-    with database.plain.begin() as connection:
+    batch = open_batch(ledger.database, Settings(data="/data"), flow, RunKey("", "mine"), interval)
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.x:p'")
-    roots = emit(database, batch, 4)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots, lose=roots[:2])
-    assert settle_once(database, batch.batch_id).reason == (
+    roots = ledger.emit(batch, 4)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots, lose=roots[:2])
+    assert ledger.settle(batch.batch_id).reason == (
         "2 of 4 records failed; the limit is 10 % (max_failed_ratio). Most failed at sink. Fix it "
         "and rerun: ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-02 "
         f"--run-id mine. {otherwise}: ackledger release {batch.batch_id}"

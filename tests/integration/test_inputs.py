@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, dropped
 from ledger.errors import StageError
 from ledger.spark.frames import stored
-from tests.support.ledgers import one, rows
 
 COUNT = 20
 FAILED = "SELECT step, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 1, 2"
@@ -22,27 +21,27 @@ def numbers(tmp_path, name="in.csv", start=0):
 
 def diamond(unite, **options):
     """numbers -> left and right -> united by ``unite`` -> out."""
-    made = Pipeline("diamond", max_replays=1)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("diamond", max_replays=1)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def left(frame):
         return frame.withColumn("side", F.lit("left"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def right(frame):
         return frame.withColumn("side", F.lit("right"))
 
-    @made.stage(reads=["left", "right"], **options)
-    def united(one, other):
-        return unite(one, other)
+    @pipeline.stage(reads=["left", "right"], **options)
+    def united(left, right):
+        return unite(left, right)
 
-    made.sink("out", ParquetSink("out"), reads="united")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="united")
+    return pipeline
 
 
 def failures(run):
-    return [tuple(row) for row in rows(run.job.database, FAILED)]
+    return [tuple(row) for row in run.ledger.rows(FAILED)]
 
 
 def test_diamond(runner, tmp_path, sink_rows):
@@ -52,9 +51,9 @@ def test_diamond(runner, tmp_path, sink_rows):
     batch = run.open()
     for name in ("numbers", "left", "right", "united"):
         run.step(batch, name)
-        assert len(rows(run.job.database, "SELECT * FROM pending_root")) == COUNT
+        assert len(run.ledger.rows("SELECT * FROM pending_root")) == COUNT
     run.step(batch, "out")
-    assert rows(run.job.database, "SELECT * FROM pending_root") == []
+    assert run.ledger.rows("SELECT * FROM pending_root") == []
     assert run.settled(batch).failed == 0
     expected = Counter((n, side) for n in range(COUNT) for side in ("left", "right"))
     assert Counter(sink_rows("out", "n", "side")) == expected
@@ -78,7 +77,7 @@ def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
     run = runner(diamond(unite))
     assert run.settled(run.open()).failed == lost
     assert failures(run) == [("united", "lost", lost)]
-    detail = one(run.job.database, "SELECT DISTINCT detail FROM failed_root").detail
+    detail = run.ledger.row("SELECT DISTINCT detail FROM failed_root").detail
     assert detail == "2 edges from left, right, 1 acked"
 
 
@@ -98,27 +97,27 @@ def test_marks_over_several_inputs(runner, tmp_path, sink_rows, folded_by):
     run = runner(diamond(lambda left, right: (left, dropped(right, "the left will do"))))
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
-    drops = rows(run.job.database, "SELECT step, reason, records FROM step_drops")
+    drops = run.ledger.rows("SELECT step, reason, records FROM step_drops")
     assert [tuple(row) for row in drops] == [("united", "the left will do", COUNT)]
 
 
 def test_on_read_over_several_inputs(runner, tmp_path, folded_by):
     """A union that acks on read counts every input of every branch, whatever it emits."""
     numbers(tmp_path)
-    made = diamond(lambda left, right: left.where("n < 5").unionByName(right), acks="on_read")
-    run = runner(made)
+    pipeline = diamond(lambda left, right: left.where("n < 5").unionByName(right), acks="on_read")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 0
-    drops = rows(run.job.database, "SELECT reason, records FROM step_drops")
+    drops = run.ledger.rows("SELECT reason, records FROM step_drops")
     assert [tuple(row) for row in drops] == [("no output", COUNT - 5)]
 
 
 def test_emits_one_over_several_inputs(runner, tmp_path, folded_by):
     """With emits="one" each branch's row counts by itself: two rows from two inputs are right."""
     numbers(tmp_path)
-    made = diamond(
+    pipeline = diamond(
         lambda left, right: left.unionByName(right).unionByName(right.where("n = 7")), emits="one"
     )
-    run = runner(made)
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 1
     assert failures(run) == [("united", "more than one row for an input", 1)]
 
@@ -137,19 +136,19 @@ def test_anchor_without_its_input(runner, tmp_path):
 def test_step_that_reads_a_source_and_its_child(runner, tmp_path, sink_rows):
     """A stage may read a step and what was made of it; a loss is named where it happened."""
     numbers(tmp_path)
-    made = Pipeline("shortcut")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("shortcut")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def checked(frame):
         return frame.where("n <> 5")
 
-    @made.stage(reads=["numbers", "checked"])
+    @pipeline.stage(reads=["numbers", "checked"])
     def united(numbers, checked):
         return numbers.unionByName(checked.where("n <> 6"))
 
-    made.sink("out", ParquetSink("out"), reads="united")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="united")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 2
     assert failures(run) == [("checked", "lost", 1), ("united", "lost", 1)]
 
@@ -159,21 +158,21 @@ def test_fan_out_names_the_reader_that_lost(runner, tmp_path, sink_rows):
     all three.
     """
     numbers(tmp_path)
-    made = Pipeline("fan_out", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("fan_out", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def all_of_them(frame):
         return frame
 
-    @made.stage(reads="all_of_them")
+    @pipeline.stage(reads="all_of_them")
     def odd(frame):
         return frame.where("n % 2 = 1")
 
-    made.sink("first", ParquetSink("first"), reads="all_of_them")
-    made.sink("second", ParquetSink("second"), reads="all_of_them")
-    made.sink("third", ParquetSink("third"), reads="odd")
-    run = runner(made)
+    pipeline.sink("first", ParquetSink("first"), reads="all_of_them")
+    pipeline.sink("second", ParquetSink("second"), reads="all_of_them")
+    pipeline.sink("third", ParquetSink("third"), reads="odd")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == COUNT // 2
     assert failures(run) == [("odd", "lost", COUNT // 2)]
     assert len(sink_rows("first")) == len(sink_rows("second")) == COUNT
@@ -181,16 +180,16 @@ def test_fan_out_names_the_reader_that_lost(runner, tmp_path, sink_rows):
 
 def two_sources(lose):
     """Two sources united, of which the second's numbers in losses.csv fail."""
-    made = Pipeline("two_sources", max_replays=2)
-    made.source("small", FileSource("small.csv", schema="n INT"))
-    made.source("large", FileSource("large.csv", schema="n INT"))
+    pipeline = Pipeline("two_sources", max_replays=2)
+    pipeline.source("small", FileSource("small.csv", schema="n INT"))
+    pipeline.source("large", FileSource("large.csv", schema="n INT"))
 
-    @made.stage(reads=["small", "large"])
+    @pipeline.stage(reads=["small", "large"])
     def united(small, large):
         return small.unionByName(large.where(~F.col("n").isin(lose)) if lose else large)
 
-    made.sink("out", ParquetSink("out"), reads="united")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="united")
+    return pipeline
 
 
 def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
@@ -202,13 +201,12 @@ def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
     broken = runner(two_sources([1003, 1004]))
     batch = broken.open()
     assert broken.settled(batch).failed == 2
-    found = rows(broken.job.database, "SELECT DISTINCT source, step FROM failed_root_detail")
-    assert [tuple(row) for row in found] == [("large", "united")]
+    rows = broken.ledger.rows("SELECT DISTINCT source, step FROM failed_root_detail")
+    assert [tuple(row) for row in rows] == [("large", "united")]
     fixed = runner(two_sources([]))
     replay = fixed.open_replay(batch.batch_id)
     assert fixed.settled(replay).failed == 0
-    emitted = rows(
-        broken.job.database,
+    emitted = broken.ledger.rows(
         f"SELECT source, roots FROM batch_source WHERE batch_id = {replay.batch_id} ORDER BY 1",
     )
     assert [tuple(row) for row in emitted] == [("large", 2), ("small", 0)]
@@ -223,13 +221,13 @@ def test_a_snapshot_of_many_files(runner, tmp_path, sink_rows, monkeypatch):
     (tmp_path / "in").mkdir()
     for number in range(3):
         numbers(tmp_path, f"in/{number}.csv", number * COUNT)
-    made = Pipeline("many")
-    made.source("numbers", FileSource("in/*", schema="n INT", multiline=True))
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    run = runner(made)
+    pipeline = Pipeline("many")
+    pipeline.source("numbers", FileSource("in/*", schema="n INT", multiline=True))
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(pipeline)
     batch = run.open()
     run.step(batch, "numbers")
-    (files,) = rows(run.job.database, "SELECT count(*) FROM step_run_file")
+    (files,) = run.ledger.rows("SELECT count(*) FROM step_run_file")
     assert tuple(files) == (3,)
     assert run.settled(batch).failed == 0
     assert sink_rows("out", "n") == sorted([(n,) for n in range(3 * COUNT)], key=repr)

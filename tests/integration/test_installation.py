@@ -11,58 +11,56 @@ from typer.testing import CliRunner
 
 from ledger.batch.upkeep import installation
 from ledger.batch.upkeep.installation import examine_installation
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli.base import app
 from ledger.store.revisions import head
-from tests.support.ledgers import (
-    age_ledger,
-    opened,
-    pipeline,
-)
+from tests.support.ledgers import pipeline
 
 SUBJECTS = [
     "versions", "java", "spark-submit", "database", "storage", "roles", "clock", "sweeper",
 ]  # fmt: skip
 
 
-def told(settings, **given):
+def findings(settings, **options):
     """What was found, by subject: whether it is well, and the message."""
-    return {one.subject: (one.ok, one.message) for one in examine_installation(settings, **given)}
+    return {
+        setting.subject: (setting.ok, setting.message)
+        for setting in examine_installation(settings, **options)
+    }
 
 
 def wrong(settings, subject):
-    ok, message = told(settings)[subject]
+    ok, message = findings(settings)[subject]
     assert not ok, message
     return message
 
 
 @pytest.fixture
-def given(database, settings):
+def by_url(database, settings):
     """Settings that name the ledger's server by its URL."""
     url = database.url.render_as_string(hide_password=False)
     return settings.model_copy(update={"database_url": url})
 
 
-def test_a_sound_installation_is_told_in_full(given, database):
+def test_a_sound_installation_is_told_in_full(by_url, ledger):
     """Each thing with what was found, in the order in which one depends on another."""
-    sweep_once(database)
-    found = told(given)
-    assert list(found) == SUBJECTS
-    assert all(ok for ok, _ in found.values()), found
-    assert f"PySpark {metadata.version('pyspark')}" in found["versions"][1]
-    assert "ledger_writer" in found["roles"][1]
-    assert found["clock"][1] == "within 1 s of the database's"
-    assert found["sweeper"][1].startswith("it ran ")
+    ledger.sweep()
+    subjects = findings(by_url)
+    assert list(subjects) == SUBJECTS
+    assert all(ok for ok, _ in subjects.values()), subjects
+    assert f"PySpark {metadata.version('pyspark')}" in subjects["versions"][1]
+    assert "ledger_writer" in subjects["roles"][1]
+    assert subjects["clock"][1] == "within 1 s of the database's"
+    assert subjects["sweeper"][1].startswith("it ran ")
 
 
-def test_a_server_of_spark_needs_no_java_here(given):
+def test_a_server_of_spark_needs_no_java_here(by_url):
     """With --remote the server is looked at instead."""
-    found = told(given, remote="sc://127.0.0.1:1")
-    assert {"java", "spark-submit"}.isdisjoint(found)
-    assert "does not answer" in found["spark"][1]
+    subjects = findings(by_url, remote="sc://127.0.0.1:1")
+    assert {"java", "spark-submit"}.isdisjoint(subjects)
+    assert "does not answer" in subjects["spark"][1]
 
 
-def test_two_distributions_of_spark_must_agree(given, monkeypatch):
+def test_two_distributions_of_spark_must_agree(by_url, monkeypatch):
     """They write the same files, so that the second to be installed decides what runs."""
     version = metadata.version
 
@@ -70,19 +68,19 @@ def test_two_distributions_of_spark_must_agree(given, monkeypatch):
         return "4.0.0" if name == "pyspark-client" else version(name)
 
     monkeypatch.setattr(metadata, "version", differing)
-    assert "pip install --force-reinstall pyspark-client==" in wrong(given, "versions")
+    assert "pip install --force-reinstall pyspark-client==" in wrong(by_url, "versions")
 
 
-def test_without_spark_submit_no_task_can_start(given, monkeypatch):
+def test_without_spark_submit_no_task_can_start(by_url, monkeypatch):
     """Airflow's tasks look for it beside Python, and on PATH."""
     which = shutil.which
     monkeypatch.setattr(
         shutil, "which", lambda name: None if "spark-submit" in name else which(name)
     )
-    assert "add the bin folder" in wrong(given, "spark-submit")
+    assert "add the bin folder" in wrong(by_url, "spark-submit")
 
 
-def test_without_airflow_nobody_needs_spark_submit(given, monkeypatch):
+def test_without_airflow_nobody_needs_spark_submit(by_url, monkeypatch):
     """The command line starts Spark in its own process."""
     version = metadata.version
 
@@ -92,57 +90,59 @@ def test_without_airflow_nobody_needs_spark_submit(given, monkeypatch):
         return version(name)
 
     monkeypatch.setattr(metadata, "version", without)
-    found = told(given)
-    assert "spark-submit" not in found
-    assert "no Airflow" in found["versions"][1]
+    subjects = findings(by_url)
+    assert "spark-submit" not in subjects
+    assert "no Airflow" in subjects["versions"][1]
 
 
-def test_without_java_it_says_which_one_to_install(given, monkeypatch, tmp_path):
+def test_without_java_it_says_which_one_to_install(by_url, monkeypatch, tmp_path):
     """Neither by JAVA_HOME nor on PATH."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "JAVA_HOME" in wrong(given, "java")
+    assert "JAVA_HOME" in wrong(by_url, "java")
 
 
-def test_a_storage_that_takes_no_file_is_told(given, tmp_path):
+def test_a_storage_that_takes_no_file_is_told(by_url, tmp_path):
     """A file stands where its folder is to be."""
     (tmp_path / "taken").write_text("")
-    given.storage = str(tmp_path / "taken" / "storage")
-    assert "ACKLEDGER_STORAGE" in wrong(given, "storage")
+    by_url.storage = str(tmp_path / "taken" / "storage")
+    assert "ACKLEDGER_STORAGE" in wrong(by_url, "storage")
 
 
-def test_a_schema_of_another_version_is_told(given, database):
+def test_a_schema_of_another_version_is_told(by_url, database):
     """With what to do about it."""
     renamed = text("UPDATE alembic_version SET version_num = :new")
     with database.plain.begin() as connection:
         connection.execute(renamed, {"new": "of_tomorrow"})
     try:
-        assert "install the newer ackledger" in wrong(given, "database")
+        assert "install the newer ackledger" in wrong(by_url, "database")
     finally:
         with database.plain.begin() as connection:
             connection.execute(renamed, {"new": head()})
 
 
-def test_a_database_that_does_not_answer_ends_the_questions(given):
+def test_a_database_that_does_not_answer_ends_the_questions(by_url):
     """Of what is in it nothing is said."""
-    given.database_url = "postgresql+psycopg2://nobody@127.0.0.1:1/none"
-    found = told(given)
-    assert list(found) == SUBJECTS[:5]
-    assert "did not answer" in found["database"][1]
+    by_url.database_url = "postgresql+psycopg2://nobody@127.0.0.1:1/none"
+    subjects = findings(by_url)
+    assert list(subjects) == SUBJECTS[:5]
+    assert "did not answer" in subjects["database"][1]
 
 
-def test_a_user_without_the_writer_is_told_what_to_grant(given, database):
+def test_a_user_without_the_writer_is_told_what_to_grant(by_url, database):
     """And one who has it, what it cannot do without the others."""
     with database.plain.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS checking"))
         connection.execute(text("CREATE ROLE checking LOGIN IN ROLE ledger_reader"))
-    given.database_url = database.url.set(username="checking").render_as_string(hide_password=False)
+    by_url.database_url = database.url.set(username="checking").render_as_string(
+        hide_password=False
+    )
     try:
-        message = wrong(given, "roles")
+        message = wrong(by_url, "roles")
         assert "lacks ledger_writer: GRANT ledger_writer TO that user" in message
         with database.plain.begin() as connection:
             connection.execute(text("GRANT ledger_writer TO checking"))
-        ok, message = told(given)["roles"]
+        ok, message = findings(by_url)["roles"]
         assert ok
         assert "without ledger_owner (db upgrade, sweep)" in message
     finally:
@@ -150,31 +150,31 @@ def test_a_user_without_the_writer_is_told_what_to_grant(given, database):
             connection.execute(text("DROP ROLE checking"))
 
 
-def test_clocks_that_differ_are_named(given, monkeypatch):
+def test_clocks_that_differ_are_named(by_url, monkeypatch):
     """By how much, and why it matters although the database's alone decides."""
     monkeypatch.setattr(installation, "MOST_SKEW", timedelta(seconds=-1))
-    assert "follow one time server" in wrong(given, "clock")
+    assert "follow one time server" in wrong(by_url, "clock")
 
 
-def test_a_sweeper_that_is_missed_is_named(given, database):
+def test_a_sweeper_that_is_missed_is_named(by_url, ledger):
     """Once a batch has been open for an hour and nobody swept; not where none is open."""
-    assert told(given)["sweeper"] == (True, "it never ran")
-    batch = opened(database, pipeline())
-    assert told(given)["sweeper"] == (True, "it never ran")
-    age_ledger(database, 2 * 3600)
-    message = wrong(given, "sweeper")
+    assert findings(by_url)["sweeper"] == (True, "it never ran")
+    batch = ledger.open(pipeline())
+    assert findings(by_url)["sweeper"] == (True, "it never ran")
+    ledger.age_all(2 * 3600)
+    message = wrong(by_url, "sweeper")
     assert f"it never ran, and batch {batch.batch_id} has been open since" in message
-    sweep_once(database)
-    assert told(given)["sweeper"][0]
-    age_ledger(database, 3 * 3600)
-    assert wrong(given, "sweeper").startswith("it ran 3 hours ago, and batch")
+    ledger.sweep()
+    assert findings(by_url)["sweeper"][0]
+    ledger.age_all(3 * 3600)
+    assert wrong(by_url, "sweeper").startswith("it ran 3 hours ago, and batch")
 
 
 def test_the_command_says_it_line_by_line(environment, database, monkeypatch):
     """Exit code 1 if one thing is wrong; as JSON for programs; an interval needs a pipeline."""
-    said = CliRunner().invoke(app, ["check"])
-    assert said.exit_code == 0, said.output
-    assert [line.split()[1].rstrip(":") for line in said.output.splitlines()] == SUBJECTS
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 0, result.output
+    assert [line.split()[1].rstrip(":") for line in result.output.splitlines()] == SUBJECTS
     rows = json.loads(CliRunner().invoke(app, ["check", "--json"]).stdout)
     assert [row["check"] for row in rows] == SUBJECTS
     monkeypatch.setattr(installation, "MOST_SKEW", timedelta(seconds=-1))

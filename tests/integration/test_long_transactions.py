@@ -9,26 +9,13 @@ import numpy as np
 import psycopg2
 import pytest
 
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas
 from ledger.store import connection
 from ledger.store.connection import Database
-from tests.support.ledgers import (
-    emit,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_all,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
+from tests.support.ledgers import Ledger, pipeline
 
 
 @contextmanager
@@ -59,12 +46,12 @@ def held_at(place, work) -> Iterator[None]:
 
 
 @contextmanager
-def posting_of(database, batch, step) -> Iterator[None]:
+def posting_of(ledger, batch, step) -> Iterator[None]:
     """The transaction in which an executor posts deltas of a step, which goes on."""
-    run = started(database, batch.batch_id, step)
+    run = ledger.start(batch.batch_id, step)
     root = np.arange(1000, dtype=np.int64)
     deltas = Deltas(root, root, root, root * 0, root * 0 + 1)
-    poster = psycopg2.connect(database.dsn, options="-c role=ledger_writer")
+    poster = psycopg2.connect(ledger.database.dsn, options="-c role=ledger_writer")
     try:
         with poster.cursor() as cursor:
             posting.post(cursor, batch.batch_id, run.run_id, 7, deltas)
@@ -74,59 +61,57 @@ def posting_of(database, batch, step) -> Iterator[None]:
         poster.close()
 
 
-def committing(database, batch, roots):
-    return held_at("committing run", lambda: run_middle(database, batch, roots))
+def committing(ledger, batch, roots):
+    return held_at("committing run", lambda: ledger.run_middle(batch, roots))
 
 
-def settling(database, batch, roots):
-    run_middle(database, batch, roots, lose=roots[:2])
-    run_sink(database, batch, roots[2:])
-    return held_at("settling", lambda: settle_once(database, batch.batch_id))
+def settling(ledger, batch, roots):
+    ledger.run_middle(batch, roots, lose=roots[:2])
+    ledger.run_sink(batch, roots[2:])
+    return held_at("settling", lambda: ledger.settle(batch.batch_id))
 
 
-def copying(database, batch, roots):
-    return posting_of(database, batch, "middle")
+def copying(ledger, batch, roots):
+    return posting_of(ledger, batch, "middle")
 
 
-def claiming(database, batch, roots):
-    run_middle(database, batch, roots, lose=roots[:2])
-    run_sink(database, batch, roots[2:])
-    settle_once(database, batch.batch_id)
-    return held_at(
-        "claiming messages", lambda: replayed(database, pipeline("long"), batch.batch_id)
-    )
+def claiming(ledger, batch, roots):
+    ledger.run_middle(batch, roots, lose=roots[:2])
+    ledger.run_sink(batch, roots[2:])
+    ledger.settle(batch.batch_id)
+    return held_at("claiming messages", lambda: ledger.replay(pipeline("long"), batch.batch_id))
 
 
 @pytest.fixture
 def impatient(database, monkeypatch):
     """The ledger for those who wait for no lock longer than a second."""
     monkeypatch.setattr(connection, "LOCK_TIMEOUT", "1s")
-    made = Database(database.url.render_as_string(hide_password=False))
-    yield made
-    made.dispose()
+    own = Database(database.url.render_as_string(hide_password=False))
+    yield Ledger(own)
+    own.dispose()
 
 
 @pytest.mark.parametrize("hold", [copying, committing, settling, claiming])
-def test_another_batch_lives_meanwhile(database, impatient, hold):
+def test_another_batch_lives_meanwhile(ledger, impatient, hold):
     """While a batch posts, commits, settles or claims, and does not come to an end, one of another
     pipeline opens, posts, settles, is replayed and swept.
     """
-    long = opened(database, pipeline("long"), "long")
-    roots = emit(database, long, 10)
-    with hold(database, long, roots):
+    long = ledger.open(pipeline("long"), "long")
+    roots = ledger.emit(long, 10)
+    with hold(ledger, long, roots):
         other = pipeline("other")
-        first, _ = whole_batch(impatient, other, run_id="first", lose_sink=[1])
-        assert settle_once(impatient, first.batch_id).failed == 1
-        again = replayed(impatient, other, first.batch_id)
+        first, _ = impatient.whole_batch(other, run_id="first", lose_sink=[1])
+        assert impatient.settle(first.batch_id).failed == 1
+        again = impatient.replay(other, first.batch_id)
         assert again.status is BatchStatus.OPEN
-        second = opened(impatient, other, "second", 1)
-        assert run_all(impatient, second).status is BatchStatus.SETTLED
+        second = impatient.open(other, "second", 1)
+        assert impatient.run_all(second).status is BatchStatus.SETTLED
         for _ in range(2):
-            swept = sweep_once(impatient)
+            swept = impatient.sweep()
             assert swept.errors == {}
-    assert sweep_once(database).errors == {}
-    standing = rows(database, "SELECT relname FROM pg_class WHERE relname ~ '^ledger_delta_[0-9]'")
-    undecided = rows(database, "SELECT batch_id FROM batch WHERE status IN ('open', 'held')")
+    assert ledger.sweep().errors == {}
+    standing = ledger.rows("SELECT relname FROM pg_class WHERE relname ~ '^ledger_delta_[0-9]'")
+    undecided = ledger.rows("SELECT batch_id FROM batch WHERE status IN ('open', 'held')")
     assert {row.relname for row in standing} == {
         f"ledger_delta_{row.batch_id}" for row in undecided
     }

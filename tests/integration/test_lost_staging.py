@@ -15,7 +15,6 @@ from ledger import execution as running
 from ledger.batch.advice.batches import reprocess
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
-from ledger.batch.settlement import settle_once
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, LostFileError
@@ -23,7 +22,6 @@ from ledger.execution import withhold
 from ledger.execution.follow_ups import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
@@ -43,41 +41,41 @@ def target(server_home):
 
 def pipeline(url, lose=()) -> Pipeline:
     """n -> (n, a), (n, b) -> a sink of each kind, and a total."""
-    made = Pipeline("losing", guarantee="exactly_once", max_replays=3)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("losing", guarantee="exactly_once", max_replays=3)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
 
-    @made.stage(reads="halves")
+    @flow.stage(reads="halves")
     def lossy(halves):
         return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
 
-    @made.combine(reads="lossy")
+    @flow.combine(reads="lossy")
     def total(lossy):
         return lossy.agg(F.sum("n").alias("n"))
 
-    @made.stateful_stage(reads="lossy")
+    @flow.stateful_stage(reads="lossy")
     def latest(state, batch):
         return batch if state is None else state.unionByName(batch)
 
     by_key = Bloom(key=("n", "half"), capacity=1000)
-    made.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
-    made.sink("folder", ParquetSink("folder", partition_by="half", dedup=by_key), reads="lossy")
-    made.sink("plain", PostgresSink(url, "plain"), reads="lossy")
-    made.sink("totals", PostgresSink(url, "totals"), reads="total")
-    made.sink("states", ParquetSink("states"), reads="latest")
-    return made
+    flow.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
+    flow.sink("folder", ParquetSink("folder", partition_by="half", dedup=by_key), reads="lossy")
+    flow.sink("plain", PostgresSink(url, "plain"), reads="lossy")
+    flow.sink("totals", PostgresSink(url, "totals"), reads="total")
+    flow.sink("states", ParquetSink("states"), reads="latest")
+    return flow
 
 
 def shown(folder, url):
     """What each sink of records shows, as Counters of n and half."""
-    found = {
+    rows = {
         "delta": DeltaTable(folder / "delta").to_pyarrow_table().to_pylist(),
         "folder": ds.dataset(folder / "folder", partitioning="hive").to_table().to_pylist(),
     }
-    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in found.items()}
+    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in rows.items()}
     with create_engine(url, poolclass=NullPool).connect() as connection:
         some = connection.exec_driver_sql("SELECT n, half FROM plain")
         counted["plain"] = Counter(tuple(row) for row in some)
@@ -135,7 +133,7 @@ def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert len(withhold(job, batch.batch_id)) == (3 if without else 0)
     files = staged(tmp_path, batch.batch_id, "**/kept-*/**" if without else "**")
     lose(files)
@@ -147,7 +145,7 @@ def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
     key, interval = RunKey("", "again"), Interval(START, END)
     again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
     run.steps(again)
-    settle_once(job.database, again.batch_id)
+    run.ledger.settle(again.batch_id)
     publish_settled(job, again.batch_id)
     assert shown(tmp_path, target) == every(expected(n for n in range(COUNT) if n not in without))
 
@@ -158,14 +156,14 @@ def test_a_file_that_is_lost_before_rows_are_withheld(runner, tmp_path, target):
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     lost = staged(tmp_path, batch.batch_id)["delta"]
     lost.unlink()
     with pytest.raises(LostFileError, match=rf"sink 'delta' cannot publish .*{lost.name}.*gone"):
         publish_settled(run.job, batch.batch_id)
-    found = rows(run.job.database, "SELECT sink, state FROM sink_publication ORDER BY sink")
+    rows = run.ledger.rows("SELECT sink, state FROM sink_publication ORDER BY sink")
     states = [("delta", "decided"), ("folder", "published"), ("plain", "published")]
-    assert [tuple(row) for row in found] == states
+    assert [tuple(row) for row in rows] == states
 
 
 def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
@@ -175,7 +173,7 @@ def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(run.job, batch.batch_id)
     with dies_at("publishing"):
         with pytest.raises(Died):
@@ -193,8 +191,8 @@ def test_a_lost_file_of_a_total_or_a_state(runner, tmp_path, target):
     second = run.open("second", END, END.replace(month=END.month + 1))
     run.settled(second)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
-    found = Counter((row["n"], row["half"]) for row in states)
-    assert found == expected([*range(COUNT), *range(20, 24)])
+    counts = Counter((row["n"], row["half"]) for row in states)
+    assert counts == expected([*range(COUNT), *range(20, 24)])
 
 
 def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monkeypatch):
@@ -207,18 +205,18 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     batch = run.open()
     run.steps(batch)
     job = run.job
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     monkeypatch.delenv("LOSING_URL")
     with pytest.raises(ConfigurationError, match="LOSING_URL"):
         publish_settled(job, batch.batch_id)
     rest = expected(n for n in range(COUNT) if n not in LOST)
-    found = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
-    assert Counter((row["n"], row["half"]) for row in found) == rest
+    rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert Counter((row["n"], row["half"]) for row in rows) == rest
     monkeypatch.setenv("LOSING_URL", target)
     fixed = runner(pipeline("env:LOSING_URL"))
     replay = fixed.open_replay(batch.batch_id)
     fixed.steps(replay)
-    settle_once(job.database, replay.batch_id)
+    run.ledger.settle(replay.batch_id)
     publish_settled(fixed.job, replay.batch_id)
     assert shown(tmp_path, target) == every(expected(range(COUNT)))
     monkeypatch.delenv("LOSING_URL")
@@ -250,7 +248,7 @@ def test_another_driver_publishes_while_rows_are_withheld(runner, tmp_path, targ
     write(tmp_path, range(COUNT))
     batch = run.open()
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     reached_by = []
 
     def publish_meanwhile(point, of):

@@ -10,9 +10,7 @@ from pyspark.sql import functions as F
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, acked, dropped, failed
 from ledger.batch.holds import preview_of
-from ledger.batch.records.explain import explain
 from ledger.errors import DeclarationError, StageError
-from tests.support.ledgers import one, rows
 
 COUNT = 30
 DROPS = "SELECT step, reason, records FROM step_drops ORDER BY reason"
@@ -22,23 +20,23 @@ FAILED = "SELECT step, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 OR
 def piped(tmp_path, declare, fan_in=1):
     """numbers -> [twice ->] the declared stage -> out, over 0 .. COUNT - 1."""
     (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
-    made = Pipeline("marks", max_replays=1)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("marks", max_replays=1)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def copies(frame):
         return frame.withColumn("copy", F.explode(F.array(*map(F.lit, range(fan_in)))))
 
-    name = declare(made)
-    made.sink("out", ParquetSink("out"), reads=name)
-    return made
+    name = declare(pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads=name)
+    return pipeline
 
 
 def framed(function, **options):
     """Declare a stage of frames."""
 
-    def declare(made):
-        made.stage(reads="copies", **options)(function)
+    def declare(pipeline):
+        pipeline.stage(reads="copies", **options)(function)
         return function.__name__
 
     return declare
@@ -47,15 +45,15 @@ def framed(function, **options):
 def recorded(function, schema="n INT, twice INT", **options):
     """Declare a stage of records."""
 
-    def declare(made):
-        made.record_stage(reads="copies", schema=schema, **options)(function)
+    def declare(pipeline):
+        pipeline.record_stage(reads="copies", schema=schema, **options)(function)
         return function.__name__
 
     return declare
 
 
 def failures(run):
-    return [tuple(row) for row in rows(run.job.database, FAILED)]
+    return [tuple(row) for row in run.ledger.rows(FAILED)]
 
 
 @pytest.mark.parametrize("fan_in", [1, 3])
@@ -76,8 +74,8 @@ def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in,
     assert [row[0] for row in sink_rows("out", "n")] == sorted(
         [*range(0, COUNT, 3)] * fan_in, key=str
     )
-    found = [tuple(row) for row in rows(run.job.database, DROPS)]
-    assert found == [("sift", "one too few", 10 * fan_in), ("sift", "one too many", 10 * fan_in)]
+    rows = [tuple(row) for row in run.ledger.rows(DROPS)]
+    assert rows == [("sift", "one too few", 10 * fan_in), ("sift", "one too many", 10 * fan_in)]
 
 
 def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, sink_rows, folded_by):
@@ -91,7 +89,7 @@ def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, si
     run = runner(piped(tmp_path, framed(sift)))
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == 10
-    assert sum(row.records for row in rows(run.job.database, DROPS)) == COUNT - 10
+    assert sum(row.records for row in run.ledger.rows(DROPS)) == COUNT - 10
 
 
 def test_what_is_neither_emitted_nor_dropped_is_lost(runner, tmp_path):
@@ -115,8 +113,8 @@ def test_on_read_counts_what_it_swallowed(runner, tmp_path):
 
     run = runner(piped(tmp_path, framed(sift, acks="on_read"), 2))
     assert run.settled(run.open()).failed == 0
-    found = [tuple(row) for row in rows(run.job.database, DROPS)]
-    assert found == [("sift", "no output", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
+    rows = [tuple(row) for row in run.ledger.rows(DROPS)]
+    assert rows == [("sift", "no output", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
 
 
 def test_stages_that_only_a_combine_reads(runner, tmp_path):
@@ -124,28 +122,26 @@ def test_stages_that_only_a_combine_reads(runner, tmp_path):
     all the same.
     """
     (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
-    made = Pipeline("marks")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("marks")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers", emits="one")
+    @pipeline.stage(reads="numbers", emits="one")
     def doubled(frame):
         return frame.unionByName(frame.where("n < 3"))
 
-    @made.stage(reads="numbers", acks="on_read")
+    @pipeline.stage(reads="numbers", acks="on_read")
     def sifted(frame):
         return frame.where("n < 10")
 
-    @made.combine(reads=["doubled", "sifted"])
-    def total(one, other):
-        return one.select("n").unionByName(other.select("n")).groupBy().count()
+    @pipeline.combine(reads=["doubled", "sifted"])
+    def total(first, other):
+        return first.select("n").unionByName(other.select("n")).groupBy().count()
 
-    made.sink("out", ParquetSink("out"), reads="total")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="total")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 3
     assert failures(run) == [("doubled", "more than one row for an input", 3)]
-    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [
-        ("sifted", "no output", COUNT - 10)
-    ]
+    assert [tuple(row) for row in run.ledger.rows(DROPS)] == [("sifted", "no output", COUNT - 10)]
 
 
 def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
@@ -165,7 +161,7 @@ def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
     assert run.settled(batch).failed == 15
     assert failures(run) == [("judge", "no good", 3), ("judge", "not acked by judge", 12)]
     assert len(sink_rows("out", "n")) == 10
-    assert rows(run.job.database, DROPS) == []
+    assert run.ledger.rows(DROPS) == []
 
 
 @pytest.mark.parametrize("fan_in", [1, 2])
@@ -273,7 +269,7 @@ def test_record_that_yields_nothing(runner, tmp_path):
     run = runner(piped(tmp_path, recorded(sift, "n INT")))
     assert run.settled(run.open()).failed == COUNT - 10
     assert failures(run) == [("sift", "emitted nothing", COUNT - 10)]
-    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [("sift", "small", 5)]
+    assert [tuple(row) for row in run.ledger.rows(DROPS)] == [("sift", "small", 5)]
 
 
 def test_required_column_of_a_record_stage(runner, tmp_path, sink_rows):
@@ -323,8 +319,8 @@ def test_what_was_yielded_counts_as_it_was(runner, tmp_path, sink_rows):
         else:
             yield dropped("other")
 
-    made = piped(tmp_path, recorded(growing, "n INT, tags ARRAY<STRING>"))
-    run = runner(made)
+    pipeline = piped(tmp_path, recorded(growing, "n INT, tags ARRAY<STRING>"))
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 0
     assert Counter((n, tuple(tags or ())) for n, tags in sink_rows("out", "n", "tags")) == Counter(
         [(1, ("a",)), (1, ("a", "b")), (1, ("a", "b", "c")),
@@ -408,7 +404,7 @@ def test_a_value_that_does_not_fit_fails_its_record(runner, tmp_path, sink_rows)
     reasons = [reason for _, reason, _ in failures(run)]
     expected = [reason for _, reason in MISFITS]
     assert sorted(reasons) == sorted([*expected, "ValueError: NUL \\x00", "lone \\udfff"])
-    assert rows(run.job.database, DROPS)[0].reason == "for \\ud800 \\x00"
+    assert run.ledger.rows(DROPS)[0].reason == "for \\ud800 \\x00"
     arrived = sink_rows("out", "n", "f", "s", "v")
     assert arrived == [(n, 2.0, "é", "abc") for n in range(len(MISFITS) + len(REASONS) + 1, COUNT)]
 
@@ -430,8 +426,8 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
 
     schema = "n INT, at TIMESTAMP, price DECIMAL(10,2), tags ARRAY<STRING>, gone STRING"
 
-    def declare(made):
-        @made.stage(reads="copies")
+    def declare(pipeline):
+        @pipeline.stage(reads="copies")
         def typed(frame):
             return frame.selectExpr(
                 "n",
@@ -442,14 +438,14 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
                 "_anchor",
             )
 
-        made.record_stage(reads="typed", schema=schema)(hand_on)
+        pipeline.record_stage(reads="typed", schema=schema)(hand_on)
         return "hand_on"
 
     run = runner(piped(tmp_path, declare))
     assert run.settled(run.open()).failed == 0
-    found = sink_rows("out", "n", "at", "price", "tags", "gone")
-    assert len(found) == COUNT
-    number, at, price, tags, gone = found[0]
+    rows = sink_rows("out", "n", "at", "price", "tags", "gone")
+    assert len(rows) == COUNT
+    number, at, price, tags, gone = rows[0]
     assert (str(at)[:26], price, tags, gone) == (
         "2013-01-01 05:00:00.123456",
         number,
@@ -466,19 +462,19 @@ def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
     def buggy(record):
         yield {"n": record["m"]}
 
-    made = piped(tmp_path, recorded(buggy, "n INT"))
-    made.max_failed_ratio = 0.5
-    run = runner(made)
+    pipeline = piped(tmp_path, recorded(buggy, "n INT"))
+    pipeline.max_failed_ratio = 0.5
+    run = runner(pipeline)
     batch = run.open()
     settlement = run.settled(batch)
     assert settlement.status == "held"
     assert "30 of 30 records failed; the limit is 50 %" in settlement.reason
-    told = ["On hold: not decided. These records would fail:", "  30 at buggy: KeyError: 'm'"]
-    assert preview_of(run.job.database, batch.batch_id) == told
-    sample = rows(run.job.database, "SELECT root_id, content FROM hold_sample ORDER BY root_id")
+    output = ["On hold: not decided. These records would fail:", "  30 at buggy: KeyError: 'm'"]
+    assert preview_of(run.job.database, batch.batch_id) == output
+    sample = run.ledger.rows("SELECT root_id, content FROM hold_sample ORDER BY root_id")
     assert [json.loads(row.content)["n"] for row in sample] == list(range(COUNT))
-    assert explain(run.job.database, sample[7].root_id).content == '{"n": 7}'
-    assert one(run.job.database, "SELECT count(*) FROM failed_message")[0] == 0
+    assert run.ledger.explain(sample[7].root_id).content == '{"n": 7}'
+    assert run.ledger.row("SELECT count(*) FROM failed_message")[0] == 0
 
 
 def plain(record):

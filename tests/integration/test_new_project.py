@@ -14,13 +14,13 @@ def init(*arguments):
 
 
 def written(folder):
-    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_its_own_test_passes(tmp_path):
     """The project's test runs where ackledger is installed, under any name."""
-    made = init(tmp_path / "new", "--name", "sales")
-    assert made.exit_code == 0, made.output
+    folder = init(tmp_path / "new", "--name", "sales")
+    assert folder.exit_code == 0, folder.output
     assert written(tmp_path / "new") == [
         ".gitignore",
         "README.md",

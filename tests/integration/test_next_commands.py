@@ -72,7 +72,7 @@ class Lab:
 
     def __init__(self, url: str, folder: Path):
         self.folder, self._server = folder, url
-        self._kept = folder.parent / f"{folder.name}-kept"
+        self._copies = folder.parent / f"{folder.name}-kept"
         self.url = make_url(url).set(database=NAME).render_as_string(hide_password=False)
         self._do(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
         ensure_database(url, NAME)
@@ -92,30 +92,30 @@ class Lab:
 
     def declare(self, **options: object) -> None:
         """The pipeline, with these options."""
-        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        (self.folder / "fruit_shop.py").write_text(MODULE.replace("{options}", given))
+        text = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        (self.folder / "fruit_shop.py").write_text(MODULE.replace("{options}", text))
 
     def type(self, command: str) -> tuple[int, str]:
         """Type a command; its exit code, and all that it says."""
         sys.modules.pop("fruit_shop", None)
         done = CliRunner().invoke(app, shlex.split(command)[1:])
-        said = f"{done.output}\n"
+        output = f"{done.output}\n"
         if isinstance(done.exception, LedgerError):
-            said += "\n".join([str(done.exception), *getattr(done.exception, "__notes__", [])])
+            output += "\n".join([str(done.exception), *getattr(done.exception, "__notes__", [])])
         elif done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
-        return done.exit_code, said
+        return done.exit_code, output
 
     def keep(self) -> None:
         """Keep the state as it is."""
-        shutil.copytree(self.folder, self._kept)
+        shutil.copytree(self.folder, self._copies)
         self._copy(NAME, f"{NAME}_kept")
 
     def put_back(self) -> None:
         """Go back to the state that was kept."""
-        for one in self.folder.iterdir():  # it is where commands are typed, and stays
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
-        shutil.copytree(self._kept, self.folder, dirs_exist_ok=True)
+        for path in self.folder.iterdir():  # it is where commands are typed, and stays
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(self._copies, self.folder, dirs_exist_ok=True)
         self._copy(f"{NAME}_kept", NAME)
 
     def empty(self) -> None:
@@ -155,20 +155,20 @@ class Lab:
 @pytest.fixture
 def lab(spark, migrated, server_home, tmp_path, monkeypatch):
     """A lab in a folder of its own, where commands are typed."""
-    made = Lab(migrated.url.render_as_string(hide_password=False), tmp_path / "shop")
+    state = Lab(migrated.url.render_as_string(hide_password=False), tmp_path / "shop")
     for name, value in {
         "ACKLEDGER_HOME": str(server_home),
-        "ACKLEDGER_DATABASE_URL": made.url,
-        "ACKLEDGER_STORAGE": str(made.folder / "storage"),
-        "ACKLEDGER_DATA": str(made.folder),
+        "ACKLEDGER_DATABASE_URL": state.url,
+        "ACKLEDGER_STORAGE": str(state.folder / "storage"),
+        "ACKLEDGER_DATA": str(state.folder),
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(made.folder)
-    monkeypatch.syspath_prepend(str(made.folder))
+    monkeypatch.chdir(state.folder)
+    monkeypatch.syspath_prepend(str(state.folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(out, "width", 10_000)
-    yield made
-    made.dispose()
+    yield state
+    state.dispose()
 
 
 def failed(lab):
@@ -212,8 +212,8 @@ def replaying(lab):
     """A replay has the failed records, and does not run."""
     failed(lab)
     sys.modules.pop("fruit_shop", None)
-    made, key = load_pipeline(TARGET), RunKey("", "again-1")
-    open_replay(Database(lab.url), Settings(), made, key, 1, Selection())
+    result, key = load_pipeline(TARGET), RunKey("", "again-1")
+    open_replay(Database(lab.url), Settings(), result, key, 1, Selection())
     return 0, ""
 
 
@@ -251,9 +251,9 @@ def abandoned(lab):
     """The first run died in its source, whose file is right since."""
     lab.write([])
     (lab.folder / "orders.csv").write_text("id;item;qty\n1;apple;2\n")
-    found = lab.type(RUN)
+    result = lab.type(RUN)
     lab.write(ORDERS)
-    return found
+    return result
 
 
 def kept_back(lab):
@@ -288,27 +288,29 @@ def form(command):
     )  # fmt: skip
 
 
-def printed_in(said):
+def printed_in(message):
     """The commands that are printed, one of each form."""
-    sentences = re.sub(r"[.:] (?=[A-Z0-9])", "\n", said)
-    return {form(one): one.rstrip(".:") for one in COMMAND.findall(sentences)}
+    sentences = re.sub(r"[.:] (?=[A-Z0-9])", "\n", message)
+    return {form(sentence): sentence.rstrip(".:") for sentence in COMMAND.findall(sentences)}
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("state", STATES, ids=lambda shop: shop.__name__)
 def test_every_printed_command_works(lab, state):
     """In each state of a batch every command that is printed names its pipeline, ends as it is
     documented, and finds something to do; what is for Airflow has a conf that a run reads.
     """
-    _, said = state(lab)
+    _, output = state(lab)
     lab.keep()
     if state is not claimed:  # which says no more than failed
-        said = "\n".join([said, *(lab.type(f"ackledger {one}")[1] for one in surfaces(lab))])
-    for dag_id, conf in TRIGGER.findall(said):
+        output = "\n".join(
+            [output, *(lab.type(f"ackledger {surface}")[1] for surface in surfaces(lab))]
+        )
+    for dag_id, conf in TRIGGER.findall(output):
         keys = set(json.loads(conf))
         assert keys <= {*SELECTING, "replay_of", "batch", "reprocess", "interval_start",
                         "interval_end"}, (dag_id, conf)  # fmt: skip
-    printed = printed_in(said)
-    assert "MODULE:PIPELINE" not in said
+    printed = printed_in(output)
+    assert "MODULE:PIPELINE" not in output
     assert printed
     for command in printed.values():
         lab.put_back()
@@ -360,24 +362,24 @@ def test_what_check_prints_repairs_what_it_finds(lab, state, asked, subject, exp
     """Each command that ``check`` prints as a remedy works, and ``check`` finds nothing wrong
     after it."""
     state(lab)
-    code, said = lab.type(CHECKS[asked])
-    wrong = [line for line in said.splitlines() if line.startswith("wrong")]
-    assert (code, [line.split()[1] for line in wrong]) == (1, [f"{subject}:"]), said
+    code, output = lab.type(CHECKS[asked])
+    wrong = [line for line in output.splitlines() if line.startswith("wrong")]
+    assert (code, [line.split()[1] for line in wrong]) == (1, [f"{subject}:"]), output
     assert list(printed_in("\n".join(wrong)).values()) == [expected]
     code, answer = lab.type(expected)
     assert code == 0, answer
-    code, said = lab.type(CHECKS[asked])
-    assert code == 0, said
+    code, output = lab.type(CHECKS[asked])
+    assert code == 0, output
 
 
 def test_what_check_finds_without_remedy_prints_no_command(lab):
     """A table that somebody dropped is not made by migrating what is migrated: no command is
     printed that would do nothing."""
     lab.change("DROP TABLE last_sweep CASCADE")
-    code, said = lab.type(CHECKS[0])
+    code, output = lab.type(CHECKS[0])
     assert code == 1
-    assert "restore the ledger from a backup" in said
-    assert printed_in(said) == {}
+    assert "restore the ledger from a backup" in output
+    assert printed_in(output) == {}
 
 
 def test_a_schema_that_goes_while_it_is_used(lab):

@@ -8,17 +8,15 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
 from ledger.batch.opening import open_batch
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import OverdueFollowUp, sweep_once
+from ledger.batch.upkeep.sweeper import OverdueFollowUp
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow
-from ledger.store.queries import batches
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
 
-class Told:
+class Hooks:
     """Keeps what it was told."""
 
     def __init__(self, fail_first=False):
@@ -38,18 +36,18 @@ class Told:
         self.failed[batch_id] = sorted((row["n"] or 0, *row[1:]) for row in rows)
 
 
-def noticed(told, lose=(), ackers=2):
-    made = Pipeline("noticed", ackers=ackers)
-    made.source(
-        "numbers", FileSource("in.csv", schema="n INT"), on_ack=told.on_ack, on_fail=told.on_fail
+def noticed(hooks, lose=(), ackers=2):
+    pipeline = Pipeline("noticed", ackers=ackers)
+    pipeline.source(
+        "numbers", FileSource("in.csv", schema="n INT"), on_ack=hooks.on_ack, on_fail=hooks.on_fail
     )
 
-    @made.stage(reads="numbers")
-    def kept(frame):
+    @pipeline.stage(reads="numbers")
+    def checked(frame):
         return frame.where(~F.col("n").isin(list(lose))) if lose else frame
 
-    made.sink("out", ParquetSink("out"), reads="kept")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="checked")
+    return pipeline
 
 
 def numbers(tmp_path):
@@ -61,22 +59,22 @@ def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
     time; one that was told, or wants to know nothing, it does not name.
     """
     numbers(tmp_path)
-    told = Told()
-    run = runner(noticed(told))
-    database = run.job.database
+    hooks = Hooks()
+    run = runner(noticed(hooks))
+    ledger = run.ledger
     key, interval = RunKey("noticed", "run"), Interval(START, END)
-    batch = open_batch(database, run.job.settings, run.job.pipeline, key, interval)
+    batch = open_batch(ledger.database, run.job.settings, run.job.pipeline, key, interval)
     run.steps(batch)
-    (settled,) = sweep_once(database).settlements
+    (settled,) = ledger.sweep().settlements
     assert settled.decided
-    now = database.transact(batches.database_now)
-    assert sweep_once(database, now=now + timedelta(minutes=14)).overdue == ()
+    now = ledger.now()
+    assert ledger.sweep(now=now + timedelta(minutes=14)).overdue == ()
     later = now + timedelta(minutes=16)
-    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(batch.batch_id, "noticed"),)
+    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, "noticed"),)
     notify(run.job, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
-    assert sweep_once(database, now=later).overdue == ()
-    assert told.acked == {batch.batch_id: [1, 2, 4]}
+    assert ledger.sweep(now=later).overdue == ()
+    assert hooks.acked == {batch.batch_id: [1, 2, 4]}
 
 
 def test_sources_are_told(runner, tmp_path):
@@ -84,23 +82,23 @@ def test_sources_are_told(runner, tmp_path):
     reason and raw text; a replay tells its own.
     """
     numbers(tmp_path)
-    told = Told()
-    run = runner(noticed(told, [2]))
+    hooks = Hooks()
+    run = runner(noticed(hooks, [2]))
     batch = run.open()
     run.steps(batch)
     with pytest.raises(NotReadyError, match="told once it is settled"):
         notify(run.job, batch.batch_id)
     settle_and_follow(run.job, batch.batch_id)
-    assert told.acked == {batch.batch_id: [1, 4]}
-    lost, unparsed = sorted(told.failed[batch.batch_id], key=lambda row: -row[0])
-    assert lost == (2, "kept", "lost", None)
+    assert hooks.acked == {batch.batch_id: [1, 4]}
+    lost, unparsed = sorted(hooks.failed[batch.batch_id], key=lambda row: -row[0])
+    assert lost == (2, "checked", "lost", None)
     assert (unparsed[1], unparsed[3]) == ("numbers", "x")
-    fixed = runner(noticed(told))
-    replay = fixed.open_replay(batch.batch_id, step="kept")
+    fixed = runner(noticed(hooks))
+    replay = fixed.open_replay(batch.batch_id, step="checked")
     fixed.steps(replay)
     settle_and_follow(fixed.job, replay.batch_id)
-    assert told.acked[replay.batch_id] == [2]
-    assert told.failed[replay.batch_id] == []
+    assert hooks.acked[replay.batch_id] == [2]
+    assert hooks.failed[replay.batch_id] == []
 
 
 def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
@@ -108,25 +106,27 @@ def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
     meanwhile; the sweeper names it till then, and a cleared task succeeds.
     """
     numbers(tmp_path)
-    told = Told()
-    run = runner(noticed(told, [2]))
-    database, interval = run.job.database, Interval(START, END)
+    hooks = Hooks()
+    run = runner(noticed(hooks, [2]))
+    ledger, interval = run.ledger, Interval(START, END)
 
     def opened(run_id, **options):
         key = RunKey("noticed", run_id)
-        return open_batch(database, run.job.settings, run.job.pipeline, key, interval, **options)
+        return open_batch(
+            ledger.database, run.job.settings, run.job.pipeline, key, interval, **options
+        )
 
     first = opened("first")
     run.steps(first)
-    settle_once(database, first.batch_id)
+    ledger.settle(first.batch_id)
     publish_settled(run.job, first.batch_id)
     run.settled(opened("again", reprocess=True))
-    later = database.transact(batches.database_now) + timedelta(minutes=16)
-    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
+    later = ledger.now() + timedelta(minutes=16)
+    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
     assert notify(run.job, first.batch_id) == ["numbers"]
-    assert told.acked[first.batch_id] == [1, 4]
+    assert hooks.acked[first.batch_id] == [1, 4]
     assert notify(run.job, first.batch_id) == []
-    assert sweep_once(database, now=later).overdue == ()
+    assert ledger.sweep(now=later).overdue == ()
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):
@@ -134,39 +134,39 @@ def test_a_call_that_raises_is_repeated(runner, tmp_path):
     never again.
     """
     numbers(tmp_path)
-    told = Told(fail_first=True)
-    run = runner(noticed(told))
+    hooks = Hooks(fail_first=True)
+    run = runner(noticed(hooks))
     batch = run.open()
     run.steps(batch)
     with pytest.raises(RuntimeError, match="does not answer"):
         settle_and_follow(run.job, batch.batch_id)
-    assert told.failed == {}
+    assert hooks.failed == {}
     assert notify(run.job, batch.batch_id) == ["numbers"]
     assert notify(run.job, batch.batch_id) == []
-    assert (told.calls, list(told.failed)) == (2, [batch.batch_id])
+    assert (hooks.calls, list(hooks.failed)) == (2, [batch.batch_id])
 
 
 def test_without_tracking_everything_is_acked(runner, tmp_path):
     """With ackers=0 a source is told that all of its messages are acked."""
     numbers(tmp_path)
-    told = Told()
-    run = runner(noticed(told, [2], ackers=0))
+    hooks = Hooks()
+    run = runner(noticed(hooks, [2], ackers=0))
     batch = run.open()
     run.steps(batch)
     settle_and_follow(run.job, batch.batch_id)
-    assert told.acked[batch.batch_id] == [1, 2, 4, None]
-    assert told.failed == {batch.batch_id: []}
+    assert hooks.acked[batch.batch_id] == [1, 2, 4, None]
+    assert hooks.failed == {batch.batch_id: []}
 
 
 def test_the_dag_tells_the_sources():
     """A pipeline with a notice has a task for it behind the settlement; one without has none."""
-    dag = pipeline_dag(noticed(Told()), schedule=None, target="m:p")
+    dag = pipeline_dag(noticed(Hooks()), schedule=None, target="m:p")
     assert {task.task_id for task in dag.get_task("settle").downstream_list} == {
         "notify",
         "withhold",
         "complete",
     }
-    made = Pipeline("quiet")
-    made.source("a", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="a")
-    assert "notify" not in pipeline_dag(made, schedule=None, target="m:p").task_ids
+    pipeline = Pipeline("quiet")
+    pipeline.source("a", FileSource("a", schema="n INT"))
+    pipeline.sink("b", ParquetSink("b"), reads="a")
+    assert "notify" not in pipeline_dag(pipeline, schedule=None, target="m:p").task_ids

@@ -9,33 +9,32 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, acked, testing
-from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, heartbeat
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, NotReadyError
 from ledger.execution import run_step
-from ledger.store.queries import batches, runs
+from ledger.store.queries import runs
 from tests.support.dying import dies_at
-from tests.support.ledgers import one, rows
+from tests.support.ledgers import Ledger
 from tests.support.runner import START
 
 COUNT = 12
 DAY = timedelta(days=1)
-GIVEN = {"numbers": [{"n": n} for n in range(COUNT)]}
+DATA = {"numbers": [{"n": n} for n in range(COUNT)]}
 
 
 def piped(*functions, sinks=("out",), **options):
     """numbers -> a stage for each function, one behind the other -> the sinks."""
     acks = options.pop("acks", "on_emit")
-    made = Pipeline("originals", guarantee="at_least_once", message_timeout="10s", **options)
-    made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    pipeline = Pipeline("originals", guarantee="at_least_once", message_timeout="10s", **options)
+    pipeline.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
     last = "numbers"
     for function in functions:
-        made.stage(reads=last, acks=acks)(function)
+        pipeline.stage(reads=last, acks=acks)(function)
         last = function.__name__
     for sink in sinks:
-        made.sink(sink, ParquetSink(sink), reads=last)
-    return made
+        pipeline.sink(sink, ParquetSink(sink), reads=last)
+    return pipeline
 
 
 def keep(frame):
@@ -66,11 +65,11 @@ def test_self_anchor(spark):
     def twice(frame):
         return frame.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    result = testing.run_batch(piped(keep, twice), GIVEN, spark=spark)
+    result = testing.run_batch(piped(keep, twice), DATA, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     assert held_by(result) == Counter(list(range(COUNT)) * 2)
     edges = "SELECT step, acked_edges, emitted_edges FROM step_run ORDER BY step_run_id"
-    assert [tuple(row) for row in rows(result.lab.database, edges)] == [
+    assert [tuple(row) for row in Ledger(result.lab.database).rows(edges)] == [
         ("numbers", 0, COUNT),
         ("keep", COUNT, COUNT),
         ("twice", COUNT, 2 * COUNT),
@@ -88,9 +87,11 @@ def test_every_second_record_is_forgotten(spark):
         due = frame.where("n % 2 = 0") if forgets else frame
         return due.where("n < 6"), acked(due.where("n >= 6"))
 
-    result = testing.run_batch(piped(judge, acks="explicit"), GIVEN, spark=spark)
+    result = testing.run_batch(piped(judge, acks="explicit"), DATA, spark=spark)
     assert (result.roots.acked, result.roots.failed) == (COUNT // 2, COUNT // 2)
-    assert {(one.step, one.reason) for one in result.failed} == {("judge", "not acked by judge")}
+    assert {(record.step, record.reason) for record in result.failed} == {
+        ("judge", "not acked by judge")
+    }
     assert held_by(result) == Counter([0, 2, 4])
     forgets.clear()
     again = testing.replay(result)
@@ -105,28 +106,28 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
     written(tmp_path, 0, range(COUNT))
 
     def slow(frame):
-        database = run.job.database
-        start = database.transact(batches.database_now)
-        (own,) = rows(database, "SELECT step_run_id FROM step_run WHERE state = 'running'")
+        ledger = run.ledger
+        start = ledger.now()
+        (own,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'running'")
         for seconds in (60, 120, 180):
             renew = partial(runs.renew_lease, run_id=own.step_run_id, lease_seconds=seconds + 5)
-            assert database.transact(renew)
+            assert ledger.transact(renew)
             now = start + timedelta(seconds=seconds)
-            found.append(settle_once(database, batch.batch_id, now=now).status)
+            results.append(ledger.settle(batch.batch_id, now=now).status)
         raise testing.Crash
 
-    found = []
+    results = []
     run = runner(piped(slow))
     batch = day_of(run, 0)
     with dies_at("before failure", raises=testing.Crash), pytest.raises(testing.Crash):
         run.steps(batch)
-    assert found == [BatchStatus.OPEN] * 3
-    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM step_run WHERE step = 'slow'")
+    assert results == [BatchStatus.OPEN] * 3
+    (lapsed,) = run.ledger.row("SELECT max(lease_until) FROM step_run WHERE step = 'slow'")
     for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
         now = lapsed + timedelta(seconds=seconds)
-        assert settle_once(run.job.database, batch.batch_id, now=now).status is status
+        assert run.ledger.settle(batch.batch_id, now=now).status is status
     why = "SELECT step, reason, count(*) FROM failed_root GROUP BY 1, 2"
-    assert rows(run.job.database, why) == [("slow", "did not commit in time", COUNT)]
+    assert run.ledger.rows(why) == [("slow", "did not commit in time", COUNT)]
 
 
 def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
@@ -138,9 +139,9 @@ def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
 
     def slow(frame):
         own = "SELECT lease_until FROM step_run WHERE state = 'running'"
-        first = one(run.job.database, own).lease_until
+        first = run.ledger.row(own).lease_until
         deadline = time.monotonic() + 20
-        while one(run.job.database, own).lease_until == first:
+        while run.ledger.row(own).lease_until == first:
             assert time.monotonic() < deadline, "the lease is what it was"
             time.sleep(0.05)
         return frame
@@ -158,7 +159,7 @@ def test_retry_limit(spark):
     def swallow(frame):
         return frame.withColumn("_failed", F.when(F.col("n").isin(poison), "poison"))
 
-    result = testing.run_batch(piped(swallow, max_replays=2), GIVEN, spark=spark)
+    result = testing.run_batch(piped(swallow, max_replays=2), DATA, spark=spark)
     assert (result.roots.acked, result.roots.failed) == (COUNT - 2, 2)
     poison.remove(5)
     first = testing.replay(result)
@@ -192,7 +193,7 @@ def test_replays_take_what_failed(runner, tmp_path, sink_rows):
         for batch_id in own if step.name == "late" else reverse:
             run_step(run.job, batch_id, step.name, Attempt())
     for batch_id in reverse:
-        assert settle_once(run.job.database, batch_id).failed == len(own[batch_id])
+        assert run.ledger.settle(batch_id).failed == len(own[batch_id])
     failed.clear()
     lost.clear()
     for batch_id in reverse:
@@ -222,18 +223,18 @@ def test_acks_of_a_stale_owner(runner, tmp_path, sink_rows):
     with pytest.raises(FencedError, match="newer attempt"):
         run.step(batch, "owned")
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 1
+    assert run.ledger.settle(batch.batch_id).failed == 1
     assert Counter(sink_rows("out", "n")) == Counter((n,) for n in range(COUNT) if n != 7)
     assert len(attempts) == 2
 
 
 def test_broadcast_acks_once_for_each_consumer(spark):
     """A record that goes to three consumers has three edges, each acked by its consumer alone."""
-    result = testing.run_batch(piped(sinks=("one", "two", "three")), GIVEN, spark=spark)
+    result = testing.run_batch(piped(sinks=("one", "two", "three")), DATA, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     edges = "SELECT step, emitted_edges, acked_edges FROM step_run ORDER BY step_run_id"
-    found = {row.step: tuple(row)[1:] for row in rows(result.lab.database, edges)}
-    assert found == {
+    rows = {row.step: tuple(row)[1:] for row in Ledger(result.lab.database).rows(edges)}
+    assert rows == {
         "numbers": (3 * COUNT, 0),
         "one": (0, COUNT),
         "two": (0, COUNT),

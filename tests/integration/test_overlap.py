@@ -6,11 +6,9 @@ from datetime import timedelta
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline, StatefulStage
-from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.execution import advance_states
 from ledger.sinks.parquet.publisher import ParquetPublisher
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 from tests.support.runner import START
 
@@ -57,13 +55,13 @@ def numbered(tmp_path, hooks=None):
         (tmp_path / f"{(START + day * DAY):%Y-%m-%d}.csv").write_text(
             f"n\n{number}\n{number + 1}\n"
         )
-    made = Pipeline("overlap")
-    made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
-    made.stage(reads="numbers")(as_it_is)
-    made.sink("out", ParquetSink("out"), reads="as_it_is")
+    pipeline = Pipeline("overlap")
+    pipeline.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    pipeline.stage(reads="numbers")(as_it_is)
+    pipeline.sink("out", ParquetSink("out"), reads="as_it_is")
     if hooks is not None:
-        made.stateful("sums", hooks, reads="as_it_is")
-    return made
+        pipeline.stateful("sums", hooks, reads="as_it_is")
+    return pipeline
 
 
 def as_it_is(rows):
@@ -74,7 +72,7 @@ def settled(run, day):
     """A batch whose steps have run and that is settled, nothing else."""
     batch = run.open(f"day {day}", START + day * DAY, START + (day + 1) * DAY)
     run.steps(batch)
-    assert settle_once(run.job.database, batch.batch_id).status is BatchStatus.SETTLED
+    assert run.ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
     return batch
 
 
@@ -147,5 +145,5 @@ def test_a_batch_runs_and_is_published_while_the_state_of_another_commits(
     committing.join(PATIENCE)
     advance_states(run.job, second.batch_id)
     assert hooks.commits == [(first.batch_id, 21), (second.batch_id, 62)]
-    found = rows(run.job.database, "SELECT DISTINCT state FROM state_progress")
-    assert [row.state for row in found] == ["committed"]
+    rows = run.ledger.rows("SELECT DISTINCT state FROM state_progress")
+    assert [row.state for row in rows] == ["committed"]

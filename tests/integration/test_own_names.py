@@ -15,22 +15,21 @@ from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.core.column_names import PREFIX, PUBLIC
 from ledger.errors import DeclarationError
 from ledger.sources.parsing.typed import check_schema, struct
-from tests.support.ledgers import rows
 from tests.support.places import ROOT
 
 
 def texts(path: Path) -> set[str]:
     """The names with the ledger's prefix in the string literals of a module."""
     tree = ast.parse(path.read_text())
-    found = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    result = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     named = re.compile(rf"{PREFIX}[a-z_]+")
-    return {name for text in found if isinstance(text, str) for name in named.findall(text)}
+    return {name for text in result if isinstance(text, str) for name in named.findall(text)}
 
 
 def own_names() -> list[str]:
     """Every name of the ledger's columns that stands in its code, without the prefix."""
-    found = set().union(*(texts(path) for path in (ROOT / "ledger").rglob("*.py")))
-    return sorted(name.removeprefix(PREFIX) for name in found)
+    paths = set().union(*(texts(path) for path in (ROOT / "ledger").rglob("*.py")))
+    return sorted(name.removeprefix(PREFIX) for name in paths)
 
 
 USUAL = (
@@ -92,7 +91,7 @@ def write(folder: Path, form: str, records: list[dict[str, str]]) -> FileSource:
     if form == "parquet":
         pq.write_table(pa.Table.from_pylist(records), path)
     elif form == "json":
-        path.write_text("".join(json.dumps(one) + "\n" for one in records))
+        path.write_text("".join(json.dumps(finding) + "\n" for finding in records))
     else:
         with path.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, names if form == "csv" else names[::-1])
@@ -112,11 +111,11 @@ class Heard(list):
 
 def pipeline(source: FileSource, sinks, *, fixed: bool, acked=None, failed=None) -> Pipeline:
     """A stage joins a reference of the same columns, a record stage follows; record 2 fails."""
-    made = Pipeline("named", max_replays=3)
-    made.source("source", source, key=["root", "value"], on_ack=acked, on_fail=failed)
-    made.reference("others", source)
+    flow = Pipeline("named", max_replays=3)
+    flow.source("source", source, key=["root", "value"], on_ack=acked, on_fail=failed)
+    flow.reference("others", source)
 
-    @made.stage(reads="source")
+    @flow.stage(reads="source")
     def joined(records, *, others):
         from pyspark.sql import functions as F
 
@@ -124,23 +123,23 @@ def pipeline(source: FileSource, sinks, *, fixed: bool, acked=None, failed=None)
         both = records.join(others.select(*(f"`{name}`" for name in ["root"])), "root", "inner")
         return both.withColumn("_failed", F.when(spoilt, F.col("value")))
 
-    @made.record_stage(reads="joined", schema=source.schema)
+    @flow.record_stage(reads="joined", schema=source.schema)
     def yielded(row):
         yield row
 
-    @made.stage(reads="yielded")
+    @flow.stage(reads="yielded")
     def shown(records):
         # A Delta table takes no blanks.
         return records.withColumnsRenamed(RENAMED)
 
     for name, (sink, reads) in sinks.items():
-        made.sink(name, sink, reads=reads)
-    return made
+        flow.sink(name, sink, reads=reads)
+    return flow
 
 
 @pytest.mark.parametrize(("form", "names"), CASES)
 def test_columns_may_have_any_name_without_the_prefix(
-    form, names, runner, database, tmp_path, sink_rows, warehouse_url
+    form, names, runner, ledger, tmp_path, sink_rows, warehouse_url
 ):
     """Each of them is a column of a source in every format, of a reference, of stages and of sinks
     of every kind; a record fails, is kept with its values, and is replayed."""
@@ -154,23 +153,23 @@ def test_columns_may_have_any_name_without_the_prefix(
     run = runner(pipeline(source, sinks, fixed=False, acked=acked, failed=failed))
     batch = run.open()
     run.settled(batch)
-    assert sorted((one["record"] for one in acked), key=repr) == records[:2] + records[3:]
-    assert [(one["record"], one["step"], one["reason"]) for one in failed] == [
+    assert sorted((finding["record"] for finding in acked), key=repr) == records[:2] + records[3:]
+    assert [(finding["record"], finding["step"], finding["reason"]) for finding in failed] == [
         (records[2], "joined", "2 of value")
     ]
-    kept = rows(database, "SELECT key, content FROM failed_payload")
-    assert [json.loads(one.content) for one in kept] == [records[2]]
-    assert [one.key for one in kept] == [{"root": "2 of root", "value": "2 of value"}]
+    rows = ledger.rows("SELECT key, content FROM failed_payload")
+    assert [json.loads(finding.content) for finding in rows] == [records[2]]
+    assert [finding.key for finding in rows] == [{"root": "2 of root", "value": "2 of value"}]
     fixed = runner(pipeline(source, sinks, fixed=True))
     fixed.settled(fixed.open_replay(batch.batch_id))
     stored_as = [RENAMED.get(name, name) for name in names]
     assert sink_rows("out", *stored_as) == sorted(
-        (tuple(one.values()) for one in records), key=repr
+        (tuple(finding.values()) for finding in records), key=repr
     )
     if form == "csv":
         stored = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().to_pylist()
         assert sorted(tuple(row[name] for name in stored_as) for row in stored) == sorted(
-            tuple(one.values()) for one in records
+            tuple(finding.values()) for finding in records
         )
 
 
@@ -178,7 +177,9 @@ def taken() -> list[str]:
     """Every name of the ledger as it stands in its code, with those that a stage's author writes;
     each in lower and in upper case, and begun with a capital."""
     names = sorted({*PUBLIC, *(f"{PREFIX}{name}" for name in own_names())})
-    return [made for name in names for made in (name, name.upper(), f"_{name[1:].capitalize()}")]
+    return [
+        result for name in names for result in (name, name.upper(), f"_{name[1:].capitalize()}")
+    ]
 
 
 def test_a_name_of_the_ledger_is_refused_in_any_case(spark):
@@ -196,9 +197,9 @@ def test_a_name_that_a_stage_writes_is_no_column_of_a_source(name, runner, tmp_p
     """``_anchor``, ``_failed`` and ``_dropped`` of a source would be read as its author's decision
     on a record: the step fails by name."""
     (tmp_path / "in.csv").write_text(f"id,{name}\n1,x\n")
-    made = Pipeline("named", max_replays=1)
-    made.source("source", FileSource("in.csv", schema=f"id INT, {name} STRING"))
-    made.sink("out", ParquetSink("out"), reads="source")
-    run = runner(made)
+    flow = Pipeline("named", max_replays=1)
+    flow.source("source", FileSource("in.csv", schema=f"id INT, {name} STRING"))
+    flow.sink("out", ParquetSink("out"), reads="source")
+    run = runner(flow)
     with pytest.raises(DeclarationError, match=f"'{name}', a name of the ledger: rename it"):
         run.step(run.open(), "source")

@@ -15,21 +15,21 @@ COUNT = 9
 
 def pipeline(lost=(), **options):
     """Numbers, of which some fail, into a table of a SQLite file."""
-    made = Pipeline("numbers", **options)
-    made.source("read", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("numbers", **options)
+    flow.source("read", FileSource("in.csv", schema="n INT"))
 
-    @made.record_stage(reads="read", schema="n INT")
+    @flow.record_stage(reads="read", schema="n INT")
     def checked(record):
         if record["n"] in lost:
             raise FailedRecord("lost")
         yield {"n": record["n"]}
 
-    made.sink("kept", SqliteSink("shop.db", "kept"), reads="checked")
-    return made
+    flow.sink("kept", SqliteSink("shop.db", "kept"), reads="checked")
+    return flow
 
 
 @pytest.fixture
-def kept(tmp_path):
+def numbers_read(tmp_path):
     """The numbers that a reader of the table sees, and their source's file."""
     (tmp_path / "in.csv").write_text("n\n" + "\n".join(map(str, range(COUNT))))
 
@@ -41,34 +41,39 @@ def kept(tmp_path):
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_failed_record_comes_with_its_replay(runner, kept, guarantee):
+def test_a_failed_record_comes_with_its_replay(runner, numbers_read, guarantee):
     """Acked records are published with their batch, a failed one with its replay, each once."""
     run = runner(pipeline({3}, guarantee=guarantee))
     batch = run.open()
     assert run.settled(batch).failed == 1
-    assert kept() == [n for n in range(COUNT) if n != 3]
+    assert numbers_read() == [n for n in range(COUNT) if n != 3]
     again = runner(pipeline(guarantee=guarantee))
     assert again.settled(again.open_replay(batch.batch_id)).failed == 0
-    assert kept() == list(range(COUNT))
+    assert numbers_read() == list(range(COUNT))
 
 
-def test_a_refused_row_fails_its_record(runner, kept, tmp_path):
+def test_a_refused_row_fails_its_record(runner, numbers_read, tmp_path):
     """A row that the table refuses fails its record when it is staged; the others are published."""
     with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("CREATE TABLE kept (n INTEGER CHECK (n <> 5), ackledger_batch INTEGER)")
     run = runner(pipeline())
     assert run.settled(run.open()).failed == 1
-    assert kept() == [n for n in range(COUNT) if n != 5]
+    assert numbers_read() == [n for n in range(COUNT) if n != 5]
 
 
 def test_it_is_looked_at_before_a_batch_is_opened(settings, tmp_path):
     """What a run needs of the sink is among what is looked at."""
-    found = {one.subject: one for one in surroundings(settings, pipeline(), None, java=False)}
-    assert found["sink kept"].message == "table 'kept' of 'shop.db' can be written to"
+    findings = {
+        finding.subject: finding for finding in surroundings(settings, pipeline(), None, java=False)
+    }
+    assert findings["sink kept"].message == "table 'kept' of 'shop.db' can be written to"
     assert not (tmp_path / "shop.db").exists()
     closed = settings.model_copy(update={"data": str(tmp_path / "missing")})
-    found = {one.subject: one for one in surroundings(closed, pipeline(), None, java=False)}
-    assert "expected its folder, found none" in found["sink kept"].message
+    findings = {
+        surrounding.subject: surrounding
+        for surrounding in surroundings(closed, pipeline(), None, java=False)
+    }
+    assert "expected its folder, found none" in findings["sink kept"].message
 
 
 def test_one_line_registers_it(monkeypatch):

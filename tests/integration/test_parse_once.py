@@ -16,9 +16,9 @@ LINES = {"csv": "n,name\n1,a\nx,b\n3,c\n", "json": '{"n":1,"name":"a"}\n{"n":"x"
 
 def plan_of(frame):
     """What Spark is going to do, as it explains it."""
-    with redirect_stdout(StringIO()) as told:
+    with redirect_stdout(StringIO()) as output:
         frame.explain()
-    return told.getvalue()
+    return output.getvalue()
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])

@@ -52,8 +52,8 @@ def corpus(tmp_path):
             with (folder / "clean" / name).open("w", newline="") as clean:
                 csv.writer(clean).writerows([HEADER, *ROWS] if names else ROWS)
             more = {"column_names": HEADER, "n_columns": 2, "header_lines": int(bool(names))}
-            given = json.dumps({**DIALECT, **more, **parameters})
-            (folder / "parameters" / f"{name}_parameters.json").write_text(given)
+            value = json.dumps({**DIALECT, **more, **parameters})
+            (folder / "parameters" / f"{name}_parameters.json").write_text(value)
         return folder.parent
 
     return make
@@ -68,12 +68,12 @@ def test_each_file_has_its_figures(corpus, spark, database, settings, tmp_path, 
     lab = nullcontext(Lab(spark, database, settings))
     assert main([str(corpus(files)), "--output", str(output)], lambda: lab) == code
     lines = [line.strip("| ").split(" | ") for line in output.read_text().splitlines()]
-    found = {cells[0]: dict(zip(COLUMNS, cells[1:], strict=False)) for cells in lines}
+    by_file = {cells[0]: dict(zip(COLUMNS, cells[1:], strict=False)) for cells in lines}
     for stem, (_, _, figures) in files.items():
-        kind = next(KINDS[one] for one in KINDS if stem.startswith(one))
+        kind = next(KINDS[kind] for kind in KINDS if stem.startswith(kind))
         rows = {"files": 1, "rows": len(ROWS), **figures}
         rows |= {"in refused files": len(ROWS)} if "refused by name" in figures else {}
-        assert {name: int(n) for name, n in found[kind].items() if n != "0"} == rows, kind
+        assert {name: int(n) for name, n in by_file[kind].items() if n != "0"} == rows, kind
     assert ("| why records failed | records |" in output.read_text()) == (files is RIGHT)
 
 
@@ -81,5 +81,5 @@ def test_a_folder_without_the_corpus_is_named(tmp_path, capsys):
     """With what is expected in it, before anything starts."""
     with pytest.raises(SystemExit):
         main([str(tmp_path)])
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{tmp_path}: expected the folders csv, clean and parameters" in said
+    text = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path}: expected the folders csv, clean and parameters" in text

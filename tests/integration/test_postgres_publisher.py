@@ -73,11 +73,11 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
         Path(file.path).unlink()
     sink.publish(delivery)
     assert warehouse.orders() == [(1, "a", 11), (2, None, 11)]
-    found = warehouse.rows(
+    rows = warehouse.rows(
         "SELECT sink, batch_id, version, interval_start, original_id, rows, table_name, replaced_by"
         " FROM ackledger_commit"
     )
-    assert found == [("shop.orders", 11, 11, JANUARY, 11, 2, "orders", None)]
+    assert rows == [("shop.orders", 11, 11, JANUARY, 11, 2, "orders", None)]
     sink.check(
         pa.schema([*ORDERS, ("_ackledger_root", pa.int64()), ("_ackledger_unit", pa.string())])
     )
@@ -87,8 +87,8 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
 def test_two_publishes_at_one_moment_bring_the_rows_once(warehouse, mode):
     """Two at once, from the making of the tables on, ten times: the rows are there once."""
     for batch in range(1, 11):
-        made = [(batch * 100 + number, "x") for number in range(50)]
-        delivery = warehouse.deliver(batch, made, interval_start=JANUARY + timedelta(days=batch))
+        result = [(batch * 100 + number, "x") for number in range(50)]
+        delivery = warehouse.deliver(batch, result, interval_start=JANUARY + timedelta(days=batch))
         publish = [lambda d=delivery: warehouse.publisher(mode).publish(d)] * 2
         assert both(*publish) == [None, None]
         assert len(warehouse.orders()) == 50 * batch
@@ -205,25 +205,25 @@ def test_upsert_takes_over_rows_from_before(warehouse):
     sink.check(schema)
     sink.publish(warehouse.deliver(7, [(1, "a"), (1, "b")], schema=schema))
     sink.publish(warehouse.deliver(6, [(1, "a"), (2, "b")], schema=schema))
-    found = warehouse.rows('SELECT * FROM "Or ders" ORDER BY 1, 2')
-    assert found == [(1, "a", 7), (1, "b", 7), (2, "b", 6)]
+    rows = warehouse.rows('SELECT * FROM "Or ders" ORDER BY 1, 2')
+    assert rows == [(1, "a", 7), (1, "b", 7), (2, "b", 6)]
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("pipeline", "message"),
     [
         ([(1, "a"), (5, "b"), (5, "c")], r"2 row\(s\) of batch 11 have the key \(id\) = \('5'\)"),
         ([(1, "a"), (None, "b")], r"1 row\(s\) of batch 11 have the key \(id\) = \(null\)"),
     ],
 )
-def test_upsert_refuses_odd_keys(warehouse, made, message):
+def test_upsert_refuses_odd_keys(warehouse, pipeline, message):
     """Two rows with one key, or a key that is null, are an error that names the key; nothing
     comes.
     """
     sink = warehouse.publisher("upsert")
     sink.publish(warehouse.deliver(12, [(5, "newer")]))
     with pytest.raises(StageError, match=message) as caught:
-        sink.publish(warehouse.deliver(11, made))
+        sink.publish(warehouse.deliver(11, pipeline))
     assert "(id) = ***: expected" in str(redacted(caught.value))
     assert warehouse.orders() == [(5, "newer", 12)]
 
@@ -269,8 +269,8 @@ def test_an_empty_delivery_is_recorded(warehouse):
     assert warehouse.rows("SELECT to_regclass('orders')") == [(None,)]
     sink.publish(warehouse.deliver(12, []))
     assert warehouse.orders() == []
-    found = warehouse.rows("SELECT batch_id, rows FROM ackledger_commit ORDER BY 1")
-    assert found == [(11, 0), (12, 0)]
+    rows = warehouse.rows("SELECT batch_id, rows FROM ackledger_commit ORDER BY 1")
+    assert rows == [(11, 0), (12, 0)]
 
 
 def test_a_reader_never_sees_part_of_a_batch(warehouse):
@@ -298,7 +298,7 @@ def test_a_reader_never_sees_part_of_a_batch(warehouse):
     done.set()
     reader.join()
     assert len(seen) > 2
-    assert all(one in (before, after) for one in seen), seen
+    assert all(count in (before, after) for count in seen), seen
     assert seen[0] == before
     assert seen[-1] == after
 
@@ -358,13 +358,13 @@ def test_a_connection_lost_in_the_copy_is_tried_again(warehouse, monkeypatch):
     """A backend that ends between two pieces costs a new try of the whole, and no row."""
     calls = count(1)
 
-    def to_csv(*given):
+    def to_csv(*arguments):
         if next(calls) == 2:
             warehouse.rows(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ="
                 f" '{APPLICATION}'"
             )
-        return original(*given)
+        return original(*arguments)
 
     original = postgres.to_csv
     monkeypatch.setattr(postgres, "to_csv", to_csv)
@@ -377,8 +377,8 @@ class Proxy:
     """Between client and server, it cuts the first connection that commits: before the server is
     told, or after it has answered."""
 
-    def __init__(self, upstream: str, told: bool):
-        self.upstream, self.told, self.cuts, self.connections = upstream, told, 0, 0
+    def __init__(self, upstream: str, answered: bool):
+        self.upstream, self.answered, self.cuts, self.connections = upstream, answered, 0, 0
         self._folder = tempfile.TemporaryDirectory(prefix="pg-")
         self.host = self._folder.name
         self._listener = socket.socket(socket.AF_UNIX)
@@ -408,7 +408,7 @@ class Proxy:
             if data.startswith(b"Q") and b"COMMIT" in data and not self.cuts:
                 self.cuts += 1
                 committing.set()
-                if not self.told:
+                if not self.answered:
                     break
             server.sendall(data)
         server.shutdown(socket.SHUT_RDWR)
@@ -426,12 +426,12 @@ class Proxy:
             return b""
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["after it", "before it"])
+@pytest.mark.parametrize("answered", [True, False], ids=["after it", "before it"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_commit_without_an_answer_is_not_done_twice(warehouse, told, mode):
+def test_a_commit_without_an_answer_is_not_done_twice(warehouse, answered, mode):
     """Whether the connection broke before or after the commit, the next try asks the record."""
     url = sa.make_url(warehouse.url)
-    proxy = Proxy(f"{url.query['host']}/.s.PGSQL.{url.port or 5432}", told)
+    proxy = Proxy(f"{url.query['host']}/.s.PGSQL.{url.port or 5432}", answered)
     try:
         through = url.set(port=5432, query={"host": proxy.host})
         sink = warehouse.publisher(mode, url=through.render_as_string(hide_password=False))
@@ -467,18 +467,18 @@ def round_trip(warehouse, kind, values):
     sink = warehouse.publisher(table="typed")
     schema = pa.schema([("n", pa.int32()), ("v", kind)])
     sink.check(schema)
-    made = pa.table({"n": pa.array(range(len(values)), pa.int32()), "v": pa.array(values, kind)})
+    table = pa.table({"n": pa.array(range(len(values)), pa.int32()), "v": pa.array(values, kind)})
     # In two slices of one buffer: offsets into it must not matter.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged, "MOST_BYTES", max(1, made.nbytes // 2))
-        sink.publish(warehouse.deliver(1, made))
+        patch.setattr(staged, "MOST_BYTES", max(1, table.nbytes // 2))
+        sink.publish(warehouse.deliver(1, table))
     sink.check(schema)
-    found = warehouse.rows("SELECT v FROM typed ORDER BY n")
+    rows = warehouse.rows("SELECT v FROM typed ORDER BY n")
     types = warehouse.rows(
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid ="
         " 'typed'::regclass AND attname = 'v'"
     )
-    return [row[0] for row in found], types[0][0]
+    return [row[0] for row in rows], types[0][0]
 
 
 MOMENTS = [
@@ -488,7 +488,7 @@ MOMENTS = [
     datetime(9999, 12, 31, 23, 59, 59, 999999),
     None,
 ]
-AWARE = [one and one.replace(tzinfo=UTC) for one in MOMENTS]
+AWARE = [moment and moment.replace(tzinfo=UTC) for moment in MOMENTS]
 DATES = [date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31), None]
 FLOATS = [0.1, -0.0, 5e-324, 1.7976931348623157e308, -math.inf, math.inf, None, 1e16, 123456789.125]
 BYTES = [b"", b"\x00\xff\\x\n\"',", None, b"abc", bytes(range(256))]
@@ -522,43 +522,45 @@ SCALARS = [
 def plain(value):
     """A value as it compares: bytes of a memoryview, the zone of a moment as UTC."""
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC)
     return bytes(value) if isinstance(value, memoryview) else value
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "expected"), SCALARS, ids=[str(one[0]) for one in SCALARS]
+    ("kind", "values", "expected"), SCALARS, ids=[str(scalar[0]) for scalar in SCALARS]
 )
 def test_values_arrive_as_they_were(warehouse, kind, values, expected):
     """Every value of every type, the awkward ones too, alone and in an array, is what was
     staged.
     """
-    given = [int(one) if pa.types.is_uint64(kind) and one is not None else one for one in values]
-    found, made = round_trip(warehouse, kind, given)
-    assert [plain(one) for one in found] == values
-    assert made == expected
+    numbers = [
+        int(item) if pa.types.is_uint64(kind) and item is not None else item for item in values
+    ]
+    read_back, table = round_trip(warehouse, kind, numbers)
+    assert [plain(item) for item in read_back] == values
+    assert table == expected
     warehouse.do("DROP TABLE typed, ackledger_commit")
-    lists = [given, None, [], [None], given[:1], *([one] for one in given)]
-    found, made = round_trip(warehouse, pa.list_(kind), lists)
-    expected_lists = [values, None, [], [None], values[:1], *([one] for one in values)]
+    lists = [numbers, None, [], [None], numbers[:1], *([item] for item in numbers)]
+    read_back, table = round_trip(warehouse, pa.list_(kind), lists)
+    expected_lists = [values, None, [], [None], values[:1], *([item] for item in values)]
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         statement = "SELECT to_json(v) FROM typed ORDER BY n"
-        found = [row[0] for row in warehouse.rows(statement)]
-        found = [
-            one and [x and bytes.fromhex(x[2:]) if x != "\\x" else b"" for x in one]
-            for one in found
+        read_back = [row[0] for row in warehouse.rows(statement)]
+        read_back = [
+            item and [x and bytes.fromhex(x[2:]) if x != "\\x" else b"" for x in item]
+            for item in read_back
         ]
-    assert [plain(one) for one in found] == expected_lists
-    assert made == f"{expected}[]"
+    assert [plain(item) for item in read_back] == expected_lists
+    assert table == f"{expected}[]"
 
 
 def test_not_a_number_arrives(warehouse):
     """NaN, which equals nothing, is NaN in the table."""
-    found, _ = round_trip(warehouse, pa.float64(), [math.nan, None, 1.0])
-    assert math.isnan(found[0])
-    assert found[1:] == [None, 1.0]
+    read_back, _ = round_trip(warehouse, pa.float64(), [math.nan, None, 1.0])
+    assert math.isnan(read_back[0])
+    assert read_back[1:] == [None, 1.0]
 
 
 def test_nested_values_arrive_as_json(warehouse):
@@ -576,7 +578,7 @@ def test_nested_values_arrive_as_json(warehouse):
         ]
     )
     price = Decimal("12345678901234567890.123456789012345678")
-    texts = [one for one in NASTY if one]
+    texts = [text for text in NASTY if text]
     rows = [
         {
             "text": text,
@@ -590,11 +592,11 @@ def test_nested_values_arrive_as_json(warehouse):
     ]
     empty = dict.fromkeys(rows[0])
     shown = {'we"ird': [1, None], "at": "1969-12-31T23:59:59.999999Z", "raw": "\\x0061", "ok": True}
-    found, made = round_trip(warehouse, pa.list_(inner), [rows, None, [], [None, empty]])
-    assert made == "jsonb"
-    got = [{name: one[name] for name in ("text", *shown)} for one in found[0]]
+    read_back, table = round_trip(warehouse, pa.list_(inner), [rows, None, [], [None, empty]])
+    assert table == "jsonb"
+    got = [{name: text[name] for name in ("text", *shown)} for text in read_back[0]]
     assert got == [{"text": text, **shown} for text in texts]
-    assert found[1:] == [None, [], [None, empty]]
+    assert read_back[1:] == [None, [], [None, empty]]
     exact = warehouse.rows("SELECT v -> 0 ->> 'price' FROM typed WHERE n = 0")
     assert exact == [(str(price),)]
 
@@ -617,8 +619,8 @@ def test_maps_and_lists_of_lists_arrive_as_json(warehouse):
         {"m": [], "d": None, "l": []},
         None,
     ]
-    found, _ = round_trip(warehouse, kind, rows)
-    assert found == [
+    read_back, _ = round_trip(warehouse, kind, rows)
+    assert read_back == [
         {"m": {'a"\n': 0.5, "b": None}, "d": {"2026-01-01": {"x": 1}}, "l": [["a"], [], None]},
         {"m": {}, "d": None, "l": []},
         None,
@@ -741,8 +743,8 @@ def test_a_table_with_other_types_that_hold_all_values(warehouse):
     uuid = "00000000-0000-0000-0000-000000000001"
     row = (1, "a", "M", uuid, '{"a": 1}', [1, None], [2, None], Decimal("1.50"))
     sink.publish(warehouse.deliver(11, [row], schema=schema))
-    found = warehouse.rows("SELECT n, w, s, u::text, j, k, a, d FROM orders")
-    assert found == [(1, "a", "M", uuid, {"a": 1}, [1, None], [2, None], Decimal("1.500"))]
+    rows = warehouse.rows("SELECT n, w, s, u::text, j, k, a, d FROM orders")
+    assert rows == [(1, "a", "M", uuid, {"a": 1}, [1, None], [2, None], Decimal("1.500"))]
     for column, value in ((1, "longer than five"), (2, "XL"), (3, "no uuid")):
         wrong = [*row[:column], value, *row[column + 1 :]]
         with pytest.raises(StageError, match="refused a row"):
@@ -781,11 +783,11 @@ def test_rows_come_from_files_in_pieces(warehouse, monkeypatch):
     )
     warehouse.publisher().publish(warehouse.deliver(11, rows))
     assert (sum(pieces), max(pieces)) == (1050, 100)
-    found = warehouse.rows(
+    entries = warehouse.rows(
         'SELECT count(DISTINCT "a.b"), count(*) FILTER (WHERE a = jsonb_build_object(\'b\', "a.b"))'
         " FROM orders"
     )
-    assert found == [(1050, 1050)]
+    assert entries == [(1050, 1050)]
 
 
 def test_a_constraint_of_the_table_is_told(warehouse):
@@ -822,7 +824,7 @@ def test_a_refused_row_is_not_published(warehouse, kind):
     """A refused row is told by the names of constraint, column and line: its values are not in
     the error, which more people may read than the row.
     """
-    columns, value, said = REFUSED[kind]
+    columns, value, reason = REFUSED[kind]
     warehouse.do(
         f"CREATE TABLE orders ({columns}, ackledger_batch bigint)",
         "INSERT INTO orders VALUES (1, 'one', 1)",
@@ -834,7 +836,7 @@ def test_a_refused_row_is_not_published(warehouse, kind):
     )
     with pytest.raises(StageError) as caught:
         warehouse.publisher().publish(warehouse.deliver(11, [(value, "marked")]))
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
     assert "marked" not in str(caught.value)
 
 

@@ -60,7 +60,7 @@ CASES = [
 
 
 def refusals(sink, delivery):
-    return {one.position: one.reason for one in sink.refused(delivery)}
+    return {refusal.position: refusal.reason for refusal in sink.refused(delivery)}
 
 
 def table(rows):
@@ -75,11 +75,11 @@ def test_each_kind_of_constraint(warehouse):
     sink.check(ROWS, by_row=True)
     rows = [row for row, _ in CASES]
     delivery = warehouse.deliver(11, table(rows[:6]), table(rows[6:]))
-    found = refusals(sink, delivery)
+    reasons = refusals(sink, delivery)
     expected = {place: reason for place, (_, reason) in enumerate(CASES) if reason}
-    assert found.keys() == expected.keys()
+    assert reasons.keys() == expected.keys()
     for place, reason in expected.items():
-        assert found[place].startswith(reason), (place, found[place])
+        assert reasons[place].startswith(reason), (place, reasons[place])
     assert warehouse.rows("SELECT id FROM orders") == [(100,)]
     taken = [row for row, reason in CASES if reason is None]
     sink.publish(warehouse.deliver(11, table(taken), version=12))
@@ -146,16 +146,16 @@ def test_the_other_rows_of_a_refused_record(warehouse):
         "cents bigint CHECK (cents > 0), ackledger_batch bigint)"
     )
     sink = warehouse.publisher()
-    given = [
+    inputs = [
         (1, (1, None, 5)),
         (1, (2, None, 0)),  # refused, and its record with it
         (2, (1, None, 5)),  # has the key of a row that does not come
         (3, (3, None, 5)),
     ]
-    rows, records = [row for _, row in given], [record for record, _ in given]
-    found = refusals(sink, warehouse.deliver(11, rows, schema=KEYED, records=records))
-    assert found == {1: CHECK}
-    left = [row for record, row in given if record != 1]
+    rows, records = [row for _, row in inputs], [record for record, _ in inputs]
+    reasons = refusals(sink, warehouse.deliver(11, rows, schema=KEYED, records=records))
+    assert reasons == {1: CHECK}
+    left = [row for record, row in inputs if record != 1]
     sink.publish(warehouse.deliver(13, left, schema=KEYED))
     assert warehouse.rows("SELECT count(*) FROM orders") == [(len(left),)]
 
@@ -269,14 +269,14 @@ def test_rows_of_one_key_of_an_upsert(warehouse, table):
     third = "1" + UUID[1:]
     fourth = "2" + UUID[1:]
     rows = [(UUID, 1), (other, 2), (None, 3), (third, 4), (fourth, 0), (fourth, 6)]
-    found = refusals(sink, warehouse.deliver(11, rows, schema=schema))
+    reasons = refusals(sink, warehouse.deliver(11, rows, schema=schema))
     expected = {0: SAME.format(2), 1: SAME.format(2)}
     expected[2] = "null value in column id of the key of the sink"
     if table:
         expected[4] = CHECK.replace("cents", "n")
     else:
         expected |= {4: SAME.format(2), 5: SAME.format(2)}
-    assert found == expected
+    assert reasons == expected
     taken = [row for place, row in enumerate(rows) if place not in expected]
     sink.publish(warehouse.deliver(12, taken, schema=schema))
     assert warehouse.rows("SELECT count(*) FROM orders") == [(len(taken),)]

@@ -10,7 +10,6 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.batch.settlement import settle_once
 from ledger.execution import withhold
 from ledger.store import embedded
 from tests.support.publishing import publish_settled
@@ -27,33 +26,33 @@ def target(server_home):
 
 def pipeline(url):
     """n -> (n, 1), (n, 2) -> a folder, a Delta table and a table; an odd one loses its second."""
-    made = Pipeline("private", guarantee="exactly_once", max_replays=1)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("private", guarantee="exactly_once", max_replays=1)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def twice(numbers):
         return numbers.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @made.stage(reads="twice")
+    @flow.stage(reads="twice")
     def even(twice):
         return twice.where("n % 2 = 0 OR copy = 1")
 
-    made.sink("folder", ParquetSink("folder"), reads="even")
-    made.sink("lake", DeltaSink("lake"), reads="even")
-    made.sink("plain", PostgresSink(url, "plain"), reads="even")
-    return made
+    flow.sink("folder", ParquetSink("folder"), reads="even")
+    flow.sink("lake", DeltaSink("lake"), reads="even")
+    flow.sink("plain", PostgresSink(url, "plain"), reads="even")
+    return flow
 
 
 def modes(place):
     """The permission bits of all folders and of all files of a run below a place, itself
     included.
     """
-    found = {
+    paths = {
         kind: {stat.S_IMODE(path.stat().st_mode) for path in (place, *place.rglob("*")) if of(path)}
         for kind, of in (("folders", lambda p: p.is_dir()), ("files", lambda p: p.is_file()))
     }
-    assert all(found.values()), f"nothing is in {place}"
-    return found
+    assert all(paths.values()), f"nothing is in {place}"
+    return paths
 
 
 def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
@@ -76,7 +75,7 @@ def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
     parts = tmp_path / "lake" / "_ackledger" / f"batch-{batch.batch_id}"
     assert [stat.S_IMODE(part.stat().st_mode) for part in parts.glob("run-*")] == [0o700]
 
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert sorted(withhold(run.job, batch.batch_id)) == ["folder", "lake", "plain"]
     for place in (parts, storage / "plain" / f"batch={batch.batch_id}"):
         assert [stat.S_IMODE(part.stat().st_mode) for part in place.glob("kept-*")] == [0o700]

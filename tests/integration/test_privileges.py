@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from tests.support.ledgers import opened, pipeline
+from tests.support.ledgers import pipeline
 from tests.support.schema import columns
 from tests.support.statements import inserted, read, updated
 
@@ -46,9 +46,9 @@ _SEQUENCES = """
 
 
 @pytest.fixture
-def ledger(database):
-    """A ledger with an open batch, which has a partition of its own."""
-    return database, opened(database, pipeline()).batch_id
+def partition(ledger):
+    """The partition that an open batch has to itself."""
+    return f"ledger_delta_{ledger.open(pipeline()).batch_id}"
 
 
 @contextmanager
@@ -132,37 +132,38 @@ def tried(connection: Connection, name: str, kind: str, all_columns: list[str]):
     if kind == "v":  # of a view these are refused for another reason
         for act in ("INDEX", "POLICY", "TRUNCATE", "TRIGGER"):
             del acts[act]
-    reads = {one for one in all_columns if may(connection, f'SELECT "{one}" FROM {name} LIMIT 0')}
+    reads = {
+        column
+        for column in all_columns
+        if may(connection, f'SELECT "{column}" FROM {name} LIMIT 0')
+    }
     updates = {
-        one
-        for one in all_columns
-        if may(connection, f'UPDATE {name} SET "{one}" = DEFAULT WHERE false')
+        column
+        for column in all_columns
+        if may(connection, f'UPDATE {name} SET "{column}" = DEFAULT WHERE false')
     }
     whole = {act for act, statement in acts.items() if may(connection, statement)}
     return {"SELECT": reads, "UPDATE": updates, "whole": whole}
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_act_on_each_table_and_view(ledger, role):
+def test_each_act_on_each_table_and_view(database, partition, role):
     """Of every table, partition and view a role may read, insert and update, column by column, just
     what statements need, and it may delete, empty, lock, change, drop or extend none. A new table
     is among them by itself."""
-    database, batch_id = ledger
-    partition = f"ledger_delta_{batch_id}"
-    found, wanted = {}, {}
+    result, wanted = {}, {}
     with login(database, role) as engine, engine.connect() as connection:
         for name, kind in relations(database).items():
             names = columns(database, name)
-            found[name] = tried(connection, name, kind, names)
+            result[name] = tried(connection, name, kind, names)
             wanted[name] = expected(role, name, names, partition)
-    assert found == wanted
+    assert result == wanted
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_grant_can_be_handed_on(ledger, role):
+def test_no_grant_can_be_handed_on(database, role):
     """No role has a grant option on anything: what it may do nobody gets from it. None may bind a
     table of its own to one of the ledger's."""
-    database, _ = ledger
     kinds = [f"{kind} WITH GRANT OPTION" for kind in ("SELECT", "INSERT", "UPDATE")]
     asked_of = ", ".join(
         f"has_any_column_privilege('{role}', c.oid, '{kind}')" for kind in (*kinds, "REFERENCES")
@@ -203,10 +204,9 @@ ACTS = (
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_acts_beyond_the_tables(ledger, role):
+def test_acts_beyond_the_tables(database, role):
     """No role makes anything lasting, takes on another one, changes the server or reads its
     files."""
-    database, _ = ledger
     others = {f"SET ROLE {other}" for other in ROLES if other != role}
     if role in (PAYLOAD_READER, SQL):  # it is a member of the reader's
         others.remove("SET ROLE ledger_reader")
@@ -218,13 +218,12 @@ def test_acts_beyond_the_tables(ledger, role):
         assert [act for act in (*ACTS, *sorted(others)) if let_through(at_once, act)] == []
 
 
-def test_functions_of_the_owner(ledger):
+def test_functions_of_the_owner(database):
     """A function that runs as the owner is for the writer alone, and looks names up where nobody
     else can put any."""
-    database, _ = ledger
-    found = asked(database, _DEFINERS)
-    assert len(found) >= 6
-    for function, options in found:
+    result = asked(database, _DEFINERS)
+    assert len(result) >= 6
+    for function, options in result:
         assert options.startswith("search_path=public, pg_temp"), function
         for role in (*ROLES, "public"):
             statement = f"SELECT has_function_privilege('{role}', '{function}', 'EXECUTE')"
@@ -232,9 +231,8 @@ def test_functions_of_the_owner(ledger):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_sequences(ledger, role):
+def test_sequences(database, role):
     """The writer draws numbers of attempts; no role sets a sequence, or draws from another's."""
-    database, _ = ledger
     with login(database, role) as engine, engine.connect() as connection:
         for (name,) in asked(database, _SEQUENCES):
             draws = role == WRITER and name == "attempt_number"
@@ -243,10 +241,9 @@ def test_sequences(ledger, role):
             assert not may(connection, f"ALTER SEQUENCE {name} RESTART"), name
 
 
-def test_roles_are_no_more_than_roles(ledger):
+def test_roles_are_no_more_than_roles(database):
     """No role of the ledger is a superuser, makes roles or databases, replicates or passes by row
     security, and only that of queries logs in."""
-    database, _ = ledger
     statement = """
         SELECT rolname, rolcanlogin FROM pg_roles WHERE rolname LIKE 'ledger\\_%'
         AND NOT (rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls)

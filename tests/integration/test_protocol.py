@@ -14,8 +14,7 @@ from py4j.protocol import Py4JError
 
 from ledger.batch.opening import open_batch
 from ledger.batch.recovery import finished
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, Record, begin, commit, fail, heartbeat, open_run
+from ledger.batch.step_runs import Attempt, Record, heartbeat
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.deltas import posting
@@ -30,23 +29,9 @@ from ledger.spark.job import Job
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
 from tests.support.dying import dies_at
-from tests.support.ledgers import (
-    START,
-    age_ledger,
-    emit,
-    emit_replay,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
+from tests.support.ledgers import START, pipeline
 from tests.support.places import ROOT
-from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.posting import Delta
 
 
 def middle(roots):
@@ -54,183 +39,183 @@ def middle(roots):
     return [Delta(root, root + 1000, root + 2000, 1, 1) for root in roots]
 
 
-def test_newer_attempt_fences_the_older(database):
+def test_newer_attempt_fences_the_older(ledger):
     """Opening a run fences the running one, whose commit then is refused."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    old = started(database, batch.batch_id, "middle")
-    new = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    old = ledger.start(batch.batch_id, "middle")
+    new = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
-    post_bucket(database, batch.batch_id, old.run_id, 0, deltas)
+    ledger.post(old, deltas)
     with pytest.raises(FencedError, match="newer attempt"):
-        commit(database, old, record_of(deltas))
-    post_bucket(database, batch.batch_id, new.run_id, 0, deltas)
-    commit(database, new, record_of(deltas))
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+        ledger.commit(old, deltas)
+    ledger.post(new, deltas)
+    ledger.commit(new, deltas)
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def task(database, minutes):
+def task(ledger, minutes):
     """A task instance of Airflow that begins now, whose API server's clock says so many minutes."""
-    number = begin(database).number
+    number = ledger.begin().number
     return Attempt(UUID(int=(minutes * 60_000 << 80) | (7 << 76) | (2 << 62)), 1, number)
 
 
-def test_older_task_cannot_open(database):
+def test_older_task_cannot_open(ledger):
     """A zombie of Airflow whose driver starts after its successor's is refused, while that one
     lives and once it has committed, though its clock was an hour ahead.
     """
-    batch = opened(database, pipeline())
-    older, newer = task(database, 61), task(database, 1)
-    run = open_run(database, batch.batch_id, "source", newer)
+    batch = ledger.open(pipeline())
+    older, newer = task(ledger, 61), task(ledger, 1)
+    run = ledger.open_run(batch.batch_id, "source", newer)
     with pytest.raises(FencedError, match="newer attempt of source"):
-        open_run(database, batch.batch_id, "source", older)
-    commit(database, run, Record(), emitted=Emitted(1, 0))
-    age_ledger(database, 3600)
+        ledger.open_run(batch.batch_id, "source", older)
+    ledger.commit(run, emitted=Emitted(1, 0))
+    ledger.age_all(3600)
     with pytest.raises(FencedError, match="newer attempt of source"):
-        open_run(database, batch.batch_id, "source", older)
-    assert one(database, "SELECT count(*) FROM step_run")[0] == 1
+        ledger.open_run(batch.batch_id, "source", older)
+    assert ledger.row("SELECT count(*) FROM step_run")[0] == 1
 
 
 @pytest.mark.parametrize("first", ["task", "command"])
-def test_tasks_and_commands_have_one_order(database, first):
+def test_tasks_and_commands_have_one_order(ledger, first):
     """Of a task and a command that which began first is the older one, whoever opens its run
     first."""
-    batch = opened(database, pipeline())
-    begun = [lambda: task(database, 1), lambda: begin(database)]
+    batch = ledger.open(pipeline())
+    begun = [lambda: task(ledger, 1), lambda: ledger.begin()]
     older, newer = [make() for make in (begun if first == "task" else reversed(begun))]
-    open_run(database, batch.batch_id, "source", newer)
+    ledger.open_run(batch.batch_id, "source", newer)
     with pytest.raises(FencedError, match="newer attempt"):
-        open_run(database, batch.batch_id, "source", older)
+        ledger.open_run(batch.batch_id, "source", older)
 
 
-def test_older_command_cannot_open(database):
+def test_older_command_cannot_open(ledger):
     """A command that stood still is refused at the step that a command which began later has
     begun."""
-    batch = opened(database, pipeline())
-    older, newer = begin(database), begin(database)
-    open_run(database, batch.batch_id, "source", newer)
+    batch = ledger.open(pipeline())
+    older, newer = ledger.begin(), ledger.begin()
+    ledger.open_run(batch.batch_id, "source", newer)
     with pytest.raises(FencedError, match="newer attempt"):
-        open_run(database, batch.batch_id, "source", older)
+        ledger.open_run(batch.batch_id, "source", older)
 
 
-def test_a_clock_that_is_ahead_locks_nobody_out(database, monkeypatch):
+def test_a_clock_that_is_ahead_locks_nobody_out(ledger, monkeypatch):
     """After a command on a host whose clock is an hour ahead the next one goes on at once."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     with monkeypatch.context() as ahead:
         now = time.time()
         ahead.setattr(time, "time", lambda: now + 3600)
         ahead.setattr(time, "time_ns", lambda: int((now + 3600) * 1e9))
-        first = open_run(database, batch.batch_id, "source", begin(database))
-    second = open_run(database, batch.batch_id, "source", begin(database))
-    states = rows(database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
+        first = ledger.open_run(batch.batch_id, "source", ledger.begin())
+    second = ledger.open_run(batch.batch_id, "source", ledger.begin())
+    states = ledger.rows("SELECT step_run_id, state FROM step_run ORDER BY 1")
     assert states == [(first.run_id, "fenced"), (second.run_id, "running")]
 
 
 @pytest.mark.parametrize("died", ["failed", "silent"])
 @pytest.mark.parametrize("kind", ["task", "command"])
-def test_dead_runs_keep_nobody_out(database, died, kind):
+def test_dead_runs_keep_nobody_out(ledger, died, kind):
     """A newer attempt that failed, or whose lease has lapsed, does not stop an older one, which
     fences it."""
-    batch = opened(database, pipeline())
-    begun = partial(task, database) if kind == "task" else lambda _: begin(database)
+    batch = ledger.open(pipeline())
+    begun = partial(task, ledger) if kind == "task" else lambda _: ledger.begin()
     older, newer = begun(1), begun(61)
-    dead = open_run(database, batch.batch_id, "source", newer)
+    dead = ledger.open_run(batch.batch_id, "source", newer)
     if died == "failed":
-        fail(database, dead, "out of memory")
+        ledger.fail(dead, "out of memory")
     else:
-        age_ledger(database, 3600)
-    alive = open_run(database, batch.batch_id, "source", older)
+        ledger.age_all(3600)
+    alive = ledger.open_run(batch.batch_id, "source", older)
     with pytest.raises(FencedError):
-        commit(database, dead, Record(), emitted=Emitted(1, 0))
-    commit(database, alive, Record(), emitted=Emitted(1, 0))
+        ledger.commit(dead, emitted=Emitted(1, 0))
+    ledger.commit(alive, emitted=Emitted(1, 0))
 
 
-def test_same_attempt_finds_its_run(database):
+def test_same_attempt_finds_its_run(ledger):
     """An attempt whose first answer was lost finds the run that it opened."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     attempt = Attempt()
-    first = open_run(database, batch.batch_id, "source", attempt)
-    assert open_run(database, batch.batch_id, "source", attempt).run_id == first.run_id
+    first = ledger.open_run(batch.batch_id, "source", attempt)
+    assert ledger.open_run(batch.batch_id, "source", attempt).run_id == first.run_id
 
 
-def test_ended_attempt_cannot_open_again(database):
+def test_ended_attempt_cannot_open_again(ledger):
     """An attempt that failed does not come back to life."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     attempt = Attempt()
-    fail(database, open_run(database, batch.batch_id, "source", attempt), "out of memory")
+    ledger.fail(ledger.open_run(batch.batch_id, "source", attempt), "out of memory")
     with pytest.raises(FencedError, match="has ended: failed"):
-        open_run(database, batch.batch_id, "source", attempt)
+        ledger.open_run(batch.batch_id, "source", attempt)
 
 
-def test_a_failure_of_whatever_text_is_kept(database):
+def test_a_failure_of_whatever_text_is_kept(ledger):
     """A run whose error has a NUL or a lone surrogate in it is marked failed, with the rest of
     it.
     """
-    batch = opened(database, pipeline())
-    fail(database, started(database, batch.batch_id, "source"), "bad \0 and \ud800 text")
-    found = one(database, "SELECT state, failure FROM step_run")
-    assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and \\ud800 text")
+    batch = ledger.open(pipeline())
+    ledger.fail(ledger.start(batch.batch_id, "source"), "bad \0 and \ud800 text")
+    row = ledger.row("SELECT state, failure FROM step_run")
+    assert tuple(row) == ("failed", "bad \N{REPLACEMENT CHARACTER} and \\ud800 text")
 
 
-def test_an_interrupted_step_is_gone_on_with(database, settings):
+def test_an_interrupted_step_is_gone_on_with(ledger, settings):
     """Whoever stops a step has nothing to fix, so what is committed before it is not run again."""
-    made = pipeline()
-    batch = opened(database, made)
-    emit(database, batch, 2)
-    job = Job(None, database, settings, made)
+    flow = pipeline()
+    batch = ledger.open(flow)
+    ledger.emit(batch, 2)
+    job = Job(None, ledger.database, settings, flow)
     stopped = dies_at("run opened", raises=KeyboardInterrupt)
     with stopped, pytest.raises(KeyboardInterrupt):
         run_step(job, batch.batch_id, "middle", Attempt())
-    state = one(database, "SELECT state, failure FROM step_run WHERE step = 'middle'")
+    state = ledger.row("SELECT state, failure FROM step_run WHERE step = 'middle'")
     assert tuple(state) == ("fenced", None)
-    assert finished(database, made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, flow, batch.batch_id) == {"source"}
 
 
-def test_commit_asked_twice(database):
+def test_commit_asked_twice(ledger):
     """A commit whose answer was lost is asked again and changes nothing."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    run = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    run = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas))
-    commit(database, run, record_of(deltas))
-    assert one(database, "SELECT count(*) FROM step_run WHERE state = 'committed'")[0] == 2
+    ledger.post(run, deltas)
+    ledger.commit(run, deltas)
+    ledger.commit(run, deltas)
+    assert ledger.row("SELECT count(*) FROM step_run WHERE state = 'committed'")[0] == 2
 
 
-def test_backend_killed_during_commit(database):
+def test_backend_killed_during_commit(ledger):
     """A commit whose backend is killed runs again as a whole and takes effect once."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 1)
-    run = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 1)
+    run = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    ledger.post(run, deltas)
     tries = []
 
     def kill_once(connection):
         tries.append(1)
         if len(tries) == 1:
             pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-            with database.plain.begin() as other:
+            with ledger.database.plain.begin() as other:
                 other.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
 
-    commit(database, run, record_of(deltas), before_commit=kill_once)
+    ledger.commit(run, deltas, before_commit=kill_once)
     assert len(tries) == 2
     assert (
-        one(database, "SELECT state FROM step_run WHERE step_run_id = :r", r=run.run_id).state
+        ledger.row("SELECT state FROM step_run WHERE step_run_id = :r", r=run.run_id).state
         == "committed"
     )
 
 
 @pytest.mark.parametrize("when", ["before the deltas", "within them", "before the fails"])
-def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
+def test_backend_killed_while_a_run_posts(ledger, monkeypatch, when):
     """A commit that posts deltas, whose backend is killed meanwhile, runs again as a whole: they
     count once.
     """
-    batch = opened(database, pipeline())
-    root = np.array(emit(database, batch, 3))
-    run = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    root = np.array(ledger.emit(batch, 3))
+    run = ledger.start(batch.batch_id, "middle")
     ones = np.ones(3, np.int64)
     failed = Fails(root[:1], np.zeros(1, np.int32), np.zeros(1, bool), ("no good",))
     deltas = Deltas(root, (root + 1000) ^ (root + 2000), root + 1000, ones, ones, [failed])
@@ -240,7 +225,7 @@ def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
 
     def kill_once():
         if len(backends) == 1:
-            with database.plain.begin() as other:
+            with ledger.database.plain.begin() as other:
                 other.exec_driver_sql(f"SELECT pg_terminate_backend({backends[0]})")
 
     def killing(function):
@@ -260,140 +245,138 @@ def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
     record = Record(
         delta_rows=posted.rows, delta_xor=posted.delta_xor, emitted_edges=3, acked_edges=3
     )
-    commit(database, run, record, post=post)
+    ledger.commit(run, record, post=post)
     assert len(backends) == 2
-    run_sink(database, batch, [int(one) for one in root])
+    ledger.run_sink(batch, [int(number) for number in root])
     assert (
-        one(database, "SELECT count(*) FROM ledger_delta WHERE step_run_id = :r", r=run.run_id)[0]
-        == 3
+        ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = :r", r=run.run_id)[0] == 3
     )
-    assert settle_once(database, batch.batch_id).failed == 1
+    assert ledger.settle(batch.batch_id).failed == 1
 
 
-def test_deltas_that_wait_for_a_lock_in_vain(database):
+def test_deltas_that_wait_for_a_lock_in_vain(ledger):
     """What the database refuses while a run posts is an error of the ledger's own, that says
     whether to try again.
     """
-    batch = opened(database, pipeline())
-    run = started(database, batch.batch_id, "source")
+    batch = ledger.open(pipeline())
+    run = ledger.start(batch.batch_id, "source")
     deltas = Deltas(*(np.arange(1) for _ in range(5)))
     outcome = FoldOutcome(run, Posted.of(deltas), pending=[deltas])
 
     def post(connection):
         connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
-        with database.plain.begin() as other:
+        with ledger.database.plain.begin() as other:
             other.exec_driver_sql(f"LOCK TABLE ledger_delta_{batch.batch_id}")
             outcome.post(connection)
 
     with pytest.raises(WaitedError, match="Nothing was changed"):
-        commit(database, run, Record(delta_rows=1), post=post)
+        ledger.commit(run, Record(delta_rows=1), post=post)
 
 
-def test_second_attempt_of_a_task_is_refused(database):
+def test_second_attempt_of_a_task_is_refused(ledger):
     """Of two attempts of one posting task the second changes nothing, in any order."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    run = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    run = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
-    assert post_bucket(database, batch.batch_id, run.run_id, 0, deltas[:1])
-    assert not post_bucket(database, batch.batch_id, run.run_id, 0, deltas[:1])
-    assert post_bucket(database, batch.batch_id, run.run_id, 1, deltas[1:])
-    commit(database, run, record_of(deltas))
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+    assert ledger.post(run, deltas[:1])
+    assert not ledger.post(run, deltas[:1])
+    assert ledger.post(run, deltas[1:], 1)
+    ledger.commit(run, deltas)
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_lost_bucket_cannot_commit(database):
+def test_lost_bucket_cannot_commit(ledger):
     """A run one of whose buckets never arrived cannot commit."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    run = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    run = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas[:1])
+    ledger.post(run, deltas[:1])
     with pytest.raises(IntegrityError, match="computed 2 deltas, its buckets hold 1"):
-        commit(database, run, record_of(deltas))
+        ledger.commit(run, deltas)
 
 
-def test_rerun_supersedes_its_readers(database):
+def test_rerun_supersedes_its_readers(ledger):
     """Running a step again supersedes its old run and all that read it, at any depth."""
-    batch, roots = whole_batch(database, pipeline())
-    run_middle(database, batch, roots)
+    batch, roots = ledger.whole_batch(pipeline())
+    ledger.run_middle(batch, roots)
     states = dict(
         tuple(row)
-        for row in rows(
-            database,
+        for row in ledger.rows(
             "SELECT step, string_agg(state::text, ',' ORDER BY step_run_id) FROM step_run GROUP"
             " BY 1",
         )
     )
     assert states == {"source": "committed", "middle": "superseded,committed", "sink": "superseded"}
-    assert settle_once(database, batch.batch_id).status is BatchStatus.OPEN
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+    assert ledger.settle(batch.batch_id).status is BatchStatus.OPEN
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_old_run_counts_until_the_new_one_commits(database):
+def test_old_run_counts_until_the_new_one_commits(ledger):
     """Opening a re-run supersedes nothing: if it dies, the old run still counts."""
-    batch, _ = whole_batch(database, pipeline())
-    fail(database, started(database, batch.batch_id, "middle"), "died")
-    assert settle_once(database, batch.batch_id).failed == 0
+    batch, _ = ledger.whole_batch(pipeline())
+    ledger.fail(ledger.start(batch.batch_id, "middle"), "died")
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_reader_of_a_superseded_run_is_refused(database):
+def test_reader_of_a_superseded_run_is_refused(ledger):
     """A sink that read middle's old run cannot commit after middle ran again."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 1)
-    run_middle(database, batch, roots)
-    sink = started(database, batch.batch_id, "sink")
-    run_middle(database, batch, roots)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 1)
+    ledger.run_middle(batch, roots)
+    sink = ledger.start(batch.batch_id, "sink")
+    ledger.run_middle(batch, roots)
     deltas = [Delta(roots[0], acked=roots[0] + 2000, acked_edges=1)]
-    post_bucket(database, batch.batch_id, sink.run_id, 0, deltas)
+    ledger.post(sink, deltas)
     with pytest.raises(FencedError, match="superseded"):
-        commit(database, sink, record_of(deltas))
+        ledger.commit(sink, deltas)
 
 
-def test_commit_after_settlement_is_refused(database):
+def test_commit_after_settlement_is_refused(ledger):
     """A run still open when its batch expired comes too late."""
     from tests.support.ledgers import age
 
-    batch = opened(database, pipeline())
-    emit(database, batch, 1)
-    run = started(database, batch.batch_id, "middle")
-    age(database, batch.batch_id, 80)
-    settle_once(database, batch.batch_id)
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 1)
+    run = ledger.start(batch.batch_id, "middle")
+    age(ledger.database, batch.batch_id, 80)
+    ledger.settle(batch.batch_id)
     with pytest.raises(FencedError, match="is settled"):
-        commit(database, run, Record())
+        ledger.commit(run)
 
 
-def test_task_of_a_settled_batch_changes_nothing(database):
+def test_task_of_a_settled_batch_changes_nothing(ledger):
     """A cleared task of a settled batch opens no run."""
-    batch, _ = whole_batch(database, pipeline())
-    settle_once(database, batch.batch_id)
-    assert open_run(database, batch.batch_id, "middle", Attempt()) is None
+    batch, _ = ledger.whole_batch(pipeline())
+    ledger.settle(batch.batch_id)
+    assert ledger.open_run(batch.batch_id, "middle", Attempt()) is None
 
 
-def test_input_must_be_committed(database):
+def test_input_must_be_committed(ledger):
     """A step whose input has not committed is refused, naming the input."""
-    batch = opened(database, pipeline())
+    batch = ledger.open(pipeline())
     with pytest.raises(NotReadyError, match="reads source, which has no committed run"):
-        open_run(database, batch.batch_id, "middle", Attempt())
+        ledger.open_run(batch.batch_id, "middle", Attempt())
 
 
-def test_heartbeat_renews_and_finds_the_fence(database):
+def test_heartbeat_renews_and_finds_the_fence(ledger):
     """A living driver renews its lease, and learns that it was fenced."""
-    batch = opened(database, pipeline())
-    run = started(database, batch.batch_id, "source")
+    batch = ledger.open(pipeline())
+    run = ledger.start(batch.batch_id, "source")
     fenced = threading.Event()
-    before = one(database, "SELECT lease_until FROM step_run").lease_until
-    with heartbeat(database, run.run_id, fenced.set, every=0.02):
-        while one(database, "SELECT lease_until FROM step_run").lease_until == before:
+    before = ledger.row("SELECT lease_until FROM step_run").lease_until
+    with heartbeat(ledger.database, run.run_id, fenced.set, every=0.02):
+        while ledger.row("SELECT lease_until FROM step_run").lease_until == before:
             pass
-        started(database, batch.batch_id, "source")
+        ledger.start(batch.batch_id, "source")
         assert fenced.wait(10)
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "message"),
     [
         ("None", b""),
         (
@@ -404,12 +387,12 @@ def test_heartbeat_renews_and_finds_the_fence(database):
     ],
     ids=["own JVM", "server", "server that is gone"],
 )
-def test_fenced_driver_ends(database, server, said):
+def test_fenced_driver_ends(ledger, server, message):
     """A driver that Airflow has lost ends by itself once a newer attempt owns its step, and what
     it runs on a Connect server with it.
     """
-    batch = opened(database, pipeline())
-    run = started(database, batch.batch_id, "source")
+    batch = ledger.open(pipeline())
+    run = ledger.start(batch.batch_id, "source")
     program = (
         "import sys, time\n"
         "from functools import partial\n"
@@ -422,54 +405,54 @@ def test_fenced_driver_ends(database, server, said):
         "    print('alive', flush=True)\n"
         "    time.sleep(60)\n"
     )
-    url = database.url.render_as_string(hide_password=False)
+    url = ledger.database.url.render_as_string(hide_password=False)
     with subprocess.Popen(
         [sys.executable, "-c", program, url, str(run.run_id)], cwd=ROOT, stdout=subprocess.PIPE
     ) as driver:
         assert driver.stdout.readline() == b"alive\n"
-        started(database, batch.batch_id, "source")
+        ledger.start(batch.batch_id, "source")
         assert driver.wait(30) == 1
-        assert driver.stdout.read() == said
+        assert driver.stdout.read() == message
 
 
-def test_interval_is_claimed_once(database):
+def test_interval_is_claimed_once(ledger):
     """A second batch over an interval is refused, naming the batch that has it."""
-    made = pipeline()
-    first = opened(database, made, "first")
+    flow = pipeline()
+    first = ledger.open(flow, "first")
     with pytest.raises(InputError, match=f"belongs to batch {first.batch_id}"):
-        opened(database, made, "second")
-    assert one(database, "SELECT count(*) FROM batch")[0] == 1
+        ledger.open(flow, "second")
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 1
 
 
-def test_run_is_found_again(database):
+def test_run_is_found_again(ledger):
     """Opening the same run again, also at once from two processes, gives the one batch."""
-    made, found = pipeline(), []
+    flow, runs = pipeline(), []
     barrier = threading.Barrier(2)
 
     def work():
         barrier.wait()
-        found.append(opened(database, made).batch_id)
+        runs.append(ledger.open(flow).batch_id)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 2
-    assert len(set(found)) == 1
+    assert len(runs) == 2
+    assert len(set(runs)) == 1
 
 
-def test_two_replays_share_nothing(database):
+def test_two_replays_share_nothing(ledger):
     """Two replays opened at once claim each message once between them."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, lose_sink=range(10))
-    settle_once(database, batch.batch_id)
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=range(10))
+    ledger.settle(batch.batch_id)
     barrier, outcomes = threading.Barrier(2), []
 
     def work(name):
         barrier.wait()
         try:
-            outcomes.append(replayed(database, made, batch.batch_id, name).batch_id)
+            outcomes.append(ledger.replay(flow, batch.batch_id, name).batch_id)
         except NotReadyError:
             outcomes.append(None)
 
@@ -479,53 +462,52 @@ def test_two_replays_share_nothing(database):
     for thread in threads:
         thread.join()
     assert sorted(outcome is None for outcome in outcomes) == [False, True]
-    claims = rows(database, "SELECT DISTINCT replay_batch_id FROM failed_message")
+    claims = ledger.rows("SELECT DISTINCT replay_batch_id FROM failed_message")
     assert len(claims) == 1
 
 
-def test_replay_takes_what_is_selected(database):
+def test_replay_takes_what_is_selected(ledger):
     """A selection by root or step claims just those messages; an empty one is refused, named."""
-    made = pipeline()
-    batch, roots = whole_batch(database, made, lose_middle=[1], lose_sink=[2, 3])
-    settle_once(database, batch.batch_id)
-    replayed(database, made, batch.batch_id, "one", record=roots[2])
-    replayed(database, made, batch.batch_id, "two", step="middle")
-    claimed = rows(
-        database,
+    flow = pipeline()
+    batch, roots = ledger.whole_batch(flow, lose_middle=[1], lose_sink=[2, 3])
+    ledger.settle(batch.batch_id)
+    ledger.replay(flow, batch.batch_id, "one", record=roots[2])
+    ledger.replay(flow, batch.batch_id, "two", step="middle")
+    claimed = ledger.rows(
         "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying'"
         " ORDER BY 1",
         b=batch.batch_id,
     )
     assert claimed == [(roots[1], 2), (roots[2], 1)]
     with pytest.raises(InputError, match="failed for a reason like 'unheard of'; known: lost"):
-        replayed(database, made, batch.batch_id, "three", reason="unheard of")
-    assert one(database, "SELECT count(*) FROM batch")[0] == 3
+        ledger.replay(flow, batch.batch_id, "three", reason="unheard of")
+    assert ledger.row("SELECT count(*) FROM batch")[0] == 3
 
 
-def test_replay_never_takes_an_acked_message(database):
+def test_replay_never_takes_an_acked_message(ledger):
     """What a replay recovered is not taken by the next."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, lose_sink=[0])
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
-    new = emit_replay(database, replay)
-    run_middle(database, replay, new)
-    run_sink(database, replay, new)
-    settle_once(database, replay.batch_id)
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    new = ledger.emit_replay(replay)
+    ledger.run_middle(replay, new)
+    ledger.run_sink(replay, new)
+    ledger.settle(replay.batch_id)
     with pytest.raises(NotReadyError, match="nothing to replay"):
-        replayed(database, made, batch.batch_id, "again")
+        ledger.replay(flow, batch.batch_id, "again")
 
 
-def test_only_settled_originals_are_replayed(database):
+def test_only_settled_originals_are_replayed(ledger):
     """A replay of an open batch, or of a replay, is refused with the batch to use."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, lose_sink=[0])
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
     with pytest.raises(NotReadyError, match="is open"):
-        replayed(database, made, batch.batch_id)
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
+        ledger.replay(flow, batch.batch_id)
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
     with pytest.raises(InputError, match=f"its original, batch {batch.batch_id}"):
-        replayed(database, made, replay.batch_id, "deeper")
+        ledger.replay(flow, replay.batch_id, "deeper")
 
 
 def test_emit_ranges_are_never_used_twice(database):
@@ -536,38 +518,40 @@ def test_emit_ranges_are_never_used_twice(database):
     assert (second - first, third - second) == (8192, 4096)
 
 
-def test_path_is_rendered_and_kept(database):
+def test_path_is_rendered_and_kept(ledger):
     """The batch keeps the path as rendered for its interval, with the data folder in front."""
     from ledger import FileSource, ParquetSink, Pipeline
 
-    made = Pipeline("paths")
-    made.source(
+    flow = Pipeline("paths")
+    flow.source(
         "s", FileSource("in/{{ interval_start | ds }}-{{ params.kind }}.csv", schema="n INT")
     )
-    made.sink("out", ParquetSink("out"), reads="s")
+    flow.sink("out", ParquetSink("out"), reads="s")
     interval = Interval(START, START.replace(day=2), {"kind": "x"})
-    open_batch(database, Settings(data="/data"), made, RunKey("dag", "run"), interval)
-    assert one(database, "SELECT path FROM batch_source").path == "/data/in/2013-01-01-x.csv"
+    open_batch(ledger.database, Settings(data="/data"), flow, RunKey("dag", "run"), interval)
+    assert ledger.row("SELECT path FROM batch_source").path == "/data/in/2013-01-01-x.csv"
 
 
-def test_attempt_numbers_grow(database):
+def test_attempt_numbers_grow(ledger):
     """Commands that begin one after the other have growing numbers, whatever batch they run."""
-    numbers = [begin(database).number for _ in range(100)]
+    numbers = [ledger.begin().number for _ in range(100)]
     assert numbers == sorted(set(numbers))
 
 
-def test_a_failed_run_keeps_no_record(database):
+def test_a_failed_run_keeps_no_record(ledger):
     """What the ledger keeps of a failed run is class, condition and place: Java's words, which
     hold a record, are not for whoever reads the ledger.
     """
-    batch = opened(database, pipeline())
-    emit(database, batch, 1)
-    run = started(database, batch.batch_id, "middle")
-    said = (
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 1)
+    run = ledger.start(batch.batch_id, "middle")
+    message = (
         "SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records are detected: [7,marked]"
     )
-    error = Py4JError(f"An error occurred while calling o1.parquet.\n: org.apache.spark.{said}\n")
-    end(SimpleNamespace(database=database), run, error)
-    kept = one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
-    assert kept.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
-    assert "marked" not in kept
+    error = Py4JError(
+        f"An error occurred while calling o1.parquet.\n: org.apache.spark.{message}\n"
+    )
+    end(SimpleNamespace(database=ledger.database), run, error)
+    failure = ledger.row("SELECT failure FROM step_run WHERE state = 'failed'").failure
+    assert failure.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
+    assert "marked" not in failure

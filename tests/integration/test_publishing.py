@@ -11,11 +11,9 @@ from pyspark.sql import functions as F
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
 from ledger.batch.publishing import needs_withholding, publish
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
+from ledger.batch.step_runs import Attempt
+from ledger.batch.upkeep.sweeper import SweepOptions
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
@@ -23,7 +21,6 @@ from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.execution import settle_and_follow
 from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows, started
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
@@ -36,25 +33,25 @@ def numbers(folder: Path, count: int = 20, name: str = "in.csv") -> None:
 
 def branching(lose=frozenset(), lose_late=frozenset(), **options) -> Pipeline:
     """n -> twice (n, 1), (n, 2) -> one sink of all; late, which may lose some -> a second sink."""
-    made = Pipeline("branching", **{"guarantee": "exactly_once", "max_replays": 3, **options})
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("branching", **{"guarantee": "exactly_once", "max_replays": 3, **options})
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def twice(numbers):
         return numbers.select("n", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"), "_anchor")
 
-    @made.stage(reads="twice")
+    @pipeline.stage(reads="twice")
     def lossy(twice):
         gone = F.col("n").isin([-1, *lose]) & (F.col("copy") == 1)
         return twice.where(~gone)
 
-    @made.stage(reads="twice")
+    @pipeline.stage(reads="twice")
     def late(twice):
         return twice.where(~F.col("n").isin([-1, *lose_late]))
 
-    made.sink("all", ParquetSink("out", partition_by="copy"), reads="lossy")
-    made.sink("late_sink", ParquetSink("late"), reads="late")
-    return made
+    pipeline.sink("all", ParquetSink("out", partition_by="copy"), reads="lossy")
+    pipeline.sink("late_sink", ParquetSink("late"), reads="late")
+    return pipeline
 
 
 def expected(keep=lambda n: True, count=20):
@@ -75,7 +72,7 @@ def test_nothing_is_published_before_the_settlement(runner, tmp_path, sink_rows)
     batch = run.open()
     run.steps(batch)
     assert shown(sink_rows) == Counter()
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
@@ -119,7 +116,7 @@ def test_a_clean_batch_is_one_rename(runner, tmp_path):
     batch = run.open()
     run.steps(batch)
     staged = {path.stat().st_ino for path in (tmp_path / "out" / "_staging").rglob("*.parquet")}
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     assert not needs_withholding(run.job.database, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
     folder = tmp_path / "out" / f"ackledger_batch={batch.batch_id}"
@@ -132,13 +129,13 @@ def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, 
     are published.
     """
     numbers(tmp_path)
-    made = branching(lose_late=LOST)
-    run = runner(made)
+    pipeline = branching(lose_late=LOST)
+    run = runner(pipeline)
     batch = run.open()
     run.steps(batch)
-    assert settle_once(run.job.database, batch.batch_id).failed == 3
-    found = rows(run.job.database, "SELECT sink, state, rows FROM sink_publication ORDER BY sink")
-    assert [tuple(row) for row in found] == [("all", "decided", None), ("late_sink", "ready", 34)]
+    assert run.ledger.settle(batch.batch_id).failed == 3
+    rows = run.ledger.rows("SELECT sink, state, rows FROM sink_publication ORDER BY sink")
+    assert [tuple(row) for row in rows] == [("all", "decided", None), ("late_sink", "ready", 34)]
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
 
@@ -151,15 +148,15 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     with dies_at("recording publication"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == expected(lambda n: n not in LOST)
-    assert [one.count for one in summarize(run.job.database, batch.batch_id).pending] == [2]
+    assert [follow_up.count for follow_up in run.ledger.summary(batch.batch_id).pending] == [2]
     assert len(publish_settled(run.job, batch.batch_id)) == 2
     assert publish_settled(run.job, batch.batch_id) == []
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
-    assert summarize(run.job.database, batch.batch_id).pending == ()
+    assert run.ledger.summary(batch.batch_id).pending == ()
 
 
 def test_two_publishers_at_once(runner, tmp_path, sink_rows):
@@ -170,22 +167,22 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     run = runner(branching())
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
-    job, barrier, told = run.job, threading.Barrier(4), []
+    run.ledger.settle(batch.batch_id)
+    job, barrier, published = run.job, threading.Barrier(4), []
 
     def work():
         barrier.wait()
         try:
             publish(job, batch.batch_id)
         except NotReadyError as exc:
-            told.append(str(exc))
+            published.append(str(exc))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all("published by another process" in text for text in told)
+    assert all("published by another process" in text for text in published)
     publish(job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
@@ -196,7 +193,7 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     job = run.job
     with pytest.raises(NotReadyError, match="rows of failed records are yet to be withheld"):
         publish(job, batch.batch_id)
@@ -210,15 +207,15 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
-    said = (
+    message = (
         rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
         r" Put the file back, then publish again\. To go on: ackledger publish .* Or reprocess the"
         r" interval: ackledger run MODULE:PIPELINE --interval-start \S+ --interval-end \S+"
         r" --reprocess$"
     )
-    with pytest.raises(LostFileError, match=said):
+    with pytest.raises(LostFileError, match=message):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == Counter()
     assert shown(sink_rows, "late") == expected(lambda n: n not in LOST)
@@ -233,9 +230,9 @@ def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path
     batch = run.open()
     for name in ("numbers", "twice", "lossy", "late", "all"):
         run.step(batch, name)
-    open_run(run.job.database, batch.batch_id, "late_sink", Attempt())
-    age(run.job.database, batch.batch_id, 100)
-    assert settle_once(run.job.database, batch.batch_id).failed == 20
+    run.ledger.open_run(batch.batch_id, "late_sink", Attempt())
+    run.ledger.age(batch.batch_id, 100)
+    assert run.ledger.settle(batch.batch_id).failed == 20
     publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == Counter()
     assert run.settled(run.open_replay(batch.batch_id)).failed == 0
@@ -255,14 +252,14 @@ def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_r
     again = runner(branching(lose={3}, settle="hold", max_replays=2))
     again.settled(again.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
-    found = summarize(run.job.database, batch.batch_id)
-    assert (found.roots.failed, found.roots.quarantined, found.pending) == (0, 1, ())
+    summary = run.ledger.summary(batch.batch_id)
+    assert (summary.roots.failed, summary.roots.quarantined, summary.pending) == (0, 1, ())
 
 
 def test_a_reader_sees_whole_batches_only(runner, tmp_path):
     """Read in a loop while batches are published, a sink never publishes a part of one."""
-    made = branching(lose=LOST)
-    run = runner(made)
+    pipeline = branching(lose=LOST)
+    run = runner(pipeline)
     seen, stop = [], threading.Event()
 
     def read():
@@ -313,11 +310,11 @@ def test_reprocessing_replaces_what_is_published(runner, tmp_path, sink_rows):
         reprocess=True,
     )
     fixed.steps(again)
-    settle_once(job.database, again.batch_id)
+    fixed.ledger.settle(again.batch_id)
     assert shown(sink_rows) == expected(lambda n: n != 3)
     publish_settled(job, again.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3, 30)
-    states = rows(job.database, "SELECT batch_id, sink, state FROM sink_publication ORDER BY 1, 2")
+    states = fixed.ledger.rows("SELECT batch_id, sink, state FROM sink_publication ORDER BY 1, 2")
     assert [row.state for row in states] == ["replaced"] * 4 + ["published"] * 2
 
 
@@ -330,7 +327,7 @@ def test_what_was_not_published_when_it_was_replaced_never_is(runner, tmp_path, 
     batch = run.open()
     run.steps(batch)
     job = run.job
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     again = open_batch(
         job.database,
         job.settings,
@@ -349,16 +346,18 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
     (tmp_path / "in.csv").write_text("k,n\na,1\nb,2\nc,3\n")
 
     def keyed(lose=()):
-        made = Pipeline("keyed", guarantee="exactly_once")
-        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+        pipeline = Pipeline("keyed", guarantee="exactly_once")
+        pipeline.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
-        @made.stage(reads="rows")
+        @pipeline.stage(reads="rows")
         def checked(rows):
             return rows.withColumn("_failed", F.when(F.col("k").isin(["-", *lose]), "bad"))
 
-        made.sink("out", ParquetSink("out", dedup=Bloom(key="k", capacity=100)), reads="checked")
-        made.sink("other", ParquetSink("other"), reads="checked")
-        return made
+        pipeline.sink(
+            "out", ParquetSink("out", dedup=Bloom(key="k", capacity=100)), reads="checked"
+        )
+        pipeline.sink("other", ParquetSink("other"), reads="checked")
+        return pipeline
 
     run = runner(keyed())
     first = run.open("first")
@@ -373,7 +372,7 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
             " 'checked'"
         )
     run.step(first, "other")
-    assert settle_once(run.job.database, first.batch_id).failed == 1
+    assert run.ledger.settle(first.batch_id).failed == 1
     publish_settled(run.job, first.batch_id)
     assert [key for (key,) in sink_rows("out", "k")] == ["a", "c"]
     (tmp_path / "in.csv").write_text("k,n\nb,7\nc,8\n")
@@ -390,9 +389,9 @@ def test_the_guarantee_is_a_switch(runner, tmp_path, sink_rows, monkeypatch):
     undecided = branching(lose=LOST, guarantee=None)
     job = runner(undecided).job
 
-    def opened(name, made=undecided, settings=job.settings, **options):
+    def opened(name, pipeline=undecided, settings=job.settings, **options):
         length = Interval(START, END.replace(day=len(name)))
-        return open_batch(job.database, settings, made, RunKey("", name), length, **options)
+        return open_batch(job.database, settings, pipeline, RunKey("", name), length, **options)
 
     assert opened("a").guarantee is Guarantee.EXACTLY_ONCE
     less = job.settings.model_copy(update={"guarantee": Guarantee.AT_LEAST_ONCE})
@@ -417,11 +416,11 @@ def test_at_least_once_publishes_all_at_once(runner, tmp_path, sink_rows):
     assert sum(shown(sink_rows).values()) == 40 - len(LOST)
     run.step(batch, "all")  # its task was cleared
     assert sum(shown(sink_rows).values()) == 40 - len(LOST)
-    found = "SELECT sink, state FROM sink_publication ORDER BY sink, step_run_id"
+    query = "SELECT sink, state FROM sink_publication ORDER BY sink, step_run_id"
     states = [("all", "replaced"), ("all", "published"), ("late_sink", "published")]
-    assert [tuple(row) for row in rows(run.job.database, found)] == states
+    assert [tuple(row) for row in run.ledger.rows(query)] == states
     settle_and_follow(run.job, batch.batch_id)
-    assert [tuple(row) for row in rows(run.job.database, found)] == states
+    assert [tuple(row) for row in run.ledger.rows(query)] == states
     assert run.open_replay(batch.batch_id).guarantee is Guarantee.AT_LEAST_ONCE
 
 
@@ -436,16 +435,15 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
         run.step(batch, "all")
     assert "'all' is not published yet: OSError: disk full" in caplog.text
     assert "ackledger publish MODULE:PIPELINE --batch" in caplog.text
-    database, later = run.job.database, datetime.now(UTC) + timedelta(hours=1)
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET dag_id = 'branching'")
-    assert not database.transact(lambda c: publications.overdue(c, later))  # its run may live
-    assert settle_once(database, batch.batch_id).failed == 0
-    assert database.transact(lambda c: publications.overdue(c, later)) == [batch.batch_id]
-    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.INCOMPLETE
+    ledger, later = run.ledger, datetime.now(UTC) + timedelta(hours=1)
+    ledger.change("UPDATE batch SET dag_id = 'branching'")
+    assert not ledger.transact(publications.overdue, later)  # its run may live
+    assert ledger.settle(batch.batch_id).failed == 0
+    assert ledger.transact(publications.overdue, later) == [batch.batch_id]
+    assert run.ledger.summary(batch.batch_id).outcome is Outcome.INCOMPLETE
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)
-    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.COMPLETE
+    assert run.ledger.summary(batch.batch_id).outcome is Outcome.COMPLETE
     assert shown(sink_rows) == expected()
 
 
@@ -468,11 +466,11 @@ def test_two_runs_of_a_sink_are_published_one_after_the_other(runner, tmp_path, 
     with listening(beside):
         run.step(batch, "all")
     assert "is being published by another process" in caplog.text
-    found = "SELECT state FROM sink_publication WHERE sink = 'all' ORDER BY step_run_id"
-    states = [row.state for row in rows(run.job.database, found)]
+    query = "SELECT state FROM sink_publication WHERE sink = 'all' ORDER BY step_run_id"
+    states = [row.state for row in run.ledger.rows(query)]
     assert states == ["published", "ready"]
     assert settle_and_follow(run.job, batch.batch_id).failed == 0
-    states = [row.state for row in rows(run.job.database, found)]
+    states = [row.state for row in run.ledger.rows(query)]
     assert states == ["replaced", "published"]
     assert shown(sink_rows) == expected()
 
@@ -488,14 +486,13 @@ def test_what_was_to_be_published_of_an_abandoned_batch_is_not(runner, tmp_path,
         run.step(batch, name)
     with dies_at("publishing", "all"), pytest.raises(Died):
         run.step(batch, "all")
-    database = run.job.database
-    started(database, batch.batch_id, "numbers")
-    with database.plain.begin() as connection:  # its source is to run again
-        connection.exec_driver_sql(
-            "UPDATE step_run SET state = 'superseded' WHERE state = 'committed'"
-        )
-    age(database, batch.batch_id, 10_000)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    ledger = run.ledger
+    ledger.start(batch.batch_id, "numbers")
+    ledger.change(  # its source is to run again
+        "UPDATE step_run SET state = 'superseded' WHERE state = 'committed'"
+    )
+    ledger.age(batch.batch_id, 10_000)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
     assert publish_settled(run.job, batch.batch_id) == []
     again = run.open()
     assert again.batch_id == batch.batch_id
@@ -514,26 +511,25 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
         job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
     )
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
-    now = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    (late,) = sweep_once(job.database, SweepOptions(), now=now).overdue
+    run.ledger.settle(batch.batch_id)
+    now = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
+    (late,) = run.ledger.sweep(SweepOptions(), now=now).overdue
     assert (late.batch_id, late.dag_id) == (batch.batch_id, "dag")
     publish_settled(job, batch.batch_id)
-    assert sweep_once(job.database, SweepOptions(), now=now).overdue == ()
+    assert run.ledger.sweep(SweepOptions(), now=now).overdue == ()
 
 
-@pytest.mark.parametrize("made", [branching(lose=LOST)])
-def test_the_ledger_says_what_is_published(runner, tmp_path, made):
+@pytest.mark.parametrize("pipeline", [branching(lose=LOST)])
+def test_the_ledger_says_what_is_published(runner, tmp_path, pipeline):
     """Rows shown and withheld of each sink, by SQL."""
     numbers(tmp_path)
-    run = runner(made)
+    run = runner(pipeline)
     batch = run.open()
     run.settled(batch)
-    found = rows(
-        run.job.database,
+    rows = run.ledger.rows(
         "SELECT sink, state, rows, withheld_rows FROM sink_publication ORDER BY sink",
     )
-    assert [tuple(row) for row in found] == [
+    assert [tuple(row) for row in rows] == [
         ("all", "published", 34, 3),
         ("late_sink", "published", 34, 6),
     ]

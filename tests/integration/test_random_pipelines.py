@@ -16,7 +16,6 @@ import pytest
 from ledger.execution import settle_and_follow
 from tests.support.crashing import run_open_steps
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import rows
 from tests.support.random_flow import REFUSED
 from tests.support.random_folds import folds_compared
 from tests.support.random_oracle import NEITHER, OWN, SHARED, Oracle, outcomes
@@ -35,8 +34,7 @@ CASES = list(zip(cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS))
 def failures(run, batch):
     """Of each record that failed in a batch, by source and number, step, reason, and whose
     failure it is."""
-    records = rows(
-        run.job.database,
+    records = run.ledger.rows(
         "SELECT m.source, p.content, f.step, f.reason, f.own_failure, f.shared FROM failed_root f"
         " JOIN failed_message m USING (message_id) JOIN failed_payload p USING (message_id)"
         " WHERE f.batch_id = :b",
@@ -55,7 +53,7 @@ def failures(run, batch):
 def drops(run, batch):
     """How many inputs each stage of a batch acked without an output, by reason."""
     query = "SELECT step, reason, records FROM step_drops WHERE batch_id = :b"
-    records = rows(run.job.database, query, b=batch.batch_id)
+    records = run.ledger.rows(query, b=batch.batch_id)
     return Counter({(row.step, row.reason): row.records for row in records})
 
 
@@ -125,5 +123,5 @@ def test_a_random_pipeline_agrees_with_its_oracle(runner, tmp_path, warehouse, f
             assert world.folder_rows("combine", "key", "n") == oracle.combine()
         if plan.carried:
             assert world.folder_rows("state", "key", "n") == oracle.state()
-    records = rows(run.job.database, "SELECT status FROM failed_message")
+    records = run.ledger.rows("SELECT status FROM failed_message")
     assert {row.status for row in records} <= {"recovered"}

@@ -14,7 +14,6 @@ from ledger.core.states import BatchStatus
 from ledger.errors import LedgerError
 from ledger.execution import combine
 from tests.support.flights import write_slice
-from tests.support.ledgers import one, rows
 
 pytestmark = pytest.mark.compiled
 
@@ -32,10 +31,10 @@ def flown(tmp_path):
 
 
 def departures(**options):
-    made = Pipeline("real", guarantee="exactly_once", **{"max_replays": 1, **options})
+    pipeline = Pipeline("real", guarantee="exactly_once", **{"max_replays": 1, **options})
     path = "flights/{{ interval_start | ds }}.csv"
-    made.source("departures", FileSource(path, schema=FLIGHT, null_value="NA"))
-    return made
+    pipeline.source("departures", FileSource(path, schema=FLIGHT, null_value="NA"))
+    return pipeline
 
 
 def is_flight(flight):
@@ -65,18 +64,18 @@ def totals(poison=None, refused=None):
     """Flights -> a total per carrier and day; ``poison``: a flight refused before it,
     ``refused``: one whose total is refused behind it.
     """
-    made = departures()
+    pipeline = departures()
 
-    @made.stage(reads="departures")
+    @pipeline.stage(reads="departures")
     def checked(flights):
         bad = is_flight(poison) if poison else F.lit(False)
         return flights.withColumn("_failed", F.when(bad, "implausible"))
 
-    @made.stage(reads="checked", whole=True, unit=DAY)
+    @pipeline.stage(reads="checked", whole=True, unit=DAY)
     def per_day(flights):
         return flights.groupBy(*DAY).agg(*measures(), collect_anchors())
 
-    @made.stage(reads="per_day")
+    @pipeline.stage(reads="per_day")
     def released(days):
         bad = (
             (F.col("carrier") == refused["carrier"]) & (F.col("day") == 1)
@@ -85,8 +84,8 @@ def totals(poison=None, refused=None):
         )
         return days.withColumn("_failed", F.when(bad, "refused"))
 
-    made.sink("out", ParquetSink("out"), reads="released")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="released")
+    return pipeline
 
 
 def shown(sink_rows, folder="out"):
@@ -106,7 +105,7 @@ def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
     run.settled(run.open_replay(batch.batch_id, "first"))
     run.settled(run.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == oracle(flown, [POISON])
-    reasons = rows(run.job.database, "SELECT step, reason FROM quarantine")
+    reasons = run.ledger.rows("SELECT step, reason FROM quarantine")
     assert reasons == [("checked", "implausible")]
     fixed = runner(totals())
     fixed.settled(fixed.open_replay(batch.batch_id, "third", quarantined=True))
@@ -123,7 +122,7 @@ def test_a_poison_after_the_total_of_its_day(runner, flown, sink_rows):
     assert run.settled(batch).failed == of_day > 100
     assert shown(sink_rows) == [total for total in oracle(flown) if total[:2] != ("UA", 1)]
     run.settled(run.open_replay(batch.batch_id, "first"))
-    assert one(run.job.database, "SELECT count(*) FROM quarantine")[0] == 0
+    assert run.ledger.row("SELECT count(*) FROM quarantine")[0] == 0
     fixed = runner(totals())
     fixed.settled(fixed.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == oracle(flown)
@@ -135,14 +134,14 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
     """
 
     def joined(lossy):
-        made = departures()
-        made.source("planes", FileSource("planes.csv", schema=PLANE, null_value="NA"))
+        pipeline = departures()
+        pipeline.source("planes", FileSource("planes.csv", schema=PLANE, null_value="NA"))
 
-        @made.stage(reads="departures")
+        @pipeline.stage(reads="departures")
         def seen(flights):
             return flights.where(~F.lit(lossy) | (F.col("flight") % 50 != 0))
 
-        @made.stage(reads=["seen", "planes"], whole=True, unit="tailnum")
+        @pipeline.stage(reads=["seen", "planes"], whole=True, unit="tailnum")
         def with_plane(flights, planes):
             plane = planes.select("tailnum", "seats", "_anchor").alias("p")
             both = flights.alias("f").join(plane, "tailnum", "inner")
@@ -155,18 +154,18 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
                 merge_anchors("f._anchor", "p._anchor"),
             )
 
-        made.sink("out", ParquetSink("out"), reads="with_plane")
-        return made
+        pipeline.sink("out", ParquetSink("out"), reads="with_plane")
+        return pipeline
 
     with (tmp_path / "planes.csv").open() as stream:
         seats = {row["tailnum"]: int(row["seats"]) for row in csv.DictReader(stream)}
     incomplete = {row["tailnum"] for row in flown if int(row["flight"]) % 50 == 0}
     matched = [row for row in flown if row["tailnum"] in seats]
 
-    def expected(found):
+    def expected(planes):
         whole = (
             (r["tailnum"], int(r["day"]), r["carrier"], int(r["flight"]), seats[r["tailnum"]])
-            for r in found
+            for r in planes
         )
         return sorted(whole, key=repr)
 
@@ -180,8 +179,7 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
     fixed = runner(joined(False))
     fixed.settled(fixed.open_replay(batch.batch_id))
     assert sink_rows("out", *columns) == expected(matched)
-    failed = rows(
-        run.job.database,
+    failed = run.ledger.rows(
         "SELECT source, count(DISTINCT message_id) FROM failed_root_detail WHERE status = 'failed'"
         " GROUP BY 1 ORDER BY 1",
     )
@@ -197,22 +195,22 @@ def test_a_combine_with_a_flight_lost_before_it_and_one_it_fails_at(
     """
 
     def daily(lost=None, broken=None):
-        made = departures()
+        pipeline = departures()
 
-        @made.stage(reads="departures")
+        @pipeline.stage(reads="departures")
         def seen(flights):
             return flights.where(~is_flight(lost)) if lost else flights
 
-        @made.combine(reads="seen")
+        @pipeline.combine(reads="seen")
         def per_day(flights):
             if broken:
                 bad = F.when(is_flight(broken), F.raise_error(F.lit("no such flight")))
                 flights = flights.withColumn("dep_delay", F.coalesce(bad.cast("int"), "dep_delay"))
             return flights.groupBy(*DAY).agg(*measures())
 
-        made.sink("daily", ParquetSink("daily"), reads="per_day")
-        made.sink("out", ParquetSink("out"), reads="seen")
-        return made
+        pipeline.sink("daily", ParquetSink("daily"), reads="per_day")
+        pipeline.sink("out", ParquetSink("out"), reads="seen")
+        return pipeline
 
     run = runner(daily(lost=LOST, broken=POISON))
     batch = run.open()
@@ -227,5 +225,5 @@ def test_a_combine_with_a_flight_lost_before_it_and_one_it_fails_at(
     fixed = runner(daily())
     combine(fixed.job, again.batch_id)
     assert shown(sink_rows, "daily") == oracle(flown)
-    found = rows(run.job.database, "SELECT DISTINCT status, failed FROM batch_status")
-    assert [tuple(row) for row in found] == [(BatchStatus.SETTLED, 0)]
+    rows = run.ledger.rows("SELECT DISTINCT status, failed FROM batch_status")
+    assert [tuple(row) for row in rows] == [(BatchStatus.SETTLED, 0)]

@@ -12,13 +12,9 @@ from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_replay
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.quarantine import quarantine
 from ledger.batch.rebuilds import request
-from ledger.batch.records.explain import explain
-from ledger.batch.records.payloads import keep_all, keep_payloads, try_to_keep
+from ledger.batch.records.payloads import keep_all, try_to_keep
 from ledger.batch.records.snapshots import MOST_CHARACTERS
-from ledger.batch.settlement import settle_once
 from ledger.cli import running
 from ledger.cli.base import app
 from ledger.core.run_request import RunKey, Selection
@@ -28,21 +24,7 @@ from ledger.settings import Settings
 from ledger.store.queries import payloads as queries
 from ledger.store.queries import publications, replays, reports
 from tests.support import ledgers
-from tests.support.ledgers import (
-    deliver,
-    emit,
-    keyed,
-    one,
-    opened,
-    replayed,
-    reprocessed,
-    rows,
-    run_all,
-    run_middle,
-    run_sink,
-    whole_batch,
-)
-from tests.support.payloads import write_snapshot
+from tests.support.ledgers import keyed
 from tests.support.places import ROOT
 from tests.support.without_java import commands
 
@@ -50,15 +32,15 @@ LONG = "x" * (MOST_CHARACTERS + 5)
 
 
 @pytest.fixture
-def batch(database, tmp_path):
+def batch(ledger, tmp_path):
     """A settled batch of 9 records: 1 does not parse, 1 is lost at middle, 2 at the sink, 1 fails
     at middle."""
-    made = keyed(max_replays=2)
-    found = opened(database, made)
-    roots = emit(database, found, 9)
-    run_middle(database, found, roots, lose=[roots[0], roots[1]], fail={roots[5]: "bad city"})
-    run_sink(database, found, [r for r in roots[2:] if r != roots[5]], [roots[3], roots[8]])
-    settle_once(database, found.batch_id)
+    pipeline = keyed(max_replays=2)
+    original = ledger.open(pipeline)
+    roots = ledger.emit(original, 9)
+    ledger.run_middle(original, roots, lose=[roots[0], roots[1]], fail={roots[5]: "bad city"})
+    ledger.run_sink(original, [r for r in roots[2:] if r != roots[5]], [roots[3], roots[8]])
+    ledger.settle(original.batch_id)
     snapshot = [
         {
             "_ackledger_file": "file:///in/a%20b.csv",
@@ -75,33 +57,33 @@ def batch(database, tmp_path):
         "_ackledger_raw": b"0,\xff",
         "_ackledger_error": "not UTF-8",
     }
-    paths = write_snapshot(database, found, tmp_path, snapshot)
-    return found, roots, paths
+    paths = ledger.write_snapshot(original, tmp_path, snapshot)
+    return original, roots, paths
 
 
-def content(database):
+def content(ledger):
     return {
         row.message_id: row
-        for row in database.transact(
+        for row in ledger.database.transact(
             lambda c: c.exec_driver_sql("SELECT * FROM failed_payload").all()
         )
     }
 
 
-def test_content_of_each_failed_record_is_kept(database, batch):
+def test_content_of_each_failed_record_is_kept(ledger, batch):
     """Whatever the failure, content, key, file and place of a failed record are kept: once, and of
     failed ones alone."""
-    found, roots, _ = batch
+    original, roots, _ = batch
     missing = "SELECT batch_id, pipeline, records FROM payload_missing"
-    assert one(database, missing) == (found.batch_id, "chain", 5)
-    assert (keep_payloads(database, found.batch_id), keep_payloads(database, found.batch_id)) == (
+    assert ledger.row(missing) == (original.batch_id, "chain", 5)
+    assert (ledger.keep_payloads(original.batch_id), ledger.keep_payloads(original.batch_id)) == (
         5,
         0,
     )
-    assert rows(database, missing) == []
-    kept = content(database)
-    assert sorted(kept) == [roots[0], roots[1], roots[3], roots[5], roots[8]]
-    raw, nul, long, quoted, last = kept.values()
+    assert ledger.rows(missing) == []
+    contents = content(ledger)
+    assert sorted(contents) == [roots[0], roots[1], roots[3], roots[5], roots[8]]
+    raw, nul, long, quoted, last = contents.values()
     assert (raw.content, raw.parsed, raw.key) == ("base64:MCz/", False, {"n": "0"})
     assert (nul.content, nul.parsed) == ('{"n": 1, "city": "U\\u0000lm"}', False)
     assert long.content.startswith('{"n": 3, "city": "xxx')
@@ -112,11 +94,11 @@ def test_content_of_each_failed_record_is_kept(database, batch):
 
 
 @pytest.mark.parametrize("last", [None, "gone"])
-def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
+def test_a_place_that_is_not_certain_is_not_kept(ledger, tmp_path, last):
     """Beside a record without a file, as a repeated header is put back, no record's number in its
     file is kept."""
-    found, _ = whole_batch(database, ledgers.pipeline(), 4, lose_sink=[0, 2])
-    settle_once(database, found.batch_id)
+    original, _ = ledger.whole_batch(ledgers.pipeline(), 4, lose_sink=[0, 2])
+    ledger.settle(original.batch_id)
     snapshot = [
         {
             "_ackledger_file": "file:///in/a.csv",
@@ -127,179 +109,183 @@ def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
         for n in range(4)
     ]
     snapshot[3]["_ackledger_file"] = last and "file:///in/b.csv"
-    write_snapshot(database, found, tmp_path, snapshot)
-    keep_payloads(database, found.batch_id)
-    places = [(row.source_file, row.source_row) for row in content(database).values()]
+    ledger.write_snapshot(original, tmp_path, snapshot)
+    ledger.keep_payloads(original.batch_id)
+    places = [(row.source_file, row.source_row) for row in content(ledger).values()]
     numbers = [None, None] if last is None else [1, 3]
     assert places == [("/in/a.csv", number) for number in numbers]
 
 
-def test_content_is_not_for_everybody(database, batch):
+def test_content_is_not_for_everybody(ledger, batch):
     """The reader role sees how many records lack content, and never the content itself."""
-    found, _, _ = batch
-    keep_payloads(database, found.batch_id)
+    original, _, _ = batch
+    ledger.keep_payloads(original.batch_id)
     with pytest.raises(LedgerError, match="permission denied for table failed_payload"):
-        database.transact(
-            lambda c: c.exec_driver_sql("SELECT * FROM failed_payload"), engine=database.reader
+        ledger.database.transact(
+            lambda c: c.exec_driver_sql("SELECT * FROM failed_payload"),
+            engine=ledger.database.reader,
         )
-    assert rows(database, "SELECT * FROM payload_missing") == []
+    assert ledger.rows("SELECT * FROM payload_missing") == []
 
 
-def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplog):
+def test_content_that_cannot_be_read_keeps_nobody_waiting(ledger, batch, caplog):
     """With the snapshot out of reach the verdict stands, a line says so, and the view names the
     batch until it is copied."""
-    found, roots, (first, _) = batch
+    original, roots, (first, _) = batch
     first.rename(first.with_suffix(".away"))
     with caplog.at_level(logging.WARNING):
-        try_to_keep(database, found.batch_id)
+        try_to_keep(ledger.database, original.batch_id)
     assert (
-        f"batch {found.batch_id}: the content of its failed records is not kept yet" in caplog.text
+        f"batch {original.batch_id}: the content of its failed records is not kept yet"
+        in caplog.text
     )
     assert f"file {first}: expected " in caplog.text
     assert "it is gone. The batch's records were read from it: restore it" in caplog.text
-    assert explain(database, roots[0]).content is None
-    assert one(database, "SELECT records FROM payload_missing").records == 5
+    assert ledger.explain(roots[0]).content is None
+    assert ledger.row("SELECT records FROM payload_missing").records == 5
     first.with_suffix(".away").rename(first)
-    assert explain(database, roots[0]).content == "base64:MCz/"
-    assert rows(database, "SELECT records FROM payload_missing") == []
+    assert ledger.explain(roots[0]).content == "base64:MCz/"
+    assert ledger.rows("SELECT records FROM payload_missing") == []
 
 
-def test_explain_names_what_is_missing(database, batch):
+def test_explain_names_what_is_missing(ledger, batch):
     """A record is explained by any of its roots: where it was last seen, what is missing, its
     attempts, the command."""
-    found, roots, _ = batch
-    made = keyed(max_replays=2)
-    lost = explain(database, roots[1])
+    original, roots, _ = batch
+    pipeline = keyed(max_replays=2)
+    lost = ledger.explain(roots[1])
     assert (lost.verdict, lost.last_seen) == ("failed", "source")
     assert lost.missing == "middle read one row of this record from source and wrote none: lost"
     assert (
         lost.next[1]
-        == f"ackledger replay MODULE:PIPELINE --batch {found.batch_id} --record {roots[1]}"
+        == f"ackledger replay MODULE:PIPELINE --batch {original.batch_id} --record {roots[1]}"
     )
-    assert json.dumps({"replay_of": found.batch_id, "record": roots[1]}) in lost.next[2]
-    failed = explain(database, roots[5])
+    assert json.dumps({"replay_of": original.batch_id, "record": roots[1]}) in lost.next[2]
+    failed = ledger.explain(roots[5])
     assert (failed.last_seen, failed.missing) == ("middle", "it failed there: bad city")
-    replay = replayed(database, made, found.batch_id, step="sink")
-    again = ledgers.emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again, [again[0]])
-    assert "wait for the replay" in explain(database, roots[3]).next[0]
-    settle_once(database, replay.batch_id)
-    twice, recovered = explain(database, again[0]), explain(database, roots[8])
+    replay = ledger.replay(pipeline, original.batch_id, step="sink")
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again, [again[0]])
+    assert "wait for the replay" in ledger.explain(roots[3]).next[0]
+    ledger.settle(replay.batch_id)
+    twice, recovered = ledger.explain(again[0]), ledger.explain(roots[8])
     assert (twice.record, twice.root, recovered.verdict) == (roots[3], again[0], "recovered")
     assert [(row["outcome"], row["step"]) for row in recovered.attempts] == [
         ("failed", "sink"),
         ("acked", None),
     ]
     assert [row["root_id"] for row in twice.attempts] == [roots[3], again[0]]
-    assert explain(database, roots[2]).next == ("nothing: it is acked by every step",)
+    assert ledger.explain(roots[2]).next == ("nothing: it is acked by every step",)
     with pytest.raises(
         InputError, match=f"no record 99999: .* numbers go from 1 to {again[-1]} so far"
     ):
-        explain(database, 99999)
+        ledger.explain(99999)
 
 
-def test_giving_up_is_final_and_audited(database, batch):
+def test_giving_up_is_final_and_audited(ledger, batch):
     """Records that will never be right go to quarantine by hand, one or by step, with who and why;
     nothing else moves."""
-    found, roots, _ = batch
-    assert quarantine(database, "no such city", "me", record=roots[5]).records == 1
+    original, roots, _ = batch
+    assert ledger.quarantine("no such city", "me", record=roots[5]).records == 1
     assert (
-        quarantine(database, "broken sink", "me", batch_id=found.batch_id, step="sink").records == 2
+        ledger.quarantine("broken sink", "me", batch_id=original.batch_id, step="sink").records == 2
     )
-    kept = rows(
-        database, "SELECT message_id, reason, quarantined_by FROM manual_quarantine ORDER BY 1"
+    rows = ledger.rows(
+        "SELECT message_id, reason, quarantined_by FROM manual_quarantine ORDER BY 1"
     )
-    assert kept == [
+    assert rows == [
         (roots[3], "broken sink", "me"),
         (roots[5], "no such city", "me"),
         (roots[8], "broken sink", "me"),
     ]
-    assert summarize(database, found.batch_id).roots.failed == 2
-    told = explain(database, roots[5])
-    assert (told.verdict, told.accepted_by) == ("quarantined", "me")
-    assert [(one["reason"], one["by_hand"]) for one in told.decisions] == [("no such city", True)]
-    assert told.next[-2].endswith(f"--record {roots[5]} --accepted")
+    assert ledger.summary(original.batch_id).roots.failed == 2
+    explanation = ledger.explain(roots[5])
+    assert (explanation.verdict, explanation.accepted_by) == ("quarantined", "me")
+    assert [(decision["reason"], decision["by_hand"]) for decision in explanation.decisions] == [
+        ("no such city", True)
+    ]
+    assert explanation.next[-2].endswith(f"--record {roots[5]} --accepted")
     with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
-        quarantine(database, "again", "me", record=roots[5])
+        ledger.quarantine("again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
-        quarantine(database, "again", "me", batch_id=found.batch_id, step="sink")
+        ledger.quarantine("again", "me", batch_id=original.batch_id, step="sink")
     with pytest.raises(InputError, match="has not failed, it is acked: "):
-        quarantine(database, "why", "me", record=roots[2])
+        ledger.quarantine("why", "me", record=roots[2])
     with pytest.raises(InputError, match="the reason is empty"):
-        quarantine(database, " ", "me", record=roots[0])
+        ledger.quarantine(" ", "me", record=roots[0])
 
 
-def test_what_is_quarantined_by_hand_needs_no_second_word(database):
+def test_what_is_quarantined_by_hand_needs_no_second_word(ledger):
     """A record quarantined by hand is accepted by whoever does it: its batch is complete. One that
     is quarantined for its retries is not, and its explanation names both ways out.
     """
-    made = ledgers.pipeline(max_replays=5)
-    found, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
-    settle_once(database, found.batch_id)
-    quarantine(database, "a test order", "ada", record=roots[0])
-    assert summarize(database, found.batch_id).outcome is Outcome.INCOMPLETE
-    quarantine(database, "a test order", "ada", record=roots[1])
-    deliver(database)
-    assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
-    kept = rows(database, "SELECT accepted_by, accepted_because FROM accepted_record")
-    assert kept == [("ada", "a test order")] * 2
-    assert explain(database, roots[0]).next[0].startswith("nothing, a person gave it up")
+    pipeline = ledgers.pipeline(max_replays=5)
+    original, roots = ledger.whole_batch(pipeline, 5, lose_sink=[0, 1])
+    ledger.settle(original.batch_id)
+    ledger.quarantine("a test order", "ada", record=roots[0])
+    assert ledger.summary(original.batch_id).outcome is Outcome.INCOMPLETE
+    ledger.quarantine("a test order", "ada", record=roots[1])
+    ledger.deliver()
+    assert ledger.summary(original.batch_id).outcome is Outcome.COMPLETE
+    rows = ledger.rows("SELECT accepted_by, accepted_because FROM accepted_record")
+    assert rows == [("ada", "a test order")] * 2
+    assert ledger.explain(roots[0]).next[0].startswith("nothing, a person gave it up")
 
-    found, roots = whole_batch(
-        database, ledgers.pipeline(max_replays=0), 5, day=1, run_id="b", lose_sink=[0]
+    original, roots = ledger.whole_batch(
+        ledgers.pipeline(max_replays=0), 5, day=1, run_id="b", lose_sink=[0]
     )
-    settle_once(database, found.batch_id)
-    _, replay, _, accept, _ = explain(database, roots[0]).next
+    ledger.settle(original.batch_id)
+    _, replay, _, accept, _ = ledger.explain(roots[0]).next
     assert replay.endswith(f"--record {roots[0]} --quarantined")
-    assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
+    assert accept.endswith(f'ackledger accept {original.batch_id} --reason "..."')
 
 
-def test_each_quarantine_asks_for_the_units_that_it_frees(database):
+def test_each_quarantine_asks_for_the_units_that_it_frees(ledger):
     """A batch whose units were asked for is looked at again once another of its records is given
     up: by then no record of a unit may be left to be replayed. What another process chose before
     that is dropped.
     """
-    found, roots = whole_batch(database, ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
-    settle_once(database, found.batch_id)
+    original, roots = ledger.whole_batch(ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
+    ledger.settle(original.batch_id)
 
     def woken():
-        return one(database, "SELECT rebuild_requested_at IS NOT NULL FROM batch")[0]
+        return ledger.row("SELECT rebuild_requested_at IS NOT NULL FROM batch")[0]
 
-    quarantine(database, "never", "me", record=roots[0])
-    seen = database.transact(lambda c: publications.failed_roots(c, found.batch_id))
-    database.transact(lambda c: request(c, found.batch_id, [], "sink", seen))
+    ledger.quarantine("never", "me", record=roots[0])
+    seen = ledger.transact(publications.failed_roots, original.batch_id)
+    ledger.transact(request, original.batch_id, [], "sink", seen)
     assert woken()
-    quarantine(database, "never", "me", record=roots[1])
+    ledger.quarantine("never", "me", record=roots[1])
     assert not woken()
-    database.transact(lambda c: request(c, found.batch_id, [], "sink", seen))
+    ledger.transact(request, original.batch_id, [], "sink", seen)
     assert not woken()
 
 
-def test_what_was_held_back_is_published_once_the_last_failure_is_quarantined(database):
+def test_what_was_held_back_is_published_once_the_last_failure_is_quarantined(ledger):
     """With settle="hold" giving up the last failed record decides that the sinks publish the
     rest.
     """
-    made = ledgers.pipeline(settle="hold")
-    found, _ = whole_batch(database, made, 3, lose_sink=[0])
-    settle_once(database, found.batch_id)
-    assert database.transact(lambda c: publications.waiting(c, "chain", None)) == []
-    quarantine(database, "never", "me", batch_id=found.batch_id)
-    assert database.transact(lambda c: publications.waiting(c, "chain", None)) == [found.batch_id]
+    pipeline = ledgers.pipeline(settle="hold")
+    original, _ = ledger.whole_batch(pipeline, 3, lose_sink=[0])
+    ledger.settle(original.batch_id)
+    assert ledger.transact(publications.waiting, "chain", None) == []
+    ledger.quarantine("never", "me", batch_id=original.batch_id)
+    assert ledger.transact(publications.waiting, "chain", None) == [original.batch_id]
 
 
-def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
+def test_a_reprocessed_batch_counts_no_record_twice(ledger, batch):
     """What failed, or was quarantined, in a batch that another one replaced is listed only where it
     is asked for."""
-    found, roots, _ = batch
-    quarantine(database, "never", "me", record=roots[5])
-    run_all(database, reprocessed(database, keyed(max_replays=2)))
-    chosen = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
-    assert database.transact(lambda c: reports.failures(c, chosen)) == []
-    asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
+    original, roots, _ = batch
+    ledger.quarantine("never", "me", record=roots[5])
+    ledger.run_all(ledger.reprocess(keyed(max_replays=2)))
+    selection = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+    assert ledger.transact(reports.failures, selection) == []
+    asked = ledger.transact(reports.failures, {**selection, "batch_id": original.batch_id})
     assert sum(row.records for row in asked) == 5
     for number in (0, 5):  # one failed, the other was quarantined
-        (only,) = explain(database, roots[number]).next
+        (only,) = ledger.explain(roots[number]).next
         assert only.startswith("nothing: another batch replaced")
 
 
@@ -309,7 +295,7 @@ def cli(migrated, monkeypatch):
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", migrated.url.render_as_string(hide_password=False))
 
     def run(*arguments, code=0):
-        done = CliRunner().invoke(app, [str(one) for one in arguments])
+        done = CliRunner().invoke(app, [str(argument) for argument in arguments])
         if isinstance(done.exception, Exception) and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert done.exit_code == code, done.output
@@ -322,39 +308,41 @@ def test_a_batch_ends_with_what_failed_says(batch, cli):
     """``run``, ``replay`` and ``status --batch`` say of each cause what ``failed`` says, each
     command in a line of its own, and nothing of it in one long line.
     """
-    found, _, _ = batch
-    told = cli("status", "--batch", found.batch_id)
-    failed = cli("failed", "--batch", found.batch_id)
-    assert set(map(str.strip, failed.splitlines())) <= set(map(str.strip, told.splitlines()))
-    assert "By cause" not in told
-    commands = [line.partition("ackledger ")[1] for line in told.splitlines()]
-    assert max(line.count("ackledger ") for line in told.splitlines()) == 1
+    original, _, _ = batch
+    output = cli("status", "--batch", original.batch_id)
+    failed = cli("failed", "--batch", original.batch_id)
+    assert set(map(str.strip, failed.splitlines())) <= set(map(str.strip, output.splitlines()))
+    assert "By cause" not in output
+    commands = [line.partition("ackledger ")[1] for line in output.splitlines()]
+    assert max(line.count("ackledger ") for line in output.splitlines()) == 1
     assert commands.count("ackledger ") >= 4
 
 
-def test_one_number_names_a_record_everywhere(batch, cli, database):
+def test_one_number_names_a_record_everywhere(batch, cli, ledger):
     """The number that ``failed`` gives as an example and ``failed --records`` lists stays the same
     when the record has failed again, and ``explain``, ``trace`` and ``replay`` take it.
     """
-    found, roots, _ = batch
+    original, roots, _ = batch
     (shown,) = json.loads(cli("failed", "--reason", "bad city", "--json"))
     assert shown["example_record"] == roots[5]
-    replay = replayed(database, keyed(max_replays=2), found.batch_id, record=roots[5])
-    (number,) = ledgers.emit_replay(database, replay)
-    run_middle(database, replay, [number], fail={number: "bad town"})
-    run_sink(database, replay, [])
-    settle_once(database, replay.batch_id)
+    replay = ledger.replay(keyed(max_replays=2), original.batch_id, record=roots[5])
+    (number,) = ledger.emit_replay(replay)
+    ledger.run_middle(replay, [number], fail={number: "bad town"})
+    ledger.run_sink(replay, [])
+    ledger.settle(replay.batch_id)
     assert number != roots[5]
     (shown,) = json.loads(cli("failed", "--reason", "bad town", "--json"))
     assert (shown["example_record"], shown["records"]) == (roots[5], 1)
     assert str(number) not in cli("failed", "--records", "--reason", "bad town").split()
     assert json.loads(cli("explain", roots[5], "--json"))["record"] == roots[5]
-    for given in (roots[5], number):
-        chosen = Selection(record=given).as_json()
-        (due,) = database.transact(
-            lambda c, chosen=chosen: replays.batches_to_replay(
-                c, None, found.batch_id, chosen, datetime(2100, 1, 1, tzinfo=UTC)
-            )
+    for name in (roots[5], number):
+        selection = Selection(record=name).as_json()
+        (due,) = ledger.transact(
+            replays.batches_to_replay,
+            None,
+            original.batch_id,
+            selection,
+            datetime(2100, 1, 1, tzinfo=UTC),
         )
         assert due.records == 1
 
@@ -370,18 +358,18 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
     )
     assert listed["records"][3]["key"] == {"n": 5}
 
-    def chosen(*arguments):
+    def listed_by(*arguments):
         return [
             row["record"] - roots[0]
             for row in json.loads(cli("failed", "--records", "--json", *arguments))["records"]
         ]
 
-    assert chosen("--step", "sink") == [3, 8]
-    assert chosen("--reason", "bad %") == [5]
-    assert chosen("--where", "n > 4 AND city != 'x'") == [5, 8]
-    assert chosen("--where", "city LIKE '%\t%'") == [5]
-    assert chosen("--where", "n = 0 AND city IS NULL") == [0]
-    assert chosen("--limit", "2") == [0, 1]
+    assert listed_by("--step", "sink") == [3, 8]
+    assert listed_by("--reason", "bad %") == [5]
+    assert listed_by("--where", "n > 4 AND city != 'x'") == [5, 8]
+    assert listed_by("--where", "city LIKE '%\t%'") == [5]
+    assert listed_by("--where", "n = 0 AND city IS NULL") == [0]
+    assert listed_by("--limit", "2") == [0, 1]
     shown = cli("failed", "--records", "--limit", 2)
     assert "2 of 5 records" in shown
     assert "n=1" in shown
@@ -405,10 +393,10 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
 def test_explain_and_quarantine_on_the_command_line(batch, cli):
     """One record is explained by number or by its fields, and quarantined with a reason; a summary
     says what to do."""
-    found, roots, _ = batch
-    told = cli("explain", roots[8])
-    assert "last seen  middle" in told
-    assert "read from  /in/a b.csv, record 9" in told
+    original, roots, _ = batch
+    output = cli("explain", roots[8])
+    assert "last seen  middle" in output
+    assert "read from  /in/a b.csv, record 9" in output
     (explained,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
     assert "layout" not in json.loads(cli("failed", "--records", "--json"))["records"][0]
     assert (explained["record"], explained["key"], explained["verdict"]) == (
@@ -423,87 +411,88 @@ def test_explain_and_quarantine_on_the_command_line(batch, cli):
         cli("explain", "--where", "n = 4")
     with pytest.raises(InputError, match="expected one record, for example"):
         cli("explain")
-    assert f"quarantine --batch {found.batch_id} --step sink" in cli("failed")
-    given = cli("quarantine", roots[8], "--reason", "never right")
-    assert f"4 records of it are still failed: ackledger failed --batch {found.batch_id}" in given
+    assert f"quarantine --batch {original.batch_id} --step sink" in cli("failed")
+    answer = cli("quarantine", roots[8], "--reason", "never right")
+    assert (
+        f"4 records of it are still failed: ackledger failed --batch {original.batch_id}" in answer
+    )
     assert "accepted by" in cli("failed")
-    told = cli("explain", roots[8])
-    assert "verdict    accepted by" in told
-    assert "quarantined by" in told
+    output = cli("explain", roots[8])
+    assert "verdict    accepted by" in output
+    assert "quarantined by" in output
 
 
-def test_units_are_not_read_again_from_their_source(database):
+def test_units_are_not_read_again_from_their_source(ledger):
     """Where records are replayed by unit their source is not read again for some of them: one line
     says what to do."""
-    made = Pipeline("chain", message_timeout="10s")
-    made.source("source", FileSource("in.csv", schema="n INT"), key="n")
+    pipeline = Pipeline("chain", message_timeout="10s")
+    pipeline.source("source", FileSource("in.csv", schema="n INT"), key="n")
 
-    @made.stage(reads="source", whole=True)
+    @pipeline.stage(reads="source", whole=True)
     def middle(rows):
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
-    found, roots = whole_batch(database, made, 3, lose_sink=[0])
-    settle_once(database, found.batch_id)
+    pipeline.sink("sink", ParquetSink("out"), reads="middle")
+    original, roots = ledger.whole_batch(pipeline, 3, lose_sink=[0])
+    ledger.settle(original.batch_id)
     with pytest.raises(
         InputError, match=r"its records are replayed by unit\. .*ackledger run .* --reprocess"
     ):
-        replayed(database, made, found.batch_id, from_source=True)
-    assert one(database, "SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
-    assert "--from-source" not in " ".join(explain(database, roots[0]).next)
+        ledger.replay(pipeline, original.batch_id, from_source=True)
+    assert ledger.row("SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
+    assert "--from-source" not in " ".join(ledger.explain(roots[0]).next)
 
 
-def test_content_that_the_database_refuses_is_only_logged(database, batch, monkeypatch, caplog):
+def test_content_that_the_database_refuses_is_only_logged(ledger, batch, monkeypatch, caplog):
     """What a COPY ends with is an error of the ledger, and no failure at all, known or not,
     stops what follows.
     """
-    found, _, _ = batch
+    original, _, _ = batch
     monkeypatch.setattr(queries, "copied_field", lambda value: "a\\tb")
     with pytest.raises(LedgerError, match="refused a statement: invalid input syntax"):
-        keep_payloads(database, found.batch_id)
+        ledger.keep_payloads(original.batch_id)
     monkeypatch.setattr(queries, "copied_field", lambda value: {}[0])
     with caplog.at_level(logging.WARNING):
-        try_to_keep(database, found.batch_id)
+        try_to_keep(ledger.database, original.batch_id)
     assert "is not kept yet: 0." in caplog.text
 
 
-def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
+def test_a_record_that_recovered_is_found_by_its_fields(ledger, batch, cli):
     """explain --where knows every record that ever failed: also what a replay has brought
     through, and what belongs to a batch that another one replaced.
     """
-    found, roots, _ = batch
-    replay = replayed(database, keyed(max_replays=2), found.batch_id, step="sink")
-    again = ledgers.emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again)
-    settle_once(database, replay.batch_id)
-    (told,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
-    assert (told["record"], told["verdict"]) == (roots[8], "recovered")
-    run_all(database, reprocessed(database, keyed(max_replays=2)))
-    (told,) = json.loads(cli("explain", "--where", "n = 1", "--json"))
-    assert told["next"][0].startswith("nothing: another batch replaced")
+    original, roots, _ = batch
+    replay = ledger.replay(keyed(max_replays=2), original.batch_id, step="sink")
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again)
+    ledger.settle(replay.batch_id)
+    (data,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
+    assert (data["record"], data["verdict"]) == (roots[8], "recovered")
+    ledger.run_all(ledger.reprocess(keyed(max_replays=2)))
+    (data,) = json.loads(cli("explain", "--where", "n = 1", "--json"))
+    assert data["next"][0].startswith("nothing: another batch replaced")
     assert json.loads(cli("failed", "--records", "--json"))["total"] == 0
 
 
-def test_advice_names_commands_that_work(database, batch, cli):
+def test_advice_names_commands_that_work(ledger, batch, cli):
     """Records without a key that was read are not read again by key, those kept back are
     replayed as such, and advice is about what was asked for.
     """
-    found, roots, _ = batch
+    original, roots, _ = batch
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
-    def cases(**chosen):
-        found = database.transact(lambda c: reports.failed_cases(c, {**none, **chosen}))
-        return {row.step: row for row in found}
+    def cases(**selection):
+        cases_ = ledger.transact(reports.failed_cases, {**none, **selection})
+        return {row.step: row for row in cases_}
 
-    keep_payloads(database, found.batch_id)
-    with database.plain.begin() as connection:  # as if it had not parsed
-        connection.exec_driver_sql(
-            f"UPDATE failed_root SET step = 'source' WHERE root_id = {roots[0]}"
-        )
+    ledger.keep_payloads(original.batch_id)
+    ledger.change(  # as if it had not parsed
+        f"UPDATE failed_root SET step = 'source' WHERE root_id = {roots[0]}"
+    )
     assert cases()["source"].rereads
-    assert "--from-source" in explain(database, roots[0]).next[1]
-    with database.plain.begin() as connection:
+    assert "--from-source" in ledger.explain(roots[0]).next[1]
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql(
             f"""UPDATE failed_payload SET key = '{{"n": null}}' WHERE message_id = {roots[0]}"""
         )
@@ -511,29 +500,29 @@ def test_advice_names_commands_that_work(database, batch, cli):
             f"UPDATE failed_message SET not_before = 'infinity' WHERE message_id = {roots[3]}"
         )
     assert not cases()["source"].rereads
-    assert "--from-source" not in " ".join(explain(database, roots[0]).next)
+    assert "--from-source" not in " ".join(ledger.explain(roots[0]).next)
     assert sorted(cases(reason="bad %")) == ["middle"]
-    told = cli("failed", "--step", "sink")
-    assert "--kept-back" in told
-    assert "middle" not in told
+    output = cli("failed", "--step", "sink")
+    assert "--kept-back" in output
+    assert "middle" not in output
     assert "2 more causes, first" in cli("failed")
 
 
-def test_what_a_record_says_does_not_command_the_terminal(database, cli):
+def test_what_a_record_says_does_not_command_the_terminal(ledger, cli):
     """Reasons, and words of who gave a record up, are shown without escape sequences."""
-    found = opened(database, ledgers.pipeline())
-    roots = emit(database, found, 3)
-    run_middle(database, found, roots, fail={roots[0]: "bad \x1b[2J"})
-    run_sink(database, found, roots[1:])
-    settle_once(database, found.batch_id)
-    quarantine(database, "never \x1b[2J", "me", record=roots[0])
+    original = ledger.open(ledgers.pipeline())
+    roots = ledger.emit(original, 3)
+    ledger.run_middle(original, roots, fail={roots[0]: "bad \x1b[2J"})
+    ledger.run_sink(original, roots[1:])
+    ledger.settle(original.batch_id)
+    ledger.quarantine("never \x1b[2J", "me", record=roots[0])
     shown = cli("explain", roots[0]) + cli("failed") + cli("failed", "--records")
     assert "bad \ufffd[2J" in shown
     assert "never \ufffd[2J" in shown
     assert "\x1b" not in shown
 
 
-def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
+def test_a_replay_that_was_refused_is_not_done(ledger, cli, monkeypatch):
     """What another replay holds is named, and the command says that records are failed; it does
     not say that there is nothing to do.
     """
@@ -541,28 +530,30 @@ def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
     def refuse(*arguments):
         raise NotReadyError("another replay of it is open")
 
-    found, _ = whole_batch(database, ledgers.pipeline("flights"), 3, lose_sink=[0])
-    settle_once(database, found.batch_id)
+    original, _ = ledger.whole_batch(ledgers.pipeline("flights"), 3, lose_sink=[0])
+    ledger.settle(original.batch_id)
     for name in ("before_replay", "spark_session", "keep_all"):
         monkeypatch.setattr(running, name, lambda *arguments: None)
     monkeypatch.setattr(running, "open_replay", refuse)
     monkeypatch.chdir(ROOT)
-    told = cli("replay", "jobs.flights:pipeline", code=3)
-    assert "another replay of it is open" in told
-    assert "nothing to replay" not in told
+    output = cli("replay", "jobs.flights:pipeline", code=3)
+    assert "another replay of it is open" in output
+    assert "nothing to replay" not in output
     monkeypatch.setattr(running, "originals_of", lambda *arguments: [])
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
 
 
-def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeypatch):
+def test_an_interrupted_replay_is_asked_for_by_its_run_id(ledger, cli, monkeypatch):
     """Records that an interrupted replay has claimed are no other's; its own run id opens it
     again.
     """
-    made, asked = ledgers.pipeline("flights"), []
-    found, _ = whole_batch(database, made, 3, lose_sink=[0])
-    settle_once(database, found.batch_id)
-    key = RunKey("", f"mine-{found.batch_id}")
-    open_replay(database, Settings(data="/data"), made, key, found.batch_id, Selection())
+    result, asked = ledgers.pipeline("flights"), []
+    first_batch, _ = ledger.whole_batch(result, 3, lose_sink=[0])
+    ledger.settle(first_batch.batch_id)
+    key = RunKey("", f"mine-{first_batch.batch_id}")
+    open_replay(
+        ledger.database, Settings(data="/data"), result, key, first_batch.batch_id, Selection()
+    )
 
     def opening(database, settings, pipeline, key, original, selection):
         asked.append((key, original))
@@ -574,42 +565,42 @@ def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeyp
     monkeypatch.chdir(ROOT)
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
     cli("replay", "jobs.flights:pipeline", "--run-id", "mine", code=3)
-    assert asked == [(key, found.batch_id)]
+    assert asked == [(key, first_batch.batch_id)]
 
 
-def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
+def test_a_record_is_explained_without_java(ledger, batch, tmp_path):
     """explain and failed --records need no Java, load nothing of Spark, and take a few times
     what the command takes to say its version.
     """
-    found, roots, _ = batch
-    keep_payloads(migrated, found.batch_id)
-    run = commands(migrated, tmp_path)
+    original, roots, _ = batch
+    ledger.keep_payloads(original.batch_id)
+    run = commands(ledger.database, tmp_path)
 
     def seconds(*arguments):
         """Of processors, which does not depend on what else runs."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = run(*arguments)
+        text = run(*arguments)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, said
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, text
 
     start, _ = seconds("--version")
     for arguments in (["explain", roots[8]], ["failed", "--records"]):
-        took, said = seconds(*arguments)
-        assert "n=8" in said
+        took, output = seconds(*arguments)
+        assert "n=8" in output
         assert took < 4 * start
 
 
-def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tmp_path):
+def test_content_that_was_read_again_is_kept_whoever_settles(ledger, batch, tmp_path):
     """A replay that read its source again and was settled far from the storage is named by the
     view, and its content takes the place of the old one with whatever copies content next; once.
     """
-    found, roots, _ = batch
-    keep_payloads(database, found.batch_id)
-    replay = replayed(database, keyed(max_replays=2), found.batch_id, step="sink", from_source=True)
-    again = ledgers.emit_replay(database, replay)
-    run_middle(database, replay, again)
-    run_sink(database, replay, again, again)
-    settle_once(database, replay.batch_id)
+    original, roots, _ = batch
+    ledger.keep_payloads(original.batch_id)
+    replay = ledger.replay(keyed(max_replays=2), original.batch_id, step="sink", from_source=True)
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again)
+    ledger.run_sink(replay, again, again)
+    ledger.settle(replay.batch_id)
     fixed = [
         {
             "_ackledger_file": None,
@@ -621,12 +612,12 @@ def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tm
         for n in (3, 8)
     ]
     (tmp_path / "again").mkdir()
-    write_snapshot(database, replay, tmp_path / "again", fixed)
+    ledger.write_snapshot(replay, tmp_path / "again", fixed)
     missing = "SELECT batch_id, records FROM payload_missing"
-    assert one(database, missing) == (found.batch_id, 2)
-    keep_all(database, "chain")
-    kept = content(database)
-    assert json.loads(kept[roots[8]].content) == {"n": 8, "city": "new"}
-    assert (kept[roots[8]].root_id, kept[roots[1]].root_id) == (again[1], roots[1])
-    assert rows(database, missing) == []
-    assert database.transact(lambda c: queries.read_again(c, found.batch_id)) == []
+    assert ledger.row(missing) == (original.batch_id, 2)
+    keep_all(ledger.database, "chain")
+    contents = content(ledger)
+    assert json.loads(contents[roots[8]].content) == {"n": 8, "city": "new"}
+    assert (contents[roots[8]].root_id, contents[roots[1]].root_id) == (again[1], roots[1])
+    assert ledger.rows(missing) == []
+    assert ledger.transact(queries.read_again, original.batch_id) == []

@@ -11,63 +11,47 @@ from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import asked_as, reprocess, resume
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.report import advise
-from ledger.batch.outcome.summary import summarize
 from ledger.batch.recovery import waiting_states, waits_for
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import fail
 from ledger.cli.base import app
 from ledger.core.run_request import REPROCESS, Interval, RunKey
 from ledger.core.states import Obstacle
 from ledger.settings import Settings
 from ledger.store.queries import batches
-from tests.support.ledgers import (
-    START,
-    age,
-    emit,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    reprocessed,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
+from tests.support.ledgers import START, pipeline
 
 MISSING = "InputError: source 'source': no file /data/2013-01-01.csv"
 
 
 def summing(**options):
     """The chain with a state over batches."""
-    made = pipeline(**options)
+    flow = pipeline(**options)
 
-    @made.stateful_stage(reads="middle")
+    @flow.stateful_stage(reads="middle")
     def total(state, batch):
         return batch
 
-    made.sink("totals", ParquetSink("totals"), reads="total")
-    return made
+    flow.sink("totals", ParquetSink("totals"), reads="total")
+    return flow
 
 
 @pytest.fixture
-def stuck(database):
+def stuck(ledger):
     """A batch whose file is missing, and one after it that is settled."""
-    made = summing()
-    first = opened(database, made)
-    fail(database, started(database, first.batch_id, "source"), MISSING + ". Second line\nthird")
-    second, _ = whole_batch(database, made, run_id="next", day=1)
-    settle_once(database, second.batch_id)
+    flow = summing()
+    first = ledger.open(flow)
+    ledger.fail(ledger.start(first.batch_id, "source"), MISSING + ". Second line\nthird")
+    second, _ = ledger.whole_batch(flow, run_id="next", day=1)
+    ledger.settle(second.batch_id)
     return first, second
 
 
-def test_what_a_state_waits_for_is_told(database, stuck):
+def test_what_a_state_waits_for_is_told(ledger, stuck):
     """A later batch says which batch, interval and step its state waits for, why, and what to do
     about it."""
     first, second = stuck
-    (told,) = summarize(database, second.batch_id).waits
+    (wait,) = ledger.summary(second.batch_id).waits
     assert (
-        told
+        wait
         == f"the state 'total' of batch {second.batch_id} waits for batch {first.batch_id}: it is "
         "open "
         f"(interval 2013-01-01 to 2013-01-02). Its step 'source' failed: {MISSING}. Second line. "
@@ -77,45 +61,45 @@ def test_what_a_state_waits_for_is_told(database, stuck):
     )
 
 
-def test_a_state_waits_for_failed_records(database):
+def test_a_state_waits_for_failed_records(ledger):
     """With settle="hold" a settled batch whose record failed keeps the state waiting: the view has
     the code, the sentence the commands.
     """
-    made = summing(settle="hold")
-    batch, _ = whole_batch(database, made, lose_middle=[3])
-    settle_once(database, batch.batch_id)
-    (told,) = database.transact(lambda c: waits_for(c, batch.batch_id))
-    assert code(database, batch) == Obstacle.RECORDS_FAILED
-    assert told.endswith(
+    flow = summing(settle="hold")
+    batch, _ = ledger.whole_batch(flow, lose_middle=[3])
+    ledger.settle(batch.batch_id)
+    (sentence,) = ledger.transact(waits_for, batch.batch_id)
+    assert code(ledger, batch) == Obstacle.RECORDS_FAILED
+    assert sentence.endswith(
         'records of it are failed, and its pipeline has settle="hold" (interval 2013-01-01 to '
         f"2013-01-02). See which and why: ackledger failed --batch {batch.batch_id}. Replay them: "
         f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id}"
     )
 
 
-def test_a_state_waits_for_a_batch_that_is_replaced(database):
+def test_a_state_waits_for_a_batch_that_is_replaced(ledger):
     """A later batch says so while an earlier one is read anew."""
-    made = summing()
-    first, _ = whole_batch(database, made)
-    settle_once(database, first.batch_id)
-    reprocessed(database, made)
-    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
-    assert code(database, first) == Obstacle.BEING_REPLACED
-    assert "it is being replaced (interval" in told
-    assert told.endswith("It goes on once that is decided")
+    flow = summing()
+    first, _ = ledger.whole_batch(flow)
+    ledger.settle(first.batch_id)
+    ledger.reprocess(flow)
+    (sentence,) = ledger.transact(waits_for, first.batch_id)
+    assert code(ledger, first) == Obstacle.BEING_REPLACED
+    assert "it is being replaced (interval" in sentence
+    assert sentence.endswith("It goes on once that is decided")
 
 
-def code(database, batch):
+def code(ledger, batch):
     """What the view says that a state waits for."""
     query = "SELECT waits_because FROM state_progress WHERE batch_id = :b"
-    return one(database, query, b=batch.batch_id).waits_because
+    return ledger.row(query, b=batch.batch_id).waits_because
 
 
-def test_the_view_has_the_codes_of_the_library(database):
+def test_the_view_has_the_codes_of_the_library(ledger):
     """No code without a sentence, no sentence without a code."""
-    view = one(database, "SELECT pg_get_viewdef('state_progress') AS text").text
-    found = set(re.findall(r"THEN '(\w+)'::text", view)) - {"committed", "due"}
-    assert found == {str(code) for code in Obstacle}
+    view = ledger.row("SELECT pg_get_viewdef('state_progress') AS text").text
+    codes = set(re.findall(r"THEN '(\w+)'::text", view)) - {"committed", "due"}
+    assert codes == {str(code) for code in Obstacle}
 
 
 def test_status_tells_of_waiting_states(database, stuck):
@@ -126,12 +110,12 @@ def test_status_tells_of_waiting_states(database, stuck):
     def ask(connection):
         return waiting_states(connection), waiting_states(connection, "another")
 
-    (told,), others = database.transact(ask, engine=database.reader)
-    assert told.startswith(
+    (sentence,), others = database.transact(ask, engine=database.reader)
+    assert sentence.startswith(
         "pipeline chain: 2 batches are not in the state 'total', which waits for batch "
         f"{first.batch_id}: it is open (interval 2013-01-01 to 2013-01-02)"
     )
-    assert MISSING in told
+    assert MISSING in sentence
     assert others == []
 
 
@@ -139,66 +123,66 @@ def test_the_command_status_tells_of_waiting_states(database, stuck, environment
     """``ackledger status`` prints the sentence once, unbroken, beside its table; of another
     pipeline it says nothing.
     """
-    told = database.transact(waiting_states)
+    sentences = database.transact(waiting_states)
     shown = CliRunner().invoke(app, ["status"])
     assert shown.exit_code == 0
-    assert shown.stderr.splitlines() == told
-    assert len(told) == 1
+    assert shown.stderr.splitlines() == sentences
+    assert len(sentences) == 1
     assert CliRunner().invoke(app, ["status", "--pipeline", "another"]).stderr == ""
 
 
-def test_a_running_step_is_waited_for(database):
+def test_a_running_step_is_waited_for(ledger):
     """While the earlier batch runs nothing is to be done, and the sentence says so."""
-    made = summing()
-    first = opened(database, made)
-    started(database, first.batch_id, "source")
-    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
-    assert told.endswith("Its step 'source' is running")
+    flow = summing()
+    first = ledger.open(flow)
+    ledger.start(first.batch_id, "source")
+    (sentence,) = ledger.transact(waits_for, first.batch_id)
+    assert sentence.endswith("Its step 'source' is running")
     assert (
-        str(advise(summarize(database, first.batch_id)))
+        str(advise(ledger.summary(first.batch_id)))
         == f"batch {first.batch_id} is open. Its step 'source' is running"
     )
-    age(database, first.batch_id, 3600)
-    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
-    assert "Its step 'source' was running, and its driver has died. To go on: " in told
+    ledger.age(first.batch_id, 3600)
+    (sentence,) = ledger.transact(waits_for, first.batch_id)
+    assert "Its step 'source' was running, and its driver has died. To go on: " in sentence
 
 
-def test_a_step_whose_driver_died_is_told(database):
+def test_a_step_whose_driver_died_is_told(ledger):
     """A run whose lease has lapsed runs no more: the sentence says so, and how to go on."""
-    made = summing()
-    first = opened(database, made)
-    started(database, first.batch_id, "source")
-    age(database, first.batch_id, 3600)
-    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
-    assert told.endswith(
+    flow = summing()
+    first = ledger.open(flow)
+    ledger.start(first.batch_id, "source")
+    ledger.age(first.batch_id, 3600)
+    (sentence,) = ledger.transact(waits_for, first.batch_id)
+    assert sentence.endswith(
         "Its step 'source' was running, and its driver has died. To go on: in Airflow clear the "
         "failed tasks of run run of DAG dag"
     )
 
 
-def test_sentences_name_the_pipeline_that_is_stored(database):
+def test_sentences_name_the_pipeline_that_is_stored(ledger):
     """A command in a sentence has the pipeline's own MODULE:PIPELINE, where the ledger knows it."""
-    made = summing()
-    batch, _ = whole_batch(database, made)
-    settle_once(database, batch.batch_id)
-    with database.plain.begin() as connection:
+    flow = summing()
+    batch, _ = ledger.whole_batch(flow)
+    ledger.settle(batch.batch_id)
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.mine:chain'")
-    (told,) = database.transact(lambda c: waits_for(c, batch.batch_id))
-    assert told.endswith(f"now: ackledger publish jobs.mine:chain --batch {batch.batch_id}")
+    (sentence,) = ledger.transact(waits_for, batch.batch_id)
+    assert sentence.endswith(f"now: ackledger publish jobs.mine:chain --batch {batch.batch_id}")
 
 
-def test_a_reprocess_goes_on_in_its_own_run(database):
+def test_a_reprocess_goes_on_in_its_own_run(ledger):
     """What is cleared is the run as Airflow knows it, not the name that its second batch has."""
-    batch = opened(database, pipeline(), f"manual__2013{REPROCESS}")
+    batch = ledger.open(pipeline(), f"manual__2013{REPROCESS}")
     assert sentences(resume(batch, "middle")).endswith("of run manual__2013 of DAG dag")
 
 
-def test_the_command_that_goes_on(database):
+def test_the_command_that_goes_on(ledger):
     """A batch of the command line is gone on with by its own run id, interval and parameters; a
     replay by its own."""
-    made = pipeline()
+    flow = pipeline()
     interval = Interval(START, START.replace(hour=6), {"kind": "a b"})
-    batch = open_batch(database, Settings(data="/data"), made, RunKey("", "mine"), interval)
+    batch = open_batch(ledger.database, Settings(data="/data"), flow, RunKey("", "mine"), interval)
     assert (
         sentences(resume(batch, "middle", "jobs.x:p"))
         == "To go on: ackledger run jobs.x:p --interval-start 2013-01-01 "
@@ -210,10 +194,10 @@ def test_the_command_that_goes_on(database):
         == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
         "--param 'kind=a b' --reprocess"
     )
-    lossy, _ = whole_batch(database, made, run_id="lossy", day=1, lose_sink=[0])
-    settle_once(database, lossy.batch_id)
-    replay = replayed(database, made, lossy.batch_id, f"again-{lossy.batch_id}")
-    with database.plain.begin() as connection:
+    lossy, _ = ledger.whole_batch(flow, run_id="lossy", day=1, lose_sink=[0])
+    ledger.settle(lossy.batch_id)
+    replay = ledger.replay(flow, lossy.batch_id, f"again-{lossy.batch_id}")
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET dag_id = ''")
         replay = batches.get_batch(connection, replay.batch_id)
     assert (
@@ -226,64 +210,65 @@ def test_the_command_that_goes_on(database):
     assert far.endswith("--run-id again --master spark://far:7077")
 
 
-def test_an_undecided_batch_has_its_command(database):
+def test_an_undecided_batch_has_its_command(ledger):
     """What is said of a batch whose step failed, or of one that is held, has its run id and
     command; the pipeline's place is the ledger's.
     """
-    made = pipeline(max_failed_ratio=0.2)
+    flow = pipeline(max_failed_ratio=0.2)
     interval = Interval(START, START.replace(hour=6))
-    batch = open_batch(database, Settings(data="/data"), made, RunKey("", "run-1f"), interval)
-    with database.plain.begin() as connection:
+    batch = open_batch(
+        ledger.database, Settings(data="/data"), flow, RunKey("", "run-1f"), interval
+    )
+    with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.x:p'")
     again = (
         "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
         "--run-id run-1f"
     )
     name = f"batch {batch.batch_id} is"
-    said = lambda: str(advise(summarize(database, batch.batch_id)))  # noqa: E731
-    assert said() == f"{name} open. Its step 'source' has not run. To go on: {again}"
-    fail(database, started(database, batch.batch_id, "source"), MISSING)
+    advice = lambda: str(advise(ledger.summary(batch.batch_id)))  # noqa: E731
+    assert advice() == f"{name} open. Its step 'source' has not run. To go on: {again}"
+    ledger.fail(ledger.start(batch.batch_id, "source"), MISSING)
     assert (
         f"Its step 'source' failed: {MISSING}. To go on: {again}. If its source never comes,"
-        in said()
+        in advice()
     )
-    roots = emit(database, batch, 4)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots, lose=roots[:2])
-    settle_once(database, batch.batch_id)
-    assert said().startswith(f"{name} on hold. 2 of 4 records failed; the limit is 20 % ")
+    roots = ledger.emit(batch, 4)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots, lose=roots[:2])
+    ledger.settle(batch.batch_id)
+    assert advice().startswith(f"{name} on hold. 2 of 4 records failed; the limit is 20 % ")
     release = f"Or publish the rest anyway: ackledger release {batch.batch_id}"
-    assert said().endswith(f". Fix it and rerun: {again}. {release}")
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch SET dag_id = 'dag'")
+    assert advice().endswith(f". Fix it and rerun: {again}. {release}")
+    ledger.change("UPDATE batch SET dag_id = 'dag'")
     then = (
         "in run run-1f of DAG dag clear the task of the fixed step (or `run`, if the DAG has one"
         " task a batch) and those downstream"
     )
-    assert said().endswith(f". Fix it and rerun: {then}. {release}")
+    assert advice().endswith(f". Fix it and rerun: {then}. {release}")
 
 
-def test_what_goes_on_after_a_settlement(database):
+def test_what_goes_on_after_a_settlement(ledger):
     """Publish goes on with a combine, a state and their sinks. In Airflow it is the task that
     failed, and no run is named: that of another batch may have been at it.
     """
-    made = summing()
+    flow = summing()
 
-    @made.combine(reads="source")
+    @flow.combine(reads="source")
     def daily(rows):
         return rows
 
-    made.sink("days", ParquetSink("days"), reads="daily")
-    (state,) = made.states()
-    made.sink("latest", ParquetSink("latest"), reads=state.name)
-    batch = opened(database, made)
+    flow.sink("days", ParquetSink("days"), reads="daily")
+    (state,) = flow.states()
+    flow.sink("latest", ParquetSink("latest"), reads=state.name)
+    batch = ledger.open(flow)
     publish = f"To go on: ackledger publish a:b --batch {batch.batch_id}"
-    mine = replace(batch, dag_id="")
+    by_hand = replace(batch, dag_id="")
     for step in ("daily", "days", state.name, "latest"):
-        found = sentences(resume(batch, step, "a:b"))
-        assert found == f"{publish}. In Airflow: clear the task that failed"
-        assert sentences(resume(mine, step, "a:b")) == publish
+        words = sentences(resume(batch, step, "a:b"))
+        assert words == f"{publish}. In Airflow: clear the task that failed"
+        assert sentences(resume(by_hand, step, "a:b")) == publish
     click = "To go on: in Airflow clear the failed tasks of run run of DAG dag"
     for step in ("source", "middle", "sink", None):
         assert sentences(resume(batch, step)) == click
-        assert sentences(resume(mine, step)).startswith("To go on: ackledger run ")
+        assert sentences(resume(by_hand, step)).startswith("To go on: ackledger run ")

@@ -12,12 +12,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
-from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import dies_at
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 
 COUNT = 14
@@ -65,8 +63,8 @@ def target(server_home):
     def run(*statements):
         with engine.begin() as connection:
             for statement in statements:
-                found = connection.exec_driver_sql(statement)
-            return [tuple(row) for row in found] if found.returns_rows else []
+                cursor = connection.exec_driver_sql(statement)
+            return [tuple(row) for row in cursor] if cursor.returns_rows else []
 
     run(*TABLES)
     return url, run
@@ -80,20 +78,20 @@ def delta_table(path):
         for name, kind in kinds.items()
     ]
     fields[3]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
-    made = DeltaTable.create(
+    table = DeltaTable.create(
         path, Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
     )
-    made.alter.add_constraint({"odd": "n <> 7 OR half = 'a'"})
-    return made
+    table.alter.add_constraint({"odd": "n <> 7 OR half = 'a'"})
+    return table
 
 
 def pipeline(url, guarantee, *, fixed=False) -> Pipeline:
     """n -> (n, a), (n, b) -> four sinks; of some records the second row breaks a rule."""
-    made = Pipeline("refusing", guarantee=guarantee, max_replays=3)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("refusing", guarantee=guarantee, max_replays=3)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
     no_label, long, no_code, no_key = (-1, -1, -1, -1) if fixed else (6, 8, 9, 10)
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def halves(numbers):
         both = numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
         second = F.col("half") == "b"
@@ -109,21 +107,21 @@ def pipeline(url, guarantee, *, fixed=False) -> Pipeline:
         )
 
     dedup = "none" if guarantee == "exactly_once" else "exact"
-    made.sink("folder", ParquetSink("folder", dedup=dedup), reads="halves")
-    made.sink("delta", DeltaSink("delta", dedup=dedup), reads="halves")
-    made.sink("plain", PostgresSink(url, "plain", dedup=dedup), reads="halves")
+    flow.sink("folder", ParquetSink("folder", dedup=dedup), reads="halves")
+    flow.sink("delta", DeltaSink("delta", dedup=dedup), reads="halves")
+    flow.sink("plain", PostgresSink(url, "plain", dedup=dedup), reads="halves")
     upsert = PostgresSink(url, "latest", mode="upsert", key="k", dedup=dedup)
-    made.sink("latest", upsert, reads="halves")
-    return made
+    flow.sink("latest", upsert, reads="halves")
+    return flow
 
 
 def shown(folder, run):
     """What each sink shows, as Counters of n and half."""
-    found = {
+    tables = {
         "folder": ds.dataset(folder / "folder", partitioning="hive").to_table().to_pylist(),
         "delta": DeltaTable(folder / "delta").to_pyarrow_table().to_pylist(),
     }
-    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in found.items()}
+    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in tables.items()}
     for name in ("plain", "latest"):
         some = run(f"SELECT n, half FROM {name} WHERE ackledger_batch IS NOT NULL")
         counted[name] = Counter(some)
@@ -151,13 +149,12 @@ def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
     work = runner(pipeline(url, guarantee))
     batch = work.open()
     assert work.settled(batch).failed == len(refused)
-    found = rows(
-        work.job.database,
+    rows = work.ledger.rows(
         "SELECT r.root_id - s.first_root AS place, r.step, r.reason FROM failed_root r "
         "JOIN batch_source s USING (batch_id) ORDER BY 1",
     )
     numbered = [n for n in range(COUNT) if n not in absent]
-    assert {numbered[row.place]: (row.step, row.reason) for row in found} == refused
+    assert {numbered[row.place]: (row.step, row.reason) for row in rows} == refused
     for name, some in shown(tmp_path, run).items():
         own = {n for n, (sink, _) in refused.items() if sink == name}
         left_out = set(refused) if guarantee == "exactly_once" else own
@@ -181,7 +178,7 @@ def test_what_changes_after_the_staging(runner, tmp_path, target):
     work = runner(pipeline(url, "exactly_once"))
     batch = work.open()
     work.steps(batch)
-    assert settle_once(work.job.database, batch.batch_id).failed == 0
+    assert work.ledger.settle(batch.batch_id).failed == 0
     table.alter.add_constraint({"later": "n > 1"})
     run("ALTER TABLE plain ADD CONSTRAINT later CHECK (n > 1)")
     with pytest.raises(ConfigurationError, match=r"delta\.constraints\.later = n > 1: .*Drop it"):
@@ -220,12 +217,12 @@ def test_a_foreign_key_stops_one_sink(runner, tmp_path, target):
         "CREATE TABLE a_lines (k text REFERENCES b_orders, n int REFERENCES places,"
         " ackledger_batch bigint)",
     )
-    made = Pipeline("referring")
-    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+    flow = Pipeline("referring")
+    flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
     for name in ("b_orders", "a_lines"):
-        made.sink(name, PostgresSink(url, name), reads="rows")
-    made.sink("folder", ParquetSink("folder"), reads="rows")
-    work = runner(made)
+        flow.sink(name, PostgresSink(url, name), reads="rows")
+    flow.sink("folder", ParquetSink("folder"), reads="rows")
+    work = runner(flow)
     batch = work.open()
     with pytest.raises(StageError, match=r'"a_lines_n_fkey": .*\(n\) = \(2\)') as stopped:
         work.settled(batch)
@@ -254,19 +251,19 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
         "CREATE TABLE sums (k text, n bigint CONSTRAINT odd CHECK (n <> 3 OR k <> 'a'),"
         " ackledger_batch bigint)",
     )
-    made = Pipeline("summing", guarantee=guarantee, max_replays=3)
-    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+    flow = Pipeline("summing", guarantee=guarantee, max_replays=3)
+    flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
-    @made.stage(reads="rows", whole=True, unit="k")
+    @flow.stage(reads="rows", whole=True, unit="k")
     def total(rows):
         return rows.groupBy("k").agg(F.sum("n").alias("n"), collect_anchors())
 
-    made.sink("sums", PostgresSink(url, "sums"), reads="total")
-    work = runner(made)
+    flow.sink("sums", PostgresSink(url, "sums"), reads="total")
+    work = runner(flow)
     batch = work.open()
     assert work.settled(batch).failed == 2
-    found = rows(work.job.database, "SELECT step, reason, shared, own_failure FROM failed_root")
-    assert {tuple(row) for row in found} == {("sums", CHECK.format("sums", "odd"), True, False)}
+    entries = work.ledger.rows("SELECT step, reason, shared, own_failure FROM failed_root")
+    assert {tuple(row) for row in entries} == {("sums", CHECK.format("sums", "odd"), True, False)}
     assert sorted(run("SELECT k, n FROM sums")) == [("b", 3), ("c", 4)]
     again = work.open_replay(batch.batch_id, "again")
     work.steps(again)
@@ -286,10 +283,10 @@ def test_a_sink_that_refuses_rows_when_it_runs_again(runner, tmp_path, target, f
     url, run = target
     (tmp_path / "in.csv").write_text("n\n1\n2\n3\n")
     run("DROP TABLE IF EXISTS again", "CREATE TABLE again (n int, ackledger_batch bigint)")
-    made = Pipeline("again", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.sink("again", PostgresSink(url, "again"), reads="numbers")
-    work = runner(made)
+    flow = Pipeline("again", guarantee="at_least_once")
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow.sink("again", PostgresSink(url, "again"), reads="numbers")
+    work = runner(flow)
     batch = work.open()
     work.step(batch, "numbers")
     down = first == "not published"
@@ -300,8 +297,8 @@ def test_a_sink_that_refuses_rows_when_it_runs_again(runner, tmp_path, target, f
     assert run("SELECT n FROM again ORDER BY n") == ([] if down else [(1,), (2,), (3,)])
     assert settle_and_follow(work.job, batch.batch_id).failed == 1
     assert run("SELECT n FROM again ORDER BY n") == [(1,), (2,)]
-    found = rows(work.job.database, "SELECT state FROM sink_publication ORDER BY step_run_id")
-    assert [row.state for row in found] == ["replaced", "published"]
+    rows = work.ledger.rows("SELECT state FROM sink_publication ORDER BY step_run_id")
+    assert [row.state for row in rows] == ["replaced", "published"]
     run("ALTER TABLE again DROP CONSTRAINT small")
     assert work.settled(work.open_replay(batch.batch_id)).failed == 0
     assert run("SELECT n FROM again ORDER BY n") == [(1,), (2,), (3,)]
@@ -315,10 +312,10 @@ def constrained(runner, tmp_path, condition):
     }
     table = DeltaTable.create(tmp_path / "delta", Schema.from_json(json.dumps(struct)))
     table.alter.add_constraint({"share": condition})
-    made = Pipeline("constrained")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
-    made.sink("delta", DeltaSink("delta"), reads="numbers")
-    return runner(made)
+    flow = Pipeline("constrained")
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow.sink("delta", DeltaSink("delta"), reads="numbers")
+    return runner(flow)
 
 
 def test_a_row_for_which_a_constraint_raises(runner, tmp_path):
@@ -330,9 +327,9 @@ def test_a_row_for_which_a_constraint_raises(runner, tmp_path):
     batch = work.open()
     assert work.settled(batch).failed == 2
     query = "SELECT root_id, step, reason FROM failed_root_detail ORDER BY 1"
-    found = rows(work.job.database, query)
+    rows = work.ledger.rows(query)
     words = "CHECK constraint share (10 / n > 1) violated"
-    assert [tuple(one) for one in found] == [(1, "delta", words), (3, "delta", words)]
+    assert [tuple(row) for row in rows] == [(1, "delta", words), (3, "delta", words)]
     shown = DeltaTable(tmp_path / "delta").to_pyarrow_table().column("n").to_pylist()
     assert sorted(shown) == [1, 2]
 
@@ -355,9 +352,9 @@ def test_a_rule_that_spark_does_not_know(runner, tmp_path, target):
     table = delta_table(tmp_path / "delta")
     table.alter.add_constraint({"foreign": "strpos(k, 'x') = 0"})
     (tmp_path / "in.csv").write_text("n\n1\n")
-    made = runner(pipeline(url, "exactly_once"))
-    batch = made.open()
-    made.step(batch, "numbers")
-    made.step(batch, "halves")
+    flow = runner(pipeline(url, "exactly_once"))
+    batch = flow.open()
+    flow.step(batch, "numbers")
+    flow.step(batch, "halves")
     with pytest.raises(ConfigurationError, match=r"sink 'delta': Spark cannot .*foreign.*strpos"):
-        made.step(batch, "delta")
+        flow.step(batch, "delta")

@@ -6,64 +6,47 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import event, text
 
-from ledger.batch.acceptance import accept
-from ledger.batch.interventions import release
 from ledger.batch.opening import open_replay
-from ledger.batch.quarantine import quarantine
 from ledger.batch.records.filters import require_names
 from ledger.batch.replay_matches import left_out, require_match
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.settings import Settings
 from ledger.store.queries import batches, replays
-from tests.support.ledgers import (
-    START,
-    age,
-    emit,
-    emit_replay,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
+from tests.support.ledgers import START, Ledger, pipeline
 
 HOUR = timedelta(hours=1)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-def failing_replay(database, made, original, run_id, lose=None, now=None, **selection):
+def failing_replay(ledger, flow, original, run_id, lose=None, now=None, **selection):
     """A replay that loses its messages (all by default) at the sink, settled at ``now``."""
     key = RunKey("dag", run_id)
     settings = Settings(data="/data")
-    replay = open_replay(database, settings, made, key, original, Selection(**selection), now=now)
-    roots = emit_replay(database, replay)
-    run_middle(database, replay, roots)
-    run_sink(database, replay, roots, roots if lose is None else [roots[n] for n in lose])
-    settle_once(database, replay.batch_id, now=now)
+    replay = open_replay(
+        ledger.database, settings, flow, key, original, Selection(**selection), now=now
+    )
+    roots = ledger.emit_replay(replay)
+    ledger.run_middle(replay, roots)
+    ledger.run_sink(replay, roots, roots if lose is None else [roots[n] for n in lose])
+    ledger.settle(replay.batch_id, now=now)
     return replay, roots
 
 
-def claimed(database, replay):
-    return database.transact(lambda c: replays.claimed_messages(c, replay.batch_id, "source"))
+def claimed(ledger, replay):
+    return ledger.claimed_messages(replay.batch_id)
 
 
-def test_replay_takes_no_more_than_its_limit(database):
+def test_replay_takes_no_more_than_its_limit(ledger):
     """A replay takes at most replay_limit messages, the oldest; the next one takes the rest."""
-    made = pipeline(replay_limit=2)
-    batch, roots = whole_batch(database, made, 5, lose_sink=[0, 2, 4])
-    settle_once(database, batch.batch_id)
-    first = replayed(database, made, batch.batch_id, "first")
-    second = replayed(database, made, batch.batch_id, "second")
-    assert claimed(database, first) == [roots[0], roots[2]]
-    assert claimed(database, second) == [roots[4]]
+    flow = pipeline(replay_limit=2)
+    batch, roots = ledger.whole_batch(flow, 5, lose_sink=[0, 2, 4])
+    ledger.settle(batch.batch_id)
+    first = ledger.replay(flow, batch.batch_id, "first")
+    second = ledger.replay(flow, batch.batch_id, "second")
+    assert claimed(ledger, first) == [roots[0], roots[2]]
+    assert claimed(ledger, second) == [roots[4]]
 
 
 @pytest.fixture
@@ -78,7 +61,7 @@ def nested_loops(database):
             connection.exec_driver_sql(f"SET LOCAL enable_{method} = off")
 
     event.listen(database.writer, "begin", force)
-    yield database
+    yield Ledger(database)
     event.remove(database.writer, "begin", force)
 
 
@@ -101,38 +84,38 @@ def taken_by_a_subquery(database):
 def test_limit_holds_with_every_plan(nested_loops, options):
     """A replay takes no more than replay_limit, or than max_pending leaves room for, by a plan too
     that runs a limited subquery for each row."""
-    made = pipeline(**options)
-    batch, roots = whole_batch(nested_loops, pipeline(), 5, lose_sink=[0, 1, 2, 3, 4])
-    settle_once(nested_loops, batch.batch_id)
-    assert taken_by_a_subquery(nested_loops) > 2
-    assert claimed(nested_loops, replayed(nested_loops, made, batch.batch_id)) == list(roots[:2])
+    flow = pipeline(**options)
+    batch, roots = nested_loops.whole_batch(pipeline(), 5, lose_sink=[0, 1, 2, 3, 4])
+    nested_loops.settle(batch.batch_id)
+    assert taken_by_a_subquery(nested_loops.database) > 2
+    assert claimed(nested_loops, nested_loops.replay(flow, batch.batch_id)) == list(roots[:2])
 
 
-def test_backoff_doubles_up_to_its_cap(database):
+def test_backoff_doubles_up_to_its_cap(ledger):
     """A message waits 1, 2, 4 hours between its replays, then the cap; never early, never never."""
-    made = pipeline(replay_backoff="1h", replay_backoff_cap="5h", max_replays=9)
-    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
-    now = database.transact(batches.database_now)
-    settle_once(database, batch.batch_id, now=now)
+    flow = pipeline(replay_backoff="1h", replay_backoff_cap="5h", max_replays=9)
+    batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
+    now = ledger.now()
+    ledger.settle(batch.batch_id, now=now)
     for number, wait in enumerate([1, 2, 4, 5, 5]):
         due = now + wait * HOUR
         with pytest.raises(NotReadyError, match="not due yet"):
             failing_replay(
-                database, made, batch.batch_id, f"r{number}", now=due - timedelta(seconds=1)
+                ledger, flow, batch.batch_id, f"r{number}", now=due - timedelta(seconds=1)
             )
-        failing_replay(database, made, batch.batch_id, f"r{number}", now=due)
+        failing_replay(ledger, flow, batch.batch_id, f"r{number}", now=due)
         now = due
-    assert one(database, "SELECT status, failed_replays FROM failed_message") == ("failed", 5)
+    assert ledger.row("SELECT status, failed_replays FROM failed_message") == ("failed", 5)
 
 
-def test_sweeper_waits_for_the_backoff(database):
+def test_sweeper_waits_for_the_backoff(ledger):
     """The sweeper asks for an automatic replay once the wait of a message is over."""
-    made = pipeline(replay_backoff="1h", auto_replay=True)
-    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
-    now = database.transact(batches.database_now)
-    settle_once(database, batch.batch_id, now=now)
-    assert sweep_once(database, now=now + HOUR - timedelta(seconds=1)).replays == ()
-    (asked,) = sweep_once(database, now=now + HOUR).replays
+    flow = pipeline(replay_backoff="1h", auto_replay=True)
+    batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
+    now = ledger.now()
+    ledger.settle(batch.batch_id, now=now)
+    assert ledger.sweep(now=now + HOUR - timedelta(seconds=1)).replays == ()
+    (asked,) = ledger.sweep(now=now + HOUR).replays
     assert (asked.batch_id, asked.records) == (batch.batch_id, 1)
 
 
@@ -150,29 +133,29 @@ def test_sweeper_waits_for_the_backoff(database):
     ],
     ids=str,
 )
-def test_selection(database, selection, taken):
+def test_selection(ledger, selection, taken):
     """A replay takes what matches by reason (a SQL pattern), step, source and time of failure,
     and a dry run tells it.
     """
-    made = pipeline()
-    batch = opened(database, made)
-    roots = emit(database, batch, 4)
-    run_middle(database, batch, roots, fail={roots[0]: "bad row", roots[1]: "bad date"})
-    run_sink(database, batch, roots[2:], [roots[2]])
-    settle_once(database, batch.batch_id)
-    chosen = Selection(**selection)
-    dry = database.transact(
+    flow = pipeline()
+    batch = ledger.open(flow)
+    roots = ledger.emit(batch, 4)
+    ledger.run_middle(batch, roots, fail={roots[0]: "bad row", roots[1]: "bad date"})
+    ledger.run_sink(batch, roots[2:], [roots[2]])
+    ledger.settle(batch.batch_id)
+    records = Selection(**selection)
+    dry = ledger.database.transact(
         lambda c: replays.batches_to_replay(
-            c, "chain", None, chosen.as_json(), batches.database_now(c)
+            c, "chain", None, records.as_json(), batches.database_now(c)
         )
     )
     assert sum(row.records for row in dry) == len(taken)
     if not taken:
         with pytest.raises(NotReadyError):
-            replayed(database, made, batch.batch_id, **selection)
+            ledger.replay(flow, batch.batch_id, **selection)
         return
-    replay = replayed(database, made, batch.batch_id, **selection)
-    assert claimed(database, replay) == [roots[n] for n in taken]
+    replay = ledger.replay(flow, batch.batch_id, **selection)
+    assert claimed(ledger, replay) == [roots[n] for n in taken]
 
 
 NAMES = [
@@ -187,47 +170,45 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("chosen", "message"), NAMES, ids=str)
-def test_a_name_that_the_ledger_does_not_know_is_an_error(database, chosen, message):
+@pytest.mark.parametrize(("filters", "message"), NAMES, ids=str)
+def test_a_name_that_the_ledger_does_not_know_is_an_error(ledger, filters, message):
     """A pipeline, batch, step, source, reason or record that is not there is refused with the one
     that was meant, for a replay as for a list; what is known passes.
     """
-    made = pipeline()
-    batch = opened(database, made)
-    roots = emit(database, batch, 4)
-    run_middle(database, batch, roots, fail={roots[0]: "bad row"})
-    run_sink(database, batch, roots[1:])
-    settle_once(database, batch.batch_id)
-    opened(database, pipeline("other"), "other")
-    known = {"pipeline": "chain", "batch_id": 1, "step": "sink", "source": "source", "record": 1}
-    database.transact(lambda c: require_names(c, {**known, "reason": "bad %"}))
+    flow = pipeline()
+    batch = ledger.open(flow)
+    roots = ledger.emit(batch, 4)
+    ledger.run_middle(batch, roots, fail={roots[0]: "bad row"})
+    ledger.run_sink(batch, roots[1:])
+    ledger.settle(batch.batch_id)
+    ledger.open(pipeline("other"), "other")
+    names = {"pipeline": "chain", "batch_id": 1, "step": "sink", "source": "source", "record": 1}
+    ledger.transact(require_names, {**names, "reason": "bad %"})
     with pytest.raises(InputError, match=message):
-        database.transact(lambda c: require_names(c, chosen))
-    selection = {name: chosen[name] for name in chosen if name in ("step", "source", "reason")}
+        ledger.transact(require_names, filters)
+    selection = {name: filters[name] for name in filters if name in ("step", "source", "reason")}
     if selection:
         with pytest.raises(InputError, match=message):
-            require_match(database, made, None, Selection(**selection))
+            require_match(ledger.database, flow, None, Selection(**selection))
         with pytest.raises(InputError, match=message):
-            replayed(database, made, batch.batch_id, **selection)
+            ledger.replay(flow, batch.batch_id, **selection)
 
 
-def test_quarantined_by_hand(database):
+def test_quarantined_by_hand(ledger):
     """Messages taken from quarantine begin with a new budget and keep every earlier attempt."""
-    made = pipeline(max_replays=1)
-    batch, roots = whole_batch(database, made, 3, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
-    failing_replay(database, made, batch.batch_id, "first")
-    assert one(database, "SELECT count(*) FROM quarantine")[0] == 2
+    flow = pipeline(max_replays=1)
+    batch, roots = ledger.whole_batch(flow, 3, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
+    failing_replay(ledger, flow, batch.batch_id, "first")
+    assert ledger.row("SELECT count(*) FROM quarantine")[0] == 2
     with pytest.raises(NotReadyError):
-        replayed(database, made, batch.batch_id, "none")
-    failing_replay(database, made, batch.batch_id, "again", [1], quarantined=True)
-    found = rows(
-        database,
+        ledger.replay(flow, batch.batch_id, "none")
+    failing_replay(ledger, flow, batch.batch_id, "again", [1], quarantined=True)
+    rows = ledger.rows(
         "SELECT message_id, status, attempts, failed_replays FROM failed_message ORDER BY 1",
     )
-    assert found == [(roots[0], "recovered", 2, 0), (roots[1], "quarantined", 3, 1)]
-    history = rows(
-        database,
+    assert rows == [(roots[0], "recovered", 2, 0), (roots[1], "quarantined", 3, 1)]
+    history = ledger.rows(
         f"SELECT attempt, outcome, step, reason FROM replay_history WHERE message_id = {roots[0]}"
         " ORDER BY attempt",
     )
@@ -238,53 +219,55 @@ def test_quarantined_by_hand(database):
     ]
 
 
-def test_what_a_person_gave_up_is_left_out_unless_asked_for(database):
+def test_what_a_person_gave_up_is_left_out_unless_asked_for(ledger):
     """A replay of quarantined records leaves out those that a person quarantined by hand or
     accepted, and says who decided and why; an option of its own takes these, or both.
     """
-    made = pipeline(max_replays=1)
-    batch, roots = whole_batch(database, made, 6, lose_sink=[0, 1, 2, 3])
-    settle_once(database, batch.batch_id)
-    quarantine(database, "a test order", "ada", record=roots[0])
-    failing_replay(database, made, batch.batch_id, "first", reason="lost")
-    accept(database, batch.batch_id, by="bob", reason="no such planes")
+    flow = pipeline(max_replays=1)
+    batch, roots = ledger.whole_batch(flow, 6, lose_sink=[0, 1, 2, 3])
+    ledger.settle(batch.batch_id)
+    ledger.quarantine("a test order", "ada", record=roots[0])
+    failing_replay(ledger, flow, batch.batch_id, "first", reason="lost")
+    ledger.accept(batch.batch_id, by="bob", reason="no such planes")
     asked = Selection(quarantined=True)
-    told = left_out(database, "chain", None, asked)
-    assert [re.sub(r" on \d{4}-\d\d-\d\d:", ":", one) for one in told] == [
+    sentences = left_out(ledger.database, "chain", None, asked)
+    assert [re.sub(r" on \d{4}-\d\d-\d\d:", ":", sentence) for sentence in sentences] == [
         "batch 1: 1 record is left out, accepted by ada: a test order. With --accepted a replay"
         " takes them",
         "batch 1: 3 records are left out, accepted by bob: no such planes. With --accepted a replay"
         " takes them",
     ]
     with pytest.raises(NotReadyError, match="nothing to replay"):
-        replayed(database, made, batch.batch_id, "none", quarantined=True)
-    failing_replay(database, made, batch.batch_id, "again", accepted=True, record=roots[1])
-    assert left_out(database, "chain", None, Selection(quarantined=True, accepted=True)) == []
-    both = replayed(database, made, batch.batch_id, "both", quarantined=True, accepted=True)
-    assert claimed(database, both) == list(roots[:4])
+        ledger.replay(flow, batch.batch_id, "none", quarantined=True)
+    failing_replay(ledger, flow, batch.batch_id, "again", accepted=True, record=roots[1])
+    assert (
+        left_out(ledger.database, "chain", None, Selection(quarantined=True, accepted=True)) == []
+    )
+    both = ledger.replay(flow, batch.batch_id, "both", quarantined=True, accepted=True)
+    assert claimed(ledger, both) == list(roots[:4])
 
 
-def test_poison_blocks_neither_the_others_nor_the_source(database):
+def test_poison_blocks_neither_the_others_nor_the_source(ledger):
     """One record that always fails ends in quarantine; the rest of its replay and the next
     interval go through.
     """
-    made = pipeline(max_replays=2)
-    batch, roots = whole_batch(database, made, 5, lose_sink=[0, 1, 2])
-    settle_once(database, batch.batch_id)
-    failing_replay(database, made, batch.batch_id, "first", [0])
-    later, _ = whole_batch(database, made, 4, "later", day=1)
-    assert settle_once(database, later.batch_id).failed == 0
-    failing_replay(database, made, batch.batch_id, "second", [0])
-    assert rows(database, "SELECT message_id FROM quarantine") == [(roots[0],)]
-    status = one(database, f"SELECT * FROM batch_status WHERE batch_id = {batch.batch_id}")
+    flow = pipeline(max_replays=2)
+    batch, roots = ledger.whole_batch(flow, 5, lose_sink=[0, 1, 2])
+    ledger.settle(batch.batch_id)
+    failing_replay(ledger, flow, batch.batch_id, "first", [0])
+    later, _ = ledger.whole_batch(flow, 4, "later", day=1)
+    assert ledger.settle(later.batch_id).failed == 0
+    failing_replay(ledger, flow, batch.batch_id, "second", [0])
+    assert ledger.rows("SELECT message_id FROM quarantine") == [(roots[0],)]
+    status = ledger.row(f"SELECT * FROM batch_status WHERE batch_id = {batch.batch_id}")
     assert (status.acked, status.failed, status.quarantined) == (4, 0, 1)
 
 
-def test_too_many_failures_hold_the_batch_for_a_person(database):
+def test_too_many_failures_hold_the_batch_for_a_person(ledger):
     """Above max_failed_ratio nothing is decided; running the step again, or a release, goes on."""
-    made = pipeline(max_failed_ratio=0.2)
-    batch, _ = whole_batch(database, made, 10, lose_sink=[0, 1, 2])
-    settlement = settle_once(database, batch.batch_id)
+    flow = pipeline(max_failed_ratio=0.2)
+    batch, _ = ledger.whole_batch(flow, 10, lose_sink=[0, 1, 2])
+    settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert settlement.reason.startswith(
         "3 of 10 records failed; the limit is 20 % (max_failed_ratio). Most failed at sink. "
@@ -292,110 +275,108 @@ def test_too_many_failures_hold_the_batch_for_a_person(database):
     )
     release_it = f". Or publish the rest anyway: ackledger release {batch.batch_id}"
     assert settlement.reason.endswith(release_it)
-    assert one(database, "SELECT count(*) FROM failed_message")[0] == 0
-    released = release(database, batch.batch_id)
+    assert ledger.row("SELECT count(*) FROM failed_message")[0] == 0
+    released = ledger.release(batch.batch_id)
     assert (released.status, released.failed) == (BatchStatus.SETTLED, 3)
-    failing_replay(database, made, batch.batch_id, "replay")
-    assert {row.status for row in rows(database, "SELECT status FROM batch")} == {"settled"}
+    failing_replay(ledger, flow, batch.batch_id, "replay")
+    assert {row.status for row in ledger.rows("SELECT status FROM batch")} == {"settled"}
     with pytest.raises(NotReadyError, match="is settled: only a batch on hold"):
-        release(database, batch.batch_id)
+        ledger.release(batch.batch_id)
 
 
-def test_fixed_step_needs_no_release(database):
+def test_fixed_step_needs_no_release(ledger):
     """A batch held for too many failures settles by itself once the broken step ran again,
     fixed.
     """
-    batch, roots = whole_batch(database, pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+    batch, roots = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_just_the_ratio_is_borne(database):
+def test_just_the_ratio_is_borne(ledger):
     """A share of failures equal to max_failed_ratio settles; a replay is never measured against
     itself.
     """
-    made = pipeline(max_failed_ratio=0.2)
-    batch, _ = whole_batch(database, made, 10, lose_sink=[0, 1])
-    assert settle_once(database, batch.batch_id).failed == 2
-    failing_replay(database, made, batch.batch_id, "replay")
-    assert one(database, "SELECT count(*) FROM batch WHERE status = 'settled'")[0] == 2
+    flow = pipeline(max_failed_ratio=0.2)
+    batch, _ = ledger.whole_batch(flow, 10, lose_sink=[0, 1])
+    assert ledger.settle(batch.batch_id).failed == 2
+    failing_replay(ledger, flow, batch.batch_id, "replay")
+    assert ledger.row("SELECT count(*) FROM batch WHERE status = 'settled'")[0] == 2
 
 
-def test_failures_of_dead_steps_trip_nothing(database):
+def test_failures_of_dead_steps_trip_nothing(ledger):
     """Records that failed because a step died are no failures of their own: the batch settles."""
-    made = pipeline(max_failed_ratio=0.1)
-    batch = opened(database, made)
-    run_middle(database, batch, emit(database, batch, 5))
-    started(database, batch.batch_id, "sink")
-    age(database, batch.batch_id, 71)
-    assert settle_once(database, batch.batch_id).failed == 5
+    flow = pipeline(max_failed_ratio=0.1)
+    batch = ledger.open(flow)
+    ledger.run_middle(batch, ledger.emit(batch, 5))
+    ledger.start(batch.batch_id, "sink")
+    ledger.age(batch.batch_id, 71)
+    assert ledger.settle(batch.batch_id).failed == 5
 
 
-def test_queued_batches_do_not_expire(database):
+def test_queued_batches_do_not_expire(ledger):
     """Twelve batches that wait for two slots, each far longer than the timeout, all finish."""
-    made = pipeline()
-    waiting = [opened(database, made, f"run-{n}", n) for n in range(12)]
+    flow = pipeline()
+    waiting = [ledger.open(flow, f"run-{n}", n) for n in range(12)]
     late = timedelta(0)
     while waiting:
         slot, waiting = waiting[:2], waiting[2:]
         for batch in slot:
-            roots = emit(database, batch, 2)
-            run_middle(database, batch, roots)
-            run_sink(database, batch, roots)
+            roots = ledger.emit(batch, 2)
+            ledger.run_middle(batch, roots)
+            ledger.run_sink(batch, roots)
         late += timedelta(hours=10)
-        sweep_once(database, now=database.transact(batches.database_now) + late)
-    assert rows(database, "SELECT DISTINCT status, acked, failed FROM batch_status") == [
+        ledger.sweep(now=ledger.now() + late)
+    assert ledger.rows("SELECT DISTINCT status, acked, failed FROM batch_status") == [
         ("settled", 2, 0)
     ]
 
 
-def test_oldest_batch_is_abandoned(database):
+def test_oldest_batch_is_abandoned(ledger):
     """A batch whose first task never ran is abandoned at max_batch_age, and its interval is free
     again.
     """
-    made = pipeline(max_batch_age="1d")
-    batch = opened(database, made)
-    now = database.transact(batches.database_now)
-    assert settle_once(database, batch.batch_id, now=now + 23 * HOUR).status is BatchStatus.OPEN
-    assert (
-        settle_once(database, batch.batch_id, now=now + 25 * HOUR).status is BatchStatus.ABANDONED
-    )
-    assert opened(database, made, "another").batch_id != batch.batch_id
+    flow = pipeline(max_batch_age="1d")
+    batch = ledger.open(flow)
+    now = ledger.now()
+    assert ledger.settle(batch.batch_id, now=now + 23 * HOUR).status is BatchStatus.OPEN
+    assert ledger.settle(batch.batch_id, now=now + 25 * HOUR).status is BatchStatus.ABANDONED
+    assert ledger.open(flow, "another").batch_id != batch.batch_id
 
 
-def test_abandoned_replay_of_quarantine_can_be_opened_again(database):
+def test_abandoned_replay_of_quarantine_can_be_opened_again(ledger):
     """Messages taken from quarantine by a replay that never emitted go back there, and it can
     take them again.
     """
-    made = pipeline(max_replays=1)
-    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
-    settle_once(database, batch.batch_id)
-    failing_replay(database, made, batch.batch_id, "first")
-    again = replayed(database, made, batch.batch_id, "again", quarantined=True)
-    started(database, again.batch_id, "source")
-    age(database, again.batch_id, 71)
-    assert settle_once(database, again.batch_id).status is BatchStatus.ABANDONED
-    assert one(database, "SELECT status FROM failed_message").status == "quarantined"
-    reopened = replayed(database, made, batch.batch_id, "again", quarantined=True)
+    flow = pipeline(max_replays=1)
+    batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    failing_replay(ledger, flow, batch.batch_id, "first")
+    again = ledger.replay(flow, batch.batch_id, "again", quarantined=True)
+    ledger.start(again.batch_id, "source")
+    ledger.age(again.batch_id, 71)
+    assert ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
+    assert ledger.row("SELECT status FROM failed_message").status == "quarantined"
+    reopened = ledger.replay(flow, batch.batch_id, "again", quarantined=True)
     assert (reopened.batch_id, reopened.status) == (again.batch_id, BatchStatus.OPEN)
-    assert len(claimed(database, reopened)) == 1
+    assert len(claimed(ledger, reopened)) == 1
 
 
-def test_what_failed_least_often_goes_first(database):
+def test_what_failed_least_often_goes_first(ledger):
     """Under a limit a message whose step dies every time does not keep the others from being
     replayed.
     """
-    made = pipeline(replay_limit=1, max_replays=9)
-    batch, roots = whole_batch(database, made, 3, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
-    deadly = replayed(database, made, batch.batch_id, "deadly")
-    assert claimed(database, deadly) == [roots[0]]
-    emit_replay(database, deadly)
-    started(database, deadly.batch_id, "middle")
-    age(database, deadly.batch_id, 71)
-    settle_once(database, deadly.batch_id)
-    assert one(
-        database, f"SELECT failed_replays FROM failed_message WHERE message_id = {roots[0]}"
+    flow = pipeline(replay_limit=1, max_replays=9)
+    batch, roots = ledger.whole_batch(flow, 3, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
+    deadly = ledger.replay(flow, batch.batch_id, "deadly")
+    assert claimed(ledger, deadly) == [roots[0]]
+    ledger.emit_replay(deadly)
+    ledger.start(deadly.batch_id, "middle")
+    ledger.age(deadly.batch_id, 71)
+    ledger.settle(deadly.batch_id)
+    assert ledger.row(
+        f"SELECT failed_replays FROM failed_message WHERE message_id = {roots[0]}"
     ) == (0,)
-    assert claimed(database, replayed(database, made, batch.batch_id, "next")) == [roots[1]]
+    assert claimed(ledger, ledger.replay(flow, batch.batch_id, "next")) == [roots[1]]

@@ -4,176 +4,157 @@ import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.upkeep.sweeper import sweep_once
+from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError
-from tests.support.ledgers import (
-    age,
-    emit,
-    emit_replay,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    reprocessed,
-    rows,
-    run_all,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
+from tests.support.ledgers import pipeline
 from tests.support.runner import END, START
 
 
-def test_the_new_batch_supersedes_the_old_family(database):
+def test_the_new_batch_supersedes_the_old_family(ledger):
     """Once it settles, the old batch and its replays are superseded, and so are their failed
     messages.
     """
-    made = pipeline(max_replays=1)
-    old, _ = whole_batch(database, made, 5, lose_sink=[0, 1])
-    settle_once(database, old.batch_id)
-    new = reprocessed(database, made)
+    flow = pipeline(max_replays=1)
+    old, _ = ledger.whole_batch(flow, 5, lose_sink=[0, 1])
+    ledger.settle(old.batch_id)
+    new = ledger.reprocess(flow)
     assert (
-        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
     )
-    assert run_all(database, new).status is BatchStatus.SETTLED
-    found = one(database, "SELECT * FROM batch_status WHERE batch_id = :b", b=old.batch_id)
-    assert (found.status, found.total, found.acked, found.failed, found.superseded) == (
+    assert ledger.run_all(new).status is BatchStatus.SETTLED
+    status = ledger.row("SELECT * FROM batch_status WHERE batch_id = :b", b=old.batch_id)
+    assert (status.status, status.total, status.acked, status.failed, status.superseded) == (
         "superseded",
         5,
         3,
         0,
         2,
     )
-    assert summarize(database, old.batch_id).outcome is Outcome.COMPLETE
-    claims = rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
+    assert ledger.summary(old.batch_id).outcome is Outcome.COMPLETE
+    claims = ledger.rows("SELECT batch_id FROM batch_source WHERE claimed")
     assert [row.batch_id for row in claims] == [new.batch_id]
     with pytest.raises(
         NotReadyError, match="is superseded: only a settled batch has failed records"
     ):
-        replayed(database, made, old.batch_id)
+        ledger.replay(flow, old.batch_id)
     with pytest.raises(InputError, match=f"belongs to batch {new.batch_id}"):
-        opened(database, made, "third")
-    sweep_once(database)
+        ledger.open(flow, "third")
+    ledger.sweep()
     assert (
-        rows(database, "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%'")
-        == []
+        ledger.rows("SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%'") == []
     )
 
 
-def test_a_superseded_batch_is_left_alone(database):
+def test_a_superseded_batch_is_left_alone(ledger):
     """A cleared task of a superseded batch changes nothing and succeeds."""
-    made = pipeline()
-    old, _ = whole_batch(database, made)
-    settle_once(database, old.batch_id)
-    run_all(database, reprocessed(database, made))
-    assert open_run(database, old.batch_id, "middle", Attempt()) is None
-    assert settle_once(database, old.batch_id).status is BatchStatus.SUPERSEDED
+    flow = pipeline()
+    old, _ = ledger.whole_batch(flow)
+    ledger.settle(old.batch_id)
+    ledger.run_all(ledger.reprocess(flow))
+    assert ledger.open_run(old.batch_id, "middle", Attempt()) is None
+    assert ledger.settle(old.batch_id).status is BatchStatus.SUPERSEDED
 
 
-def test_only_what_is_decided_can_be_replaced(database):
+def test_only_what_is_decided_can_be_replaced(ledger):
     """An open batch, one with an open replay, and one that is being replaced already are
     refused.
     """
-    made = pipeline()
-    old, _ = whole_batch(database, made, 5, lose_sink=[0])
+    flow = pipeline()
+    old, _ = ledger.whole_batch(flow, 5, lose_sink=[0])
     with pytest.raises(NotReadyError, match="it is open"):
-        reprocessed(database, made)
-    settle_once(database, old.batch_id)
-    replay = replayed(database, made, old.batch_id)
+        ledger.reprocess(flow)
+    ledger.settle(old.batch_id)
+    replay = ledger.replay(flow, old.batch_id)
     with pytest.raises(NotReadyError, match=f"belongs to it: batch {replay.batch_id} is not"):
-        reprocessed(database, made)
-    run_replay(database, replay)
-    new = reprocessed(database, made)
+        ledger.reprocess(flow)
+    run_replay(ledger, replay)
+    new = ledger.reprocess(flow)
     with pytest.raises(NotReadyError, match=f"belongs to it: batch {new.batch_id} is not"):
-        reprocessed(database, made, "another")
+        ledger.reprocess(flow, "another")
 
 
-def run_replay(database, replay):
-    roots = emit_replay(database, replay)
-    run_middle(database, replay, roots)
-    run_sink(database, replay, roots, lose=roots)
-    settle_once(database, replay.batch_id)
+def run_replay(ledger, replay):
+    roots = ledger.emit_replay(replay)
+    ledger.run_middle(replay, roots)
+    ledger.run_sink(replay, roots, lose=roots)
+    ledger.settle(replay.batch_id)
 
 
-def test_nothing_is_replayed_while_it_is_being_replaced(database):
+def test_nothing_is_replayed_while_it_is_being_replaced(ledger):
     """A replay of the old batch would deliver what the new one is about to."""
-    made = pipeline()
-    old, _ = whole_batch(database, made, 5, lose_sink=[0])
-    settle_once(database, old.batch_id)
-    new = reprocessed(database, made)
+    flow = pipeline()
+    old, _ = ledger.whole_batch(flow, 5, lose_sink=[0])
+    ledger.settle(old.batch_id)
+    new = ledger.reprocess(flow)
     with pytest.raises(NotReadyError, match=f"is being replaced by batch {new.batch_id}"):
-        replayed(database, made, old.batch_id)
+        ledger.replay(flow, old.batch_id)
 
 
-def test_a_reprocess_that_dies_replaces_nothing(database):
+def test_a_reprocess_that_dies_replaces_nothing(ledger):
     """Abandoned before its source committed, it leaves the old batch as it was, and opens again."""
-    made = pipeline()
-    old, _ = whole_batch(database, made)
-    settle_once(database, old.batch_id)
-    new = reprocessed(database, made)
-    started(database, new.batch_id, "source")
-    age(database, new.batch_id, 100)
-    assert settle_once(database, new.batch_id).status is BatchStatus.ABANDONED
+    flow = pipeline()
+    old, _ = ledger.whole_batch(flow)
+    ledger.settle(old.batch_id)
+    new = ledger.reprocess(flow)
+    ledger.start(new.batch_id, "source")
+    ledger.age(new.batch_id, 100)
+    assert ledger.settle(new.batch_id).status is BatchStatus.ABANDONED
     assert (
-        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
     )
-    assert [
-        r.batch_id for r in rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
-    ] == [old.batch_id]
-    assert reprocessed(database, made).batch_id == new.batch_id
-    assert run_all(database, new).status is BatchStatus.SETTLED
+    assert [r.batch_id for r in ledger.rows("SELECT batch_id FROM batch_source WHERE claimed")] == [
+        old.batch_id
+    ]
+    assert ledger.reprocess(flow).batch_id == new.batch_id
+    assert ledger.run_all(new).status is BatchStatus.SETTLED
     assert (
-        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "superseded"
     )
 
 
-def test_a_reprocess_that_expires_replaces_nothing(database):
+def test_a_reprocess_that_expires_replaces_nothing(ledger):
     """A new batch whose sink died is abandoned: the old one stays, and opened again it replaces
     it.
     """
-    made = pipeline()
-    old, _ = whole_batch(database, made)
-    settle_once(database, old.batch_id)
-    new = reprocessed(database, made)
-    roots = emit(database, new, 5)
-    run_middle(database, new, roots)
-    started(database, new.batch_id, "sink")
-    age(database, new.batch_id, 100)
-    assert settle_once(database, new.batch_id).status is BatchStatus.ABANDONED
+    flow = pipeline()
+    old, _ = ledger.whole_batch(flow)
+    ledger.settle(old.batch_id)
+    new = ledger.reprocess(flow)
+    roots = ledger.emit(new, 5)
+    ledger.run_middle(new, roots)
+    ledger.start(new.batch_id, "sink")
+    ledger.age(new.batch_id, 100)
+    assert ledger.settle(new.batch_id).status is BatchStatus.ABANDONED
     assert (
-        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
     )
-    assert reprocessed(database, made).batch_id == new.batch_id
-    assert run_all(database, new).status is BatchStatus.SETTLED
+    assert ledger.reprocess(flow).batch_id == new.batch_id
+    assert ledger.run_all(new).status is BatchStatus.SETTLED
 
 
-def test_an_abandoned_replay_does_not_come_back_beside_it(database):
+def test_an_abandoned_replay_does_not_come_back_beside_it(ledger):
     """A replay that was abandoned is not opened again while its batch is being replaced, nor
     afterwards.
     """
-    made = pipeline()
-    old, _ = whole_batch(database, made, 5, lose_sink=[0])
-    settle_once(database, old.batch_id)
-    replay = replayed(database, made, old.batch_id)
-    started(database, replay.batch_id, "source")
-    age(database, replay.batch_id, 100)
-    assert settle_once(database, replay.batch_id).status is BatchStatus.ABANDONED
-    new = reprocessed(database, made)
+    flow = pipeline()
+    old, _ = ledger.whole_batch(flow, 5, lose_sink=[0])
+    ledger.settle(old.batch_id)
+    replay = ledger.replay(flow, old.batch_id)
+    ledger.start(replay.batch_id, "source")
+    ledger.age(replay.batch_id, 100)
+    assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
+    new = ledger.reprocess(flow)
     with pytest.raises(NotReadyError, match="is being replaced"):
-        replayed(database, made, old.batch_id)
-    run_all(database, new)
+        ledger.replay(flow, old.batch_id)
+    ledger.run_all(new)
     with pytest.raises(NotReadyError, match="is superseded"):
-        replayed(database, made, old.batch_id)
+        ledger.replay(flow, old.batch_id)
 
 
 def test_a_reprocess_of_two_sources_abandoned_halfway(runner, tmp_path, sink_rows):
@@ -182,28 +163,28 @@ def test_a_reprocess_of_two_sources_abandoned_halfway(runner, tmp_path, sink_row
     """
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("id\n1\n2\n")
-    made = Pipeline("two", guarantee="at_least_once")
+    flow = Pipeline("two", guarantee="at_least_once")
     for name in "ab":
-        made.source(name, FileSource(f"{name}.csv", schema="id INT"))
-    made.stage(reads="b")(poisoned)
-    made.sink("sa", ParquetSink("sa"), reads="a")
-    made.sink("sb", ParquetSink("sb"), reads="poisoned")
-    run = runner(made)
+        flow.source(name, FileSource(f"{name}.csv", schema="id INT"))
+    flow.stage(reads="b")(poisoned)
+    flow.sink("sa", ParquetSink("sa"), reads="a")
+    flow.sink("sb", ParquetSink("sb"), reads="poisoned")
+    run = runner(flow)
     first = run.open()
     assert run.settled(first).failed == 1
     job = run.job
     again = open_batch(
-        job.database, job.settings, made, RunKey("", "again"), Interval(START, END), reprocess=True
+        job.database, job.settings, flow, RunKey("", "again"), Interval(START, END), reprocess=True
     )
     run.step(again, "a")
     run.step(again, "sa")
-    started(job.database, again.batch_id, "b")
-    age(job.database, again.batch_id, 10_000)
-    assert settle_once(job.database, again.batch_id).status is BatchStatus.ABANDONED
+    run.ledger.start(again.batch_id, "b")
+    run.ledger.age(again.batch_id, 10_000)
+    assert run.ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
     assert sink_rows("sa", "id") == [(1,), (2,)]
     assert (tmp_path / "sa" / f"ackledger_batch={first.batch_id}").exists()
     reopened = open_batch(
-        job.database, job.settings, made, RunKey("", "again"), Interval(START, END), reprocess=True
+        job.database, job.settings, flow, RunKey("", "again"), Interval(START, END), reprocess=True
     )
     assert reopened.batch_id == again.batch_id
     run.settled(reopened)
@@ -221,14 +202,14 @@ def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
     """
     (tmp_path / "b.csv").write_text("id\n1\n2\n")
 
-    def made(name, stage):
+    def build(name, stage):
         pipeline = Pipeline("renamed", guarantee="at_least_once")
         pipeline.source("b", FileSource("b.csv", schema="id INT"))
         pipeline.stage(reads="b")(stage)
         pipeline.sink(name, ParquetSink("out"), reads=stage.__name__)
         return pipeline
 
-    run = runner(made("out", poisoned))
+    run = runner(build("out", poisoned))
     first = run.open()
     run.settled(first)
 
@@ -236,19 +217,19 @@ def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
         return rows
 
     healed.__name__ = "poisoned"
-    fixed = runner(made("renamed", healed))
+    fixed = runner(build("renamed", healed))
     fixed.settled(fixed.open_replay(first.batch_id))
     assert sink_rows("out", "id") == [(1,), (2,)]
 
 
-def test_nothing_to_replace_is_an_ordinary_batch(database):
+def test_nothing_to_replace_is_an_ordinary_batch(ledger):
     """Over an interval that nobody has, a reprocess claims it."""
-    made = pipeline()
-    new = reprocessed(database, made)
+    flow = pipeline()
+    new = ledger.reprocess(flow)
     assert new.replaces_batch_id is None
-    assert [
-        r.batch_id for r in rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
-    ] == [new.batch_id]
+    assert [r.batch_id for r in ledger.rows("SELECT batch_id FROM batch_source WHERE claimed")] == [
+        new.batch_id
+    ]
 
 
 @pytest.mark.parametrize("dedup", ["none", "exact", Bloom(key="id", capacity=100)])
@@ -256,15 +237,15 @@ def test_the_sink_holds_what_the_new_batch_published(runner, tmp_path, sink_rows
     """The folders of the old batch and its replay go; rows equal to theirs are no duplicates."""
     source = tmp_path / "in.csv"
     source.write_text("id,word\n1,a\n2,b\n3,\n")
-    made = Pipeline("words")
-    made.source("words", FileSource("in.csv", schema="id INT, word STRING"))
+    flow = Pipeline("words")
+    flow.source("words", FileSource("in.csv", schema="id INT, word STRING"))
 
-    @made.stage(reads="words")
+    @flow.stage(reads="words")
     def checked(words):
         return words.selectExpr("*", "CASE WHEN word IS NULL THEN 'no word' END AS _failed")
 
-    made.sink("out", ParquetSink("out", dedup=dedup), reads="checked")
-    run = runner(made)
+    flow.sink("out", ParquetSink("out", dedup=dedup), reads="checked")
+    run = runner(flow)
     first = run.open()
     run.settled(first)
     run.settled(run.open_replay(first.batch_id))
@@ -273,7 +254,7 @@ def test_the_sink_holds_what_the_new_batch_published(runner, tmp_path, sink_rows
     source.write_text("id,word\n1,a\n3,c\n")
     job = run.job
     key, interval = RunKey("", "again"), Interval(START, END)
-    again = open_batch(job.database, job.settings, made, key, interval, reprocess=True)
+    again = open_batch(job.database, job.settings, flow, key, interval, reprocess=True)
     assert run.settled(again).failed == 0
     assert sink_rows("out", "id", "word") == [(1, "a"), (3, "c")]
     assert {path.name for path in (tmp_path / "out").glob("ackledger_batch=*")} == {

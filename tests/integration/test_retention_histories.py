@@ -12,9 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
-from ledger.batch.acceptance import accept
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.records.explain import explain
 from ledger.batch.records.trace import trace
 from ledger.batch.upkeep.retention import KINDS, gc_once
 from ledger.core.run_request import Interval, RunKey, Selection
@@ -22,8 +20,6 @@ from ledger.errors import InputError
 from ledger.execution import run_steps, settle_and_follow
 from ledger.settings import Settings
 from ledger.spark.job import Job
-from ledger.store.queries import batches
-from tests.support.ledgers import empty, one, rows
 from tests.support.runner import START
 
 DAY = timedelta(days=1)
@@ -38,64 +34,64 @@ DAYS = (
 
 def orders(lost):
     """The days' orders; those ``lost`` vanish in the first stage."""
-    made = Pipeline("shop", keep="1d", max_replays=2)
+    pipeline = Pipeline("shop", keep="1d", max_replays=2)
     schema = "id INT, customer STRING, cents INT"
-    made.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
+    pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(frame):
         return frame.where(~F.col("id").isin(list(lost) or [-1]))
 
-    return made
+    return pipeline
 
 
 def delivering(lost):
     """Into a folder that takes each id once in three days, and a table that takes all."""
-    made = orders(lost)
+    pipeline = orders(lost)
     dedup = Bloom(capacity=1000, key="id", window_batches=2)
-    made.sink("sold", ParquetSink("sold", dedup=dedup), reads="checked")
-    made.sink("lake", DeltaSink("lake"), reads="checked")
-    return made
+    pipeline.sink("sold", ParquetSink("sold", dedup=dedup), reads="checked")
+    pipeline.sink("lake", DeltaSink("lake"), reads="checked")
+    return pipeline
 
 
 def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
-    made = orders(lost)
+    pipeline = orders(lost)
 
-    @made.stage(reads="checked", whole=True, unit="customer")
+    @pipeline.stage(reads="checked", whole=True, unit="customer")
     def shared(frame):
         return frame.withColumn("day", F.sum("cents").over(Window.partitionBy("customer")))
 
-    @made.combine(reads="shared")
+    @pipeline.combine(reads="shared")
     def totals(frame):
         return frame.groupBy("customer").agg(F.sum("cents").alias("cents"))
 
-    @made.stateful_stage(reads="shared")
+    @pipeline.stateful_stage(reads="shared")
     def balances(state, frame):
         new = frame.select("customer", "cents")
         both = new if state is None else state.unionByName(new)
         return both.groupBy("customer").agg(F.sum("cents").alias("cents"))
 
-    made.sink("shares", ParquetSink("shares"), reads="shared")
-    made.sink("days", DeltaSink("days"), reads="totals")
-    made.sink("book", DeltaSink("book"), reads="balances")
-    return made
+    pipeline.sink("shares", ParquetSink("shares"), reads="shared")
+    pipeline.sink("days", DeltaSink("days"), reads="totals")
+    pipeline.sink("book", DeltaSink("book"), reads="balances")
+    return pipeline
 
 
 class Life:
     """Acts on a ledger and a folder; after each, retention comes days later if it is to."""
 
-    def __init__(self, spark, database, folder, pipeline, *, removes):
-        empty(database)
+    def __init__(self, spark, ledger, folder, pipeline, *, removes):
+        ledger.empty()
         folder.mkdir()
         for number, day in enumerate(DAYS):
             lines = "".join(f"{id_},{customer},{cents}\n" for id_, customer, cents in day)
             name = f"{START + number * DAY:%Y-%m-%d}.csv"
             (folder / name).write_text("id,customer,cents\n" + lines)
         settings = Settings(home=folder, storage=str(folder / "storage"), data=str(folder))
-        self.job = Job(spark, database, settings, pipeline(()))
+        self.job = Job(spark, ledger.database, settings, pipeline(()))
         self.folder, self.pipeline, self.removes = folder, pipeline, removes
-        self.database, self.acts, self.expired = database, 0, []
+        self.ledger, self.acts, self.expired = ledger, 0, []
         self.removed = Counter()  # bytes by kind
 
     def day(self, number, lost=(), *, reprocess=False):
@@ -105,11 +101,11 @@ class Life:
 
     def replay(self, original, lost=(), **selection):
         job = replace(self.job, pipeline=self.pipeline(lost))
-        chosen = Selection(**selection)
-        self._run(job, lambda key: open_replay(*_at(job), key, original, chosen))
+        records = Selection(**selection)
+        self._run(job, lambda key: open_replay(*_at(job), key, original, records))
 
     def accept(self, batch_id):
-        accept(self.database, batch_id, by="a person", reason="it may stay out")
+        self.ledger.accept(batch_id)
         self.gc()
 
     def _run(self, job, opening):
@@ -121,26 +117,23 @@ class Life:
 
     def gc(self):
         if self.removes:
-            now = self.database.transact(batches.database_now) + timedelta(days=3)
-            collected = gc_once(self.database, now=now)
+            now = self.ledger.now() + timedelta(days=3)
+            collected = gc_once(self.ledger.database, now=now)
             assert not collected.errors
             self.removed.update({kind: size.bytes for kind, size in collected.removed.items()})
             self.expired += collected.expired
 
     def outcome(self):
         """What became of the records, and what readers see."""
-        counts = rows(
-            self.database,
+        counts = self.ledger.rows(
             "SELECT batch_id, kind, status, total, acked, recovered, failed, quarantined,"
             " superseded FROM batch_status ORDER BY 1",
         )
-        records = rows(
-            self.database,
+        records = self.ledger.rows(
             "SELECT message_id, attempt, batch_id, root_id, outcome, step, reason"
             " FROM replay_history ORDER BY 1, 2",
         )
-        dropped = rows(
-            self.database,
+        dropped = self.ledger.rows(
             "SELECT batch_id, step, duplicate_rows FROM step_progress WHERE kind = 'sink'"
             " ORDER BY 1, 2",
         )
@@ -199,15 +192,13 @@ ELSEWHERE = {"staged", "states", "dead attempts"}
 
 
 @pytest.mark.parametrize(("pipeline", "history"), [(delivering, deliveries), (totalling, totals)])
-def test_a_history_ends_the_same_with_its_files_removed(
-    spark, database, tmp_path, pipeline, history
-):
+def test_a_history_ends_the_same_with_its_files_removed(spark, ledger, tmp_path, pipeline, history):
     """Every batch, record and row is as without, although files of each kind went after its
     steps."""
-    plain = Life(spark, database, tmp_path / "plain", pipeline, removes=False)
+    plain = Life(spark, ledger, tmp_path / "plain", pipeline, removes=False)
     history(plain)
     expected = plain.outcome()
-    life = Life(spark, database, tmp_path / "removed", pipeline, removes=True)
+    life = Life(spark, ledger, tmp_path / "removed", pipeline, removes=True)
     history(life)
     assert life.outcome() == expected
     assert {kind for kind, size in life.removed.items() if size > 0} == REMOVED[history]
@@ -221,30 +212,30 @@ def test_each_kind_of_file_is_removed_by_some_test():
     assert ELSEWHERE.union(*REMOVED.values()) == set(KINDS)
 
 
-def test_what_is_gone_is_told(spark, database, tmp_path):
+def test_what_is_gone_is_told(spark, ledger, tmp_path):
     """Once files have expired, trace says since when, explain how to process the record again, and
     a replay reads it from its source."""
-    life = Life(spark, database, tmp_path / "shop", delivering, removes=True)
+    life = Life(spark, ledger, tmp_path / "shop", delivering, removes=True)
     life.pipeline = plainly
     life.job = replace(life.job, pipeline=plainly(()))
     life.day(0, lost=[2])
     life.replay(1, lost=[2])
     life.replay(1, lost=[2])
     life.accept(1)
-    record = one(database, "SELECT message_id FROM failed_message").message_id
+    record = ledger.row("SELECT message_id FROM failed_message").message_id
     assert life.expired == [1]
     with pytest.raises(InputError, match=r"batch \d+ .*removed by retention.*ackledger explain"):
-        trace(database, record)
-    told = " ".join(explain(database, record).next)
-    assert "--from-source" in told
+        trace(ledger.database, record)
+    explanation = " ".join(ledger.explain(record).next)
+    assert "--from-source" in explanation
     with pytest.raises(InputError, match="--from-source"):
         life.replay(1, quarantined=True, accepted=True)
     life.replay(1, quarantined=True, accepted=True, from_source=True)
-    assert one(database, "SELECT status FROM failed_message").status == "recovered"
+    assert ledger.row("SELECT status FROM failed_message").status == "recovered"
 
 
 def plainly(lost):
     """One sink, and nothing that reads a family."""
-    made = orders(lost)
-    made.sink("sold", ParquetSink("sold"), reads="checked")
-    return made
+    pipeline = orders(lost)
+    pipeline.sink("sold", ParquetSink("sold"), reads="checked")
+    return pipeline

@@ -8,7 +8,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from ledger.batch.opening import open_batch
-from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, InputError
@@ -26,18 +25,7 @@ from ledger.store.queries import (
     runs,
     source_states,
 )
-from tests.support.ledgers import (
-    END,
-    START,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_middle,
-    whole_batch,
-)
-from tests.support.ledgers import emit as emitted
+from tests.support.ledgers import END, START, pipeline
 from tests.support.schema import TABLES, columns
 from tests.support.statements import source, updated
 
@@ -157,10 +145,10 @@ def test_grants_are_what_the_statements_need():
     assert not re.findall(r"DELETE FROM (\w+)", source("ledger/store/queries"))
 
 
-def test_history_in_full(database):
+def test_history_in_full(ledger):
     """Of a settled batch with a failure, the writer can undo no failure, verdict or attempt."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
-    settle_once(database, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
+    ledger.settle(batch.batch_id)
     for statement in (
         "DELETE FROM batch",
         "DELETE FROM failed_root",
@@ -179,7 +167,7 @@ def test_history_in_full(database):
         f"TRUNCATE ledger_delta_{batch.batch_id}",
     ):
         with (
-            database.writer.connect() as connection,
+            ledger.database.writer.connect() as connection,
             pytest.raises(DBAPIError, match=r"permission denied|must be owner"),
         ):
             connection.execute(text(statement))
@@ -197,14 +185,14 @@ def member(database):
         connection.exec_driver_sql("DROP ROLE ledger_test_job")
 
 
-def test_a_verdict_stays(database, member):
+def test_a_verdict_stays(ledger, member):
     """What the writer updates of an open batch and a running run, it may not once that ended, nor
     may a login that only is a member of its role."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
-    with database.writer.begin() as connection:
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
+    with ledger.database.writer.begin() as connection:
         connection.execute(text("UPDATE batch SET held_reason = NULL, released = false"))
-    settle_once(database, batch.batch_id)
-    with database.plain.begin() as connection:  # as a publisher and a state would have
+    ledger.settle(batch.batch_id)
+    with ledger.database.plain.begin() as connection:  # as a publisher and a state would have
         connection.execute(text(DELIVERED))
         connection.execute(text(COMMITTED))
     for change in (
@@ -228,7 +216,7 @@ def test_a_verdict_stays(database, member):
         "failed_message SET attempts = 0",
         "failed_message SET root_id = 7",
     ):
-        for engine in (database.writer, member):
+        for engine in (ledger.database.writer, member):
             assert denied(engine, f"UPDATE {change}"), change
     for change in (
         "batch SET rebuild_requested_at = now(), status = 'superseded'",
@@ -236,9 +224,9 @@ def test_a_verdict_stays(database, member):
         "step_run SET files_removed_at = now()",
         "batch_source SET notified_at = now(), claimed = false",
     ):
-        for engine in (database.writer, member):
+        for engine in (ledger.database.writer, member):
             assert not denied(engine, f"UPDATE {change}"), change
-    assert not denied(database.plain, "UPDATE batch SET failed_roots = 0")
+    assert not denied(ledger.database.plain, "UPDATE batch SET failed_roots = 0")
 
 
 MESSAGE = ("failed", "replaying", "recovered", "quarantined", "superseded")
@@ -253,19 +241,19 @@ MOVES = {
 
 
 @pytest.mark.parametrize("status", MESSAGE)
-def test_what_becomes_of_a_message(database, status):
+def test_what_becomes_of_a_message(ledger, status):
     """The writer moves a failed message as replays do, counts its attempts up where one fails, and
     moves it no other way."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, lose_sink=[0])
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id).batch_id
-    with database.plain.begin() as connection:
-        connection.execute(
-            text("UPDATE failed_message SET status = :status, replay_batch_id = :batch"),
-            {"status": status, "batch": replay},
-        )
-    by = lambda change: denied(database.writer, f"UPDATE failed_message SET {change}")  # noqa: E731
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id).batch_id
+    ledger.change(
+        "UPDATE failed_message SET status = :status, replay_batch_id = :batch",
+        status=status,
+        batch=replay,
+    )
+    by = lambda change: denied(ledger.database.writer, f"UPDATE failed_message SET {change}")  # noqa: E731
     lawful = {other for other in MESSAGE if not by(f"status = '{other}'")}
     assert lawful - {status} == MOVES[status]
     assert by("attempts = attempts - 1")
@@ -278,37 +266,36 @@ def test_what_becomes_of_a_message(database, status):
         assert by(again)
 
 
-def test_a_refusal_of_the_writer_asks_for_no_role(database):
+def test_a_refusal_of_the_writer_asks_for_no_role(ledger):
     """Who has the writer's role is not told to get it; who has not, is."""
-    batch, _ = whole_batch(database, pipeline())
-    settle_once(database, batch.batch_id)
-    with pytest.raises(ConfigurationError) as told:
-        database.transact(lambda c: c.execute(text("UPDATE batch SET roots = 7")))
-    assert str(told.value).endswith("batch is history: ledger_writer may not change it")
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql("CREATE ROLE ledger_test_nobody LOGIN")
-    address = database.url.set(username="ledger_test_nobody")
+    batch, _ = ledger.whole_batch(pipeline())
+    ledger.settle(batch.batch_id)
+    with pytest.raises(ConfigurationError) as error:
+        ledger.database.transact(lambda c: c.execute(text("UPDATE batch SET roots = 7")))
+    assert str(error.value).endswith("batch is history: ledger_writer may not change it")
+    ledger.change("CREATE ROLE ledger_test_nobody LOGIN")
+    address = ledger.database.url.set(username="ledger_test_nobody")
     nobody = Database(address.render_as_string(hide_password=False))
     try:
         with pytest.raises(ConfigurationError, match=r"Grant it the role ledger_writer$"):
             nobody.revision()
     finally:
         nobody.dispose()
-        with database.plain.begin() as connection:
-            connection.exec_driver_sql("DROP ROLE ledger_test_nobody")
+        ledger.change("DROP ROLE ledger_test_nobody")
 
 
-def test_the_services_may_do_their_work(database):
+def test_the_services_may_do_their_work(ledger):
     """What follows a settlement, from staging to an ack and back, is granted to the writer."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
     number = batch.batch_id
-    settle_once(database, number)
-    run = one(database, "SELECT max(step_run_id) AS id FROM step_run WHERE step = 'sink'").id
+    ledger.settle(number)
+    run = ledger.row("SELECT max(step_run_id) AS id FROM step_run WHERE step = 'sink'").id
     files = [{"path": "out/one.parquet", "bytes": 1, "rows": 9, "first_position": 0}]
     values = {"run": run, "key": ["n"], "capacity": 1, "error_rate": 0.1, "entries": 1}
-    with database.plain.begin() as connection:  # as if the sink had rows of what failed
-        connection.execute(text("UPDATE publication SET ready = false, rows = NULL"))
-    with database.writer.begin() as connection:
+    ledger.change(  # as if the sink had rows of what failed
+        "UPDATE publication SET ready = false, rows = NULL"
+    )
+    with ledger.database.writer.begin() as connection:
         assert publications.lock_pending(connection, run) is not None
         assert publications.set_ready(connection, run, "out", files)
         publications.note_replaced(connection, run, [number])
@@ -327,18 +314,18 @@ def test_the_services_may_do_their_work(database):
         assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
         retention.expire(connection, number)
         retention.set_removed(connection, number)
-    assert not rows(database, "SELECT * FROM dedup_filter")
-    states = one(database, "SELECT published_at, replaced_at, rows FROM publication")
+    assert not ledger.rows("SELECT * FROM dedup_filter")
+    states = ledger.row("SELECT published_at, replaced_at, rows FROM publication")
     assert None not in states
     assert states.rows == 9
 
 
-def test_what_an_abandoned_batch_had_goes(database):
+def test_what_an_abandoned_batch_had_goes(ledger):
     """The claims of files and the states of an abandoned batch go, by the owner's functions."""
-    batch = opened(database, pipeline())
-    emitted(database, batch, 3)
-    run = one(database, "SELECT step_run_id AS id FROM step_run").id
-    with database.writer.begin() as connection:
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 3)
+    run = ledger.row("SELECT step_run_id AS id FROM step_run").id
+    with ledger.database.writer.begin() as connection:
         claims.insert_files(connection, [_file(batch)])
         checkpoints.insert(connection, batch.pipeline_id, "source", batch.batch_id, run, None)
         batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
@@ -347,26 +334,26 @@ def test_what_an_abandoned_batch_had_goes(database):
         partitions.clear_partition(connection, batch.batch_id)
         assert source_states.take_over(connection, [run]) == 1
     for table in ("claimed_file", "checkpoint", "ledger_delta"):
-        assert rows(database, f"SELECT * FROM {table}") == []
+        assert ledger.rows(f"SELECT * FROM {table}") == []
 
 
-def test_the_owners_functions_keep_what_is_undecided(database):
+def test_the_owners_functions_keep_what_is_undecided(ledger):
     """What the writer may have removed goes of decided or abandoned batches only."""
-    made = pipeline()
-    batch = opened(database, made)
-    roots = emitted(database, batch, 3)
-    run_middle(database, batch, roots, fail={roots.start: "bad"})
-    with database.writer.begin() as connection:
+    flow = pipeline()
+    batch = ledger.open(flow)
+    roots = ledger.emit(batch, 3)
+    ledger.run_middle(batch, roots, fail={roots.start: "bad"})
+    with ledger.database.writer.begin() as connection:
         claims.insert_files(connection, [_file(batch)])
         runs.forget_fails(connection, batch.batch_id)
         connection.execute(text("SELECT release_files(:id)"), {"id": batch.batch_id})
     with (
-        database.writer.connect() as connection,
+        ledger.database.writer.connect() as connection,
         pytest.raises(DBAPIError, match="not decided: its deltas are the evidence"),
     ):
         partitions.clear_partition(connection, batch.batch_id)
-    assert len(rows(database, "SELECT * FROM root_fail")) == 1
-    assert len(rows(database, "SELECT * FROM claimed_file")) == 1
+    assert len(ledger.rows("SELECT * FROM root_fail")) == 1
+    assert len(ledger.rows("SELECT * FROM claimed_file")) == 1
 
 
 def _file(batch):
@@ -424,12 +411,12 @@ def test_the_payload_reader_reads_only(database):
 
 
 @pytest.mark.parametrize("value", ["../secrets", "/etc", "*", "s3://bucket"])
-def test_a_parameter_that_leads_elsewhere_opens_nothing(database, value):
+def test_a_parameter_that_leads_elsewhere_opens_nothing(ledger, value):
     """A run whose parameter could leave the pipeline's folders is refused before it has a batch."""
-    made = pipeline(path="in/{{ params.region }}.csv")
+    flow = pipeline(path="in/{{ params.region }}.csv")
     with pytest.raises(InputError, match=r"params\.region is .*give a name only"):
         open_batch(
-            database, Settings(data="/data"), made, RunKey("", "run"),
+            ledger.database, Settings(data="/data"), flow, RunKey("", "run"),
             Interval(START, END, {"region": value}),
         )  # fmt: skip
-    assert rows(database, "SELECT batch_id FROM batch") == []
+    assert ledger.rows("SELECT batch_id FROM batch") == []

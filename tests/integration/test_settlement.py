@@ -8,109 +8,89 @@ import pytest
 from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.interventions import release
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Record, commit
 from ledger.batch.upkeep import sweeper
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.outcomes import REPEATED
 from ledger.core.states import BatchStatus
 from ledger.deltas.posting import partition
 from ledger.errors import InputError, UnavailableError
 from ledger.store.queries import batches, partitions
 from ledger.store.queries.runs import Emitted
-from tests.support.ledgers import (
-    age,
-    emit,
-    emit_replay,
-    finish,
-    one,
-    opened,
-    pipeline,
-    replayed,
-    rows,
-    run_middle,
-    run_sink,
-    started,
-    whole_batch,
-)
-from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.ledgers import pipeline
+from tests.support.posting import Delta, record_of
 
 
-def counts(database, batch_id):
+def counts(ledger, batch_id):
     """(total, acked, failed, quarantined, pending), checked to be disjoint."""
-    row = one(database, "SELECT * FROM batch_status WHERE batch_id = :b", b=batch_id)
-    found = (row.total, row.acked, row.failed, row.quarantined, row.pending)
-    assert found[0] == sum(found[1:])
-    return found
+    row = ledger.row("SELECT * FROM batch_status WHERE batch_id = :b", b=batch_id)
+    result = (row.total, row.acked, row.failed, row.quarantined, row.pending)
+    assert result[0] == sum(result[1:])
+    return result
 
 
-def test_all_acked(database):
+def test_all_acked(ledger):
     """A batch whose every edge was acked settles with every root acked and its deltas gone."""
-    batch, roots = whole_batch(database, pipeline())
-    settlement = settle_once(database, batch.batch_id)
+    batch, roots = ledger.whole_batch(pipeline())
+    settlement = ledger.settle(batch.batch_id)
     assert (settlement.status, settlement.roots, settlement.failed) == (BatchStatus.SETTLED, 10, 0)
-    assert counts(database, batch.batch_id) == (10, 10, 0, 0, 0)
-    assert one(database, "SELECT count(*) FROM ledger_delta")[0] == 0
-    assert one(database, "SELECT status FROM root_state(:r)", r=roots[0]).status == "acked"
+    assert counts(ledger, batch.batch_id) == (10, 10, 0, 0, 0)
+    assert ledger.row("SELECT count(*) FROM ledger_delta")[0] == 0
+    assert ledger.row("SELECT status FROM root_state(:r)", r=roots[0]).status == "acked"
 
 
-def test_a_reason_of_its_own_says_more_than_repeated(database):
+def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     """Of a stage's reasons the first by name counts, but that a record was repeated only where
     there is no other, wherever the tasks found them; so it does at an earlier stage.
     """
-    made = pipeline()
-    batch = opened(database, made)
-    roots = emit(database, batch, 4)
-    given = {
+    flow = pipeline()
+    batch = ledger.open(flow)
+    roots = ledger.emit(batch, 4)
+    reasons = {
         roots[0]: ["zzz", REPEATED],
         roots[1]: [REPEATED],
         roots[2]: ["zzz", "b"],
         roots[3]: [],
     }
-    run = started(database, batch.batch_id, "middle")
+    run = ledger.start(batch.batch_id, "middle")
     deltas = [Delta(root, root + 1000, root + 2000, 1, 1) for root in roots]
     for bucket in range(2):
         fails = [
-            Delta(root, reason=some[bucket]) for root, some in given.items() if len(some) > bucket
+            Delta(root, reason=some[bucket]) for root, some in reasons.items() if len(some) > bucket
         ]
         own = [*deltas[bucket::2], *fails]
-        assert post_bucket(database, batch.batch_id, run.run_id, bucket, own)
-    commit(database, run, replace(record_of(deltas), delta_rows=len(deltas) + 5))
-    sink = started(database, batch.batch_id, "sink")
+        assert ledger.post(run, own, bucket)
+    ledger.commit(run, replace(record_of(deltas), delta_rows=len(deltas) + 5))
+    sink = ledger.start(batch.batch_id, "sink")
     arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]
-    finish(database, sink, [*arrived, Delta(roots[1], reason="at the sink")])
-    assert settle_once(database, batch.batch_id).failed == 3
-    found = rows(database, "SELECT root_id, step, reason FROM failed_root ORDER BY root_id")
-    assert [tuple(row) for row in found] == [
+    ledger.finish(sink, [*arrived, Delta(roots[1], reason="at the sink")])
+    assert ledger.settle(batch.batch_id).failed == 3
+    rows = ledger.rows("SELECT root_id, step, reason FROM failed_root ORDER BY root_id")
+    assert [tuple(row) for row in rows] == [
         (roots[0], "middle", "zzz"), (roots[1], "middle", REPEATED), (roots[2], "middle", "b")
     ]  # fmt: skip
 
 
-def test_hop_is_named(database):
+def test_hop_is_named(ledger):
     """A root lost in the middle and one lost in the sink are named with the step that lost each."""
-    batch, roots = whole_batch(database, pipeline(), lose_middle=[1], lose_sink=[2])
-    settle_once(database, batch.batch_id)
-    found = rows(
-        database, "SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id"
-    )
-    assert [tuple(row) for row in found] == [
+    batch, roots = ledger.whole_batch(pipeline(), lose_middle=[1], lose_sink=[2])
+    ledger.settle(batch.batch_id)
+    rows = ledger.rows("SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id")
+    assert [tuple(row) for row in rows] == [
         (roots[1], "middle", "lost", roots[1] + 1000),
         (roots[2], "sink", "lost", roots[2] + 2000),
     ]
-    assert counts(database, batch.batch_id) == (10, 8, 2, 0, 0)
+    assert counts(ledger, batch.batch_id) == (10, 8, 2, 0, 0)
 
 
-def test_hop_is_named_with_fan_out(database):
+def test_hop_is_named_with_fan_out(ledger):
     """Of two readers of one output, only the one that lost the root is named."""
-    made = pipeline(fan_out=True)
-    batch = opened(database, made)
-    roots = emit(database, batch, 3)
-    run_middle(database, batch, roots, edges=2)
-    run_sink(database, batch, roots)
-    run_sink(database, batch, roots, lose=[roots[0]], name="second", offset=3000)
-    settle_once(database, batch.batch_id)
-    assert rows(database, "SELECT root_id, step FROM failed_root") == [(roots[0], "second")]
+    flow = pipeline(fan_out=True)
+    batch = ledger.open(flow)
+    roots = ledger.emit(batch, 3)
+    ledger.run_middle(batch, roots, edges=2)
+    ledger.run_sink(batch, roots)
+    ledger.run_sink(batch, roots, lose=[roots[0]], name="second", offset=3000)
+    ledger.settle(batch.batch_id)
+    assert ledger.rows("SELECT root_id, step FROM failed_root") == [(roots[0], "second")]
 
 
 @pytest.mark.parametrize(
@@ -120,153 +100,151 @@ def test_hop_is_named_with_fan_out(database):
         (lambda root: 99, 1, "one lost and another acked too often"),
     ],
 )
-def test_wrong_acks_fail(database, acked, edges, reason):
+def test_wrong_acks_fail(ledger, acked, edges, reason):
     """An edge acked too often, or one for another, fails the root and says which it was."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    run_middle(database, batch, roots)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots)
     deltas = [
         Delta(roots[0], acked=acked(roots[0]), acked_edges=edges),
         Delta(roots[1], acked=roots[1] + 2000, acked_edges=1),
     ]
-    finish(database, started(database, batch.batch_id, "sink"), deltas)
-    settle_once(database, batch.batch_id)
-    assert rows(database, "SELECT root_id, step, reason FROM failed_root") == [
+    ledger.finish(ledger.start(batch.batch_id, "sink"), deltas)
+    ledger.settle(batch.batch_id)
+    assert ledger.rows("SELECT root_id, step, reason FROM failed_root") == [
         (roots[0], "sink", reason)
     ]
 
 
-def test_even_count_of_equal_acks_is_not_hidden(database):
+def test_even_count_of_equal_acks_is_not_hidden(ledger):
     """Two acks of one edge cancel in the XOR, and the count beside it still fails the root."""
-    batch = opened(database, pipeline())
-    (root,) = emit(database, batch, 1)
-    run_middle(database, batch, [root])
+    batch = ledger.open(pipeline())
+    (root,) = ledger.emit(batch, 1)
+    ledger.run_middle(batch, [root])
     deltas = [Delta(root, acked=root + 2000, acked_edges=3)]
-    finish(database, started(database, batch.batch_id, "sink"), deltas)
-    assert settle_once(database, batch.batch_id).failed == 1
+    ledger.finish(ledger.start(batch.batch_id, "sink"), deltas)
+    assert ledger.settle(batch.batch_id).failed == 1
 
 
-def test_fail_wins_over_zero(database):
+def test_fail_wins_over_zero(ledger):
     """An explicitly failed root is failed though its ack value is 0, with the reason given."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    run_middle(database, batch, roots, fail={roots[0]: "no plane"})
-    run_sink(database, batch, [roots[1]])
-    settle_once(database, batch.batch_id)
-    assert rows(database, "SELECT root_id, step, reason, residue FROM failed_root") == [
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots, fail={roots[0]: "no plane"})
+    ledger.run_sink(batch, [roots[1]])
+    ledger.settle(batch.batch_id)
+    assert ledger.rows("SELECT root_id, step, reason, residue FROM failed_root") == [
         (roots[0], "middle", "no plane", 0)
     ]
 
 
-def test_earliest_fail_counts(database):
+def test_earliest_fail_counts(ledger):
     """Of two fails of one root the earlier step's reason is kept."""
-    batch = opened(database, pipeline())
-    (root,) = emit(database, batch, 1)
-    run_middle(database, batch, [root], fail={root: "early"})
-    finish(database, started(database, batch.batch_id, "sink"), [Delta(root, reason="late")])
-    settle_once(database, batch.batch_id)
-    assert one(database, "SELECT step, reason FROM failed_root") == ("middle", "early")
+    batch = ledger.open(pipeline())
+    (root,) = ledger.emit(batch, 1)
+    ledger.run_middle(batch, [root], fail={root: "early"})
+    ledger.finish(ledger.start(batch.batch_id, "sink"), [Delta(root, reason="late")])
+    ledger.settle(batch.batch_id)
+    assert ledger.row("SELECT step, reason FROM failed_root") == ("middle", "early")
 
 
-def test_replay_recovers_and_quarantines(database):
+def test_replay_recovers_and_quarantines(ledger):
     """A replay recovers what it acks and quarantines what fails again with its budget used up."""
-    made = pipeline(max_replays=1)
-    batch, roots = whole_batch(database, made, lose_middle=[1, 2])
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
-    new = emit_replay(database, replay)
-    run_middle(database, replay, new, lose=[new[0]])
-    run_sink(database, replay, [new[1]])
-    settle_once(database, replay.batch_id)
-    assert counts(database, batch.batch_id) == (10, 9, 0, 1, 0)
-    assert counts(database, replay.batch_id) == (2, 1, 0, 1, 0)
-    assert one(database, "SELECT message_id, step, attempts FROM quarantine") == (
+    flow = pipeline(max_replays=1)
+    batch, roots = ledger.whole_batch(flow, lose_middle=[1, 2])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    new = ledger.emit_replay(replay)
+    ledger.run_middle(replay, new, lose=[new[0]])
+    ledger.run_sink(replay, [new[1]])
+    ledger.settle(replay.batch_id)
+    assert counts(ledger, batch.batch_id) == (10, 9, 0, 1, 0)
+    assert counts(ledger, replay.batch_id) == (2, 1, 0, 1, 0)
+    assert ledger.row("SELECT message_id, step, attempts FROM quarantine") == (
         roots[1],
         "middle",
         2,
     )
-    history = rows(
-        database,
+    history = ledger.rows(
         "SELECT attempt, outcome FROM replay_history WHERE message_id = :m ORDER BY 1",
         m=roots[2],
     )
     assert history == [(1, "failed"), (2, "acked")]
 
 
-def test_budget_of_several_replays(database):
+def test_budget_of_several_replays(ledger):
     """A message is quarantined just when max_replays of its own replays have failed."""
-    made = pipeline(max_replays=2)
-    batch, _ = whole_batch(database, made, 1, lose_middle=[0])
-    settle_once(database, batch.batch_id)
+    flow = pipeline(max_replays=2)
+    batch, _ = ledger.whole_batch(flow, 1, lose_middle=[0])
+    ledger.settle(batch.batch_id)
     for number, expected in ((1, (1, 0, 1, 0, 0)), (2, (1, 0, 0, 1, 0))):
-        replay = replayed(database, made, batch.batch_id, f"replay-{number}")
-        emit_replay(database, replay)
-        run_middle(database, replay, [])
-        run_sink(database, replay, [])
-        settle_once(database, replay.batch_id)
-        assert counts(database, batch.batch_id) == expected
+        replay = ledger.replay(flow, batch.batch_id, f"replay-{number}")
+        ledger.emit_replay(replay)
+        ledger.run_middle(replay, [])
+        ledger.run_sink(replay, [])
+        ledger.settle(replay.batch_id)
+        assert counts(ledger, batch.batch_id) == expected
 
 
-def test_expiry_is_no_fault_of_the_message(database):
+def test_expiry_is_no_fault_of_the_message(ledger):
     """A batch whose stage died expires: its roots fail, and that replay costs them no budget."""
-    made = pipeline(max_replays=1)
-    batch, _ = whole_batch(database, made, 1, lose_middle=[0])
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
-    emit_replay(database, replay)
-    started(database, replay.batch_id, "middle")
-    age(database, replay.batch_id, 60 + 9)
-    assert settle_once(database, replay.batch_id).status is BatchStatus.OPEN
-    age(database, replay.batch_id, 2)
-    assert settle_once(database, replay.batch_id).status is BatchStatus.SETTLED
-    assert counts(database, batch.batch_id) == (1, 0, 1, 0, 0)
-    row = one(
-        database,
+    flow = pipeline(max_replays=1)
+    batch, _ = ledger.whole_batch(flow, 1, lose_middle=[0])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    ledger.emit_replay(replay)
+    ledger.start(replay.batch_id, "middle")
+    ledger.age(replay.batch_id, 60 + 9)
+    assert ledger.settle(replay.batch_id).status is BatchStatus.OPEN
+    ledger.age(replay.batch_id, 2)
+    assert ledger.settle(replay.batch_id).status is BatchStatus.SETTLED
+    assert counts(ledger, batch.batch_id) == (1, 0, 1, 0, 0)
+    row = ledger.row(
         "SELECT step, reason, own_failure FROM failed_root WHERE batch_id = :b",
         b=replay.batch_id,
     )
     assert row == ("middle", "did not commit in time", False)
 
 
-def test_never_early(database):
+def test_never_early(ledger):
     """A batch waits while a run lives, however old it is, and while it waits for its next task."""
-    batch = opened(database, pipeline(max_batch_age="366d"))
-    emit(database, batch, 1)
-    far = database.transact(batches.database_now) + timedelta(days=365)
-    assert settle_once(database, batch.batch_id, now=far).status is BatchStatus.OPEN
-    started(database, batch.batch_id, "middle")
-    assert settle_once(database, batch.batch_id).status is BatchStatus.OPEN
+    batch = ledger.open(pipeline(max_batch_age="366d"))
+    ledger.emit(batch, 1)
+    far = ledger.now() + timedelta(days=365)
+    assert ledger.settle(batch.batch_id, now=far).status is BatchStatus.OPEN
+    ledger.start(batch.batch_id, "middle")
+    assert ledger.settle(batch.batch_id).status is BatchStatus.OPEN
 
 
-def test_missing_emit_never_reads_as_acked(database):
+def test_missing_emit_never_reads_as_acked(ledger):
     """Without a committed emit there is no verdict: the batch is abandoned, and opens again."""
-    made = pipeline()
-    batch = opened(database, made)
-    run = started(database, batch.batch_id, "source")
-    post_bucket(database, batch.batch_id, run.run_id, 0, [Delta(1, emitted=5, emitted_edges=1)])
-    age(database, batch.batch_id, 71)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
-    assert counts(database, batch.batch_id) == (0, 0, 0, 0, 0)
-    sweep_once(database)  # drops its partition
-    again = opened(database, made)
+    flow = pipeline()
+    batch = ledger.open(flow)
+    run = ledger.start(batch.batch_id, "source")
+    ledger.post(run, [Delta(1, emitted=5, emitted_edges=1)])
+    ledger.age(batch.batch_id, 71)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    assert counts(ledger, batch.batch_id) == (0, 0, 0, 0, 0)
+    ledger.sweep()  # drops its partition
+    again = ledger.open(flow)
     assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
-    roots = emit(database, again, 2)
-    run_middle(database, again, roots)
-    run_sink(database, again, roots)
-    assert settle_once(database, again.batch_id).failed == 0
+    roots = ledger.emit(again, 2)
+    ledger.run_middle(again, roots)
+    ledger.run_sink(again, roots)
+    assert ledger.settle(again.batch_id).failed == 0
 
 
-def test_abandoned_replay_releases_its_messages(database):
+def test_abandoned_replay_releases_its_messages(ledger):
     """Messages claimed by a replay that never emitted can be claimed by the next."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
-    started(database, replay.batch_id, "source")
-    age(database, replay.batch_id, 71)
-    assert settle_once(database, replay.batch_id).status is BatchStatus.ABANDONED
-    second = replayed(database, made, batch.batch_id, "second")
-    assert one(database, "SELECT status, replay_batch_id FROM failed_message") == (
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    ledger.start(replay.batch_id, "source")
+    ledger.age(replay.batch_id, 71)
+    assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
+    second = ledger.replay(flow, batch.batch_id, "second")
+    assert ledger.row("SELECT status, replay_batch_id FROM failed_message") == (
         "replaying",
         second.batch_id,
     )
@@ -289,95 +267,95 @@ def test_abandoned_replay_releases_its_messages(database):
         ("DELETE FROM ledger_delta WHERE root_id = {root} AND acked_edges = 0", "source"),
     ],
 )
-def test_damaged_deltas_hold_the_batch(database, damage, named):
+def test_damaged_deltas_hold_the_batch(ledger, damage, named):
     """Deltas that differ from what their run recorded hold the batch; running the step again
     opens it.
     """
-    batch, roots = whole_batch(database, pipeline())
-    with database.plain.begin() as connection:
+    batch, roots = ledger.whole_batch(pipeline())
+    with ledger.database.plain.begin() as connection:
         assert connection.exec_driver_sql(damage.format(root=roots[3])).rowcount == 1
-    settlement = settle_once(database, batch.batch_id)
+    settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert named in settlement.reason
-    assert sweep_once(database).settlements == ()
+    assert ledger.sweep().settlements == ()
     if named == "sink":
-        run_sink(database, batch, roots)
-        assert settle_once(database, batch.batch_id).failed == 0
+        ledger.run_sink(batch, roots)
+        assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_deltas_of_unknown_roots_hold_the_batch(database):
+def test_deltas_of_unknown_roots_hold_the_batch(ledger):
     """Deltas for a root that the batch never emitted are damage, not a failed root."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 1)
-    run_middle(database, batch, [*roots, 999_999])
-    run_sink(database, batch, roots)
-    settlement = settle_once(database, batch.batch_id)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 1)
+    ledger.run_middle(batch, [*roots, 999_999])
+    ledger.run_sink(batch, roots)
+    settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
-    assert one(database, "SELECT count(*) FROM failed_root")[0] == 0
+    assert ledger.row("SELECT count(*) FROM failed_root")[0] == 0
 
 
-def test_uncommitted_deltas_do_not_count(database):
+def test_uncommitted_deltas_do_not_count(ledger):
     """What a run posted without committing changes no verdict."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 2)
-    zombie = started(database, batch.batch_id, "middle")
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    zombie = ledger.start(batch.batch_id, "middle")
     deltas = [Delta(root, root + 1000, root + 5000, 1, 1) for root in roots]
-    post_bucket(database, batch.batch_id, zombie.run_id, 0, deltas)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+    ledger.post(zombie, deltas)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_settled_stays_settled(database):
+def test_settled_stays_settled(ledger):
     """Settling twice, or sweeping a settled batch, decides once and changes nothing."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[4])
-    assert settle_once(database, batch.batch_id).decided
-    before = rows(database, "SELECT * FROM failed_message")
-    again = settle_once(database, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[4])
+    assert ledger.settle(batch.batch_id).decided
+    before = ledger.rows("SELECT * FROM failed_message")
+    again = ledger.settle(batch.batch_id)
     assert (again.decided, again.status) == (False, BatchStatus.SETTLED)
-    assert sweep_once(database).settlements == ()
-    assert rows(database, "SELECT * FROM failed_message") == before
+    assert ledger.sweep().settlements == ()
+    assert ledger.rows("SELECT * FROM failed_message") == before
 
 
-def test_zero_roots(database):
+def test_zero_roots(ledger):
     """A batch without records is a settled batch of 0 roots."""
-    batch = opened(database, pipeline())
-    emit(database, batch, 0)
-    run_middle(database, batch, [])
-    run_sink(database, batch, [])
-    assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
-    assert counts(database, batch.batch_id) == (0, 0, 0, 0, 0)
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 0)
+    ledger.run_middle(batch, [])
+    ledger.run_sink(batch, [])
+    assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+    assert counts(ledger, batch.batch_id) == (0, 0, 0, 0, 0)
 
 
-def test_without_ackers_every_root_is_acked(database):
+def test_without_ackers_every_root_is_acked(ledger):
     """With ackers=0 nothing is tracked and every root is acked once the steps have committed."""
-    batch = opened(database, pipeline(ackers=0))
+    batch = ledger.open(pipeline(ackers=0))
     for name, emitted in (("source", Emitted(1, 5)), ("middle", None), ("sink", None)):
-        run = started(database, batch.batch_id, name)
-        commit(database, run, record_of([]), emitted=emitted)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
-    assert counts(database, batch.batch_id) == (5, 5, 0, 0, 0)
+        run = ledger.start(batch.batch_id, name)
+        ledger.commit(run, [], emitted=emitted)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+    assert counts(ledger, batch.batch_id) == (5, 5, 0, 0, 0)
 
 
-def test_tracking_is_decided_when_a_batch_opens(database):
+def test_tracking_is_decided_when_a_batch_opens(ledger):
     """Turning tracking off later does not acquit an open batch: its lost roots still fail."""
-    batch = opened(database, pipeline())
-    roots = emit(database, batch, 5)
-    run_middle(database, batch, roots)
-    opened(database, pipeline(ackers=0), "later", day=1)
-    run_sink(database, batch, roots, lose=[roots[0]])
-    settle_once(database, batch.batch_id)
-    assert counts(database, batch.batch_id) == (5, 4, 1, 0, 0)
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 5)
+    ledger.run_middle(batch, roots)
+    ledger.open(pipeline(ackers=0), "later", day=1)
+    ledger.run_sink(batch, roots, lose=[roots[0]])
+    ledger.settle(batch.batch_id)
+    assert counts(ledger, batch.batch_id) == (5, 4, 1, 0, 0)
 
 
-def test_two_sweepers_one_decision(database):
+def test_two_sweepers_one_decision(ledger):
     """Of two sweeps at once exactly one decides the batch."""
-    whole_batch(database, pipeline(), lose_sink=[0])
+    ledger.whole_batch(pipeline(), lose_sink=[0])
     barrier, swept = threading.Barrier(2), []
 
     def sweep():
         barrier.wait()
-        swept.append(sweep_once(database))
+        swept.append(ledger.sweep())
 
     threads = [threading.Thread(target=sweep) for _ in range(2)]
     for thread in threads:
@@ -385,57 +363,59 @@ def test_two_sweepers_one_decision(database):
     for thread in threads:
         thread.join()
     assert len(swept) == 2, "a sweep raised"
-    decided = [one for result in swept for one in result.settlements if one.decided]
+    decided = [
+        settlement for result in swept for settlement in result.settlements if settlement.decided
+    ]
     assert len(decided) == 1
     assert sum(len(result.dropped) for result in swept) <= 1
-    assert one(database, "SELECT count(*) FROM failed_root")[0] == 1
+    assert ledger.row("SELECT count(*) FROM failed_root")[0] == 1
 
 
-def test_a_partition_that_another_sweep_dropped_is_not_counted(database, monkeypatch):
+def test_a_partition_that_another_sweep_dropped_is_not_counted(ledger, monkeypatch):
     """A sweep that was slower to the lock does not say that it dropped what the faster dropped."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
-    assert settle_once(database, batch.batch_id).decided
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
+    assert ledger.settle(batch.batch_id).decided
     lock, faster = partitions.try_clean_up_lock, []
 
     def slower_lock(connection):
         monkeypatch.setattr(partitions, "try_clean_up_lock", lock)
-        faster.extend(sweep_once(database).dropped)
+        faster.extend(ledger.sweep().dropped)
         return lock(connection)
 
     monkeypatch.setattr(partitions, "try_clean_up_lock", slower_lock)
-    assert sweep_once(database).dropped == ()
+    assert ledger.sweep().dropped == ()
     assert faster == [batch.batch_id]
 
 
-def test_sweep_races_the_last_commit(database):
+def test_sweep_races_the_last_commit(ledger):
     """A sweep beside the last step's commit settles all roots as acked or leaves the batch open."""
     for number in range(15):
-        batch = opened(database, pipeline(), f"run-{number}", number)
-        roots = emit(database, batch, 3)
-        run_middle(database, batch, roots)
-        run = started(database, batch.batch_id, "sink")
+        batch = ledger.open(pipeline(), f"run-{number}", number)
+        roots = ledger.emit(batch, 3)
+        ledger.run_middle(batch, roots)
+        run = ledger.start(batch.batch_id, "sink")
         deltas = [Delta(root, acked=root + 2000, acked_edges=1) for root in roots]
-        post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+        ledger.post(run, deltas)
         barrier = threading.Barrier(2)
 
         def sweep(barrier=barrier, batch=batch):
             barrier.wait()
-            settle_once(database, batch.batch_id)
+            ledger.settle(batch.batch_id)
 
         thread = threading.Thread(target=sweep)
         thread.start()
         barrier.wait()
-        commit(database, run, record_of(deltas))
+        ledger.commit(run, deltas)
         thread.join()
-        assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
-        assert counts(database, batch.batch_id) == (3, 3, 0, 0, 0)
+        assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+        assert counts(ledger, batch.batch_id) == (3, 3, 0, 0, 0)
 
 
-def test_open_copy_blocks_nobody(database):
+def test_open_copy_blocks_nobody(ledger):
     """While a COPY into one batch is open, other batches open, settle and are cleaned up."""
-    slow = opened(database, pipeline(), "slow", 1)
-    run = started(database, slow.batch_id, "source")
-    with database.writer.connect() as writing:
+    slow = ledger.open(pipeline(), "slow", 1)
+    run = ledger.start(slow.batch_id, "source")
+    with ledger.database.writer.connect() as writing:
         writing.execute(
             text(f"INSERT INTO {partition(slow.batch_id)} VALUES (:b, :r, 1, 1, 0, 1, 0)"),
             {"b": slow.batch_id, "r": run.run_id},
@@ -443,8 +423,8 @@ def test_open_copy_blocks_nobody(database):
         done = threading.Event()
 
         def work():
-            batch, _ = whole_batch(database, pipeline(), run_id="quick", day=2)
-            settle_once(database, batch.batch_id)
+            batch, _ = ledger.whole_batch(pipeline(), run_id="quick", day=2)
+            ledger.settle(batch.batch_id)
             done.set()
 
         thread = threading.Thread(target=work, daemon=True)
@@ -454,138 +434,136 @@ def test_open_copy_blocks_nobody(database):
         writing.rollback()
 
 
-def test_straggler_delays_only_the_clean_up(database):
+def test_straggler_delays_only_the_clean_up(ledger):
     """A straggler that still posts into a settled batch keeps its partition until it is gone."""
-    batch, _ = whole_batch(database, pipeline())
-    with database.writer.connect() as writing:
+    batch, _ = ledger.whole_batch(pipeline())
+    with ledger.database.writer.connect() as writing:
         writing.execute(
             text(f"INSERT INTO {partition(batch.batch_id)} VALUES (:b, 1, 1, 1, 0, 1, 0)"),
             {"b": batch.batch_id},
         )
-        assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
-        assert sweep_once(database).dropped == ()
+        assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+        assert ledger.sweep().dropped == ()
         writing.commit()
-    assert sweep_once(database).dropped == (batch.batch_id,)
-    assert counts(database, batch.batch_id) == (10, 10, 0, 0, 0)
+    assert ledger.sweep().dropped == (batch.batch_id,)
+    assert counts(ledger, batch.batch_id) == (10, 10, 0, 0, 0)
 
 
-def test_late_post_is_refused(database):
+def test_late_post_is_refused(ledger):
     """A post into a batch that was settled and cleaned up is refused."""
-    batch, _ = whole_batch(database, pipeline())
-    settle_once(database, batch.batch_id)
-    sweep_once(database)
+    batch = ledger.open(pipeline())
+    late = ledger.start(batch.batch_id, "source")
+    ledger.run_all(batch)
+    ledger.sweep()
     with pytest.raises(Exception, match="does not exist"):
-        post_bucket(database, batch.batch_id, 1, 9, [Delta(1)])
+        ledger.post(late, [Delta(1)])
 
 
-def test_sweep_lets_a_held_batch_be_fixed(database):
+def test_sweep_lets_a_held_batch_be_fixed(ledger):
     """While the step that holds a batch runs again, a sweep does not hold the batch anew."""
-    batch, roots = whole_batch(database, pipeline())
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
-    run = started(database, batch.batch_id, "source")
-    (swept,) = sweep_once(database).settlements
+    batch, roots = ledger.whole_batch(pipeline())
+    ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    run = ledger.start(batch.batch_id, "source")
+    (swept,) = ledger.sweep().settlements
     assert (swept.status, swept.reason) == (BatchStatus.OPEN, "source running")
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(roots.start, len(roots)))
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+    ledger.post(run, deltas)
+    ledger.commit(run, deltas, emitted=Emitted(roots.start, len(roots)))
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_abandoned_batch_keeps_its_partition(database):
+def test_abandoned_batch_keeps_its_partition(ledger):
     """A sweep leaves the partition of an abandoned batch, which may be opened again and then
     posts there.
     """
-    made = pipeline()
-    batch = opened(database, made)
-    started(database, batch.batch_id, "source")
-    age(database, batch.batch_id, 71)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
-    assert sweep_once(database).dropped == ()
-    assert opened(database, made).status is BatchStatus.OPEN
-    roots = emit(database, batch, 2)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots)
-    assert settle_once(database, batch.batch_id).failed == 0
+    flow = pipeline()
+    batch = ledger.open(flow)
+    ledger.start(batch.batch_id, "source")
+    ledger.age(batch.batch_id, 71)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    assert ledger.sweep().dropped == ()
+    assert ledger.open(flow).status is BatchStatus.OPEN
+    roots = ledger.emit(batch, 2)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_replay_that_emits_too_little_is_held(database):
+def test_replay_that_emits_too_little_is_held(ledger):
     """A message that a replay claimed and never emitted does not pass for recovered."""
-    made = pipeline()
-    batch, _ = whole_batch(database, made, 5, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
-    replay = replayed(database, made, batch.batch_id)
-    roots = emit(database, replay, 1)
-    run_middle(database, replay, roots)
-    run_sink(database, replay, roots)
-    settlement = settle_once(database, replay.batch_id)
+    flow = pipeline()
+    batch, _ = ledger.whole_batch(flow, 5, lose_sink=[0, 1])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    roots = ledger.emit(replay, 1)
+    ledger.run_middle(replay, roots)
+    ledger.run_sink(replay, roots)
+    settlement = ledger.settle(replay.batch_id)
     assert (settlement.status, "claimed 2 records and emitted 1" in settlement.reason) == (
         BatchStatus.HELD,
         True,
     )
-    assert {row.status for row in rows(database, "SELECT status FROM failed_message")} == {
-        "replaying"
-    }
+    assert {row.status for row in ledger.rows("SELECT status FROM failed_message")} == {"replaying"}
 
 
-def test_replay_needs_tracking_and_its_sources(database):
+def test_replay_needs_tracking_and_its_sources(ledger):
     """A replay is refused with tracking off, or when a source of the failed messages is gone."""
-    batch, _ = whole_batch(database, pipeline(), 3, lose_sink=[0])
-    settle_once(database, batch.batch_id)
+    batch, _ = ledger.whole_batch(pipeline(), 3, lose_sink=[0])
+    ledger.settle(batch.batch_id)
     with pytest.raises(InputError, match="ackers=0"):
-        replayed(database, pipeline(ackers=0), batch.batch_id)
+        ledger.replay(pipeline(ackers=0), batch.batch_id)
     renamed = Pipeline("chain")
     renamed.source("origin", FileSource("in.csv", schema="n INT"))
     renamed.sink("sink", ParquetSink("out"), reads="origin")
     with pytest.raises(InputError, match=r"came from source 'source'.*it has origin"):
-        replayed(database, renamed, batch.batch_id)
-    assert one(database, "SELECT status FROM failed_message").status == "failed"
+        ledger.replay(renamed, batch.batch_id)
+    assert ledger.row("SELECT status FROM failed_message").status == "failed"
 
 
-def test_one_bad_batch_does_not_stop_a_sweep(database, monkeypatch):
+def test_one_bad_batch_does_not_stop_a_sweep(ledger, monkeypatch):
     """A batch whose settlement raises is reported; the others are settled and cleaned up all the
     same.
     """
-    bad, _ = whole_batch(database, pipeline(), run_id="bad", day=1)
-    good, _ = whole_batch(database, pipeline(), run_id="good", day=2)
+    bad, _ = ledger.whole_batch(pipeline(), run_id="bad", day=1)
+    good, _ = ledger.whole_batch(pipeline(), run_id="good", day=2)
 
     def settle(database, batch_id, **options):
         if batch_id == bad.batch_id:
             raise UnavailableError("disk full")
-        return settle_once(database, batch_id, **options)
+        return ledger.settle(batch_id, **options)
 
     monkeypatch.setattr(sweeper, "settle_once", settle)
-    swept = sweep_once(database)
+    swept = ledger.sweep()
     assert swept.errors == {bad.batch_id: "disk full"}
-    assert [one.batch_id for one in swept.settlements] == [good.batch_id]
+    assert [settlement.batch_id for settlement in swept.settlements] == [good.batch_id]
     assert swept.dropped == (good.batch_id,)
 
 
-def test_one_sweeper_cleans_up(database):
+def test_one_sweeper_cleans_up(ledger):
     """While one session drops partitions, another sweep leaves them to it."""
-    batch, _ = whole_batch(database, pipeline())
-    settle_once(database, batch.batch_id)
-    with database.owner.connect() as other:
+    batch, _ = ledger.whole_batch(pipeline())
+    ledger.settle(batch.batch_id)
+    with ledger.database.owner.connect() as other:
         assert partitions.try_clean_up_lock(other)
-        assert sweep_once(database).dropped == ()
+        assert ledger.sweep().dropped == ()
         partitions.release_clean_up_lock(other)
-    assert sweep_once(database).dropped == (batch.batch_id,)
+    assert ledger.sweep().dropped == (batch.batch_id,)
 
 
-def test_expiry_without_tracking_holds_the_batch(database):
+def test_expiry_without_tracking_holds_the_batch(ledger):
     """With ackers=0 nobody knows what a step that died left undone: the batch is held, not
     acked.
     """
-    made = pipeline(ackers=0)
-    batch = opened(database, made)
-    run = started(database, batch.batch_id, "source")
-    commit(database, run, Record(), emitted=Emitted(1, 7))
-    started(database, batch.batch_id, "middle")
-    age(database, batch.batch_id, 71)
-    settlement = settle_once(database, batch.batch_id)
+    flow = pipeline(ackers=0)
+    batch = ledger.open(flow)
+    run = ledger.start(batch.batch_id, "source")
+    ledger.commit(run, emitted=Emitted(1, 7))
+    ledger.start(batch.batch_id, "middle")
+    ledger.age(batch.batch_id, 71)
+    settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert (
         "with ackers=0 nobody knows what is missing after it: run middle again" in settlement.reason
@@ -594,70 +572,67 @@ def test_expiry_without_tracking_holds_the_batch(database):
 
 def two_sources():
     """first and second, each with a sink of its own."""
-    made = Pipeline("pair", message_timeout="10s")
+    flow = Pipeline("pair", message_timeout="10s")
     for name in ("first", "second"):
-        made.source(name, FileSource(f"{name}.csv", schema="n INT"))
-        made.sink(f"{name}_sink", ParquetSink(name), reads=name)
-    return made
+        flow.source(name, FileSource(f"{name}.csv", schema="n INT"))
+        flow.sink(f"{name}_sink", ParquetSink(name), reads=name)
+    return flow
 
 
-def run_source(database, batch, name, count=3):
+def run_source(ledger, batch, name, count=3):
     """Commit a source with roots whose edges are root + 1000."""
-    run = started(database, batch.batch_id, name)
-    first = database.transact(lambda c: batches.reserve_roots(c, count))
+    run = ledger.start(batch.batch_id, name)
+    first = ledger.transact(batches.reserve_roots, count)
     roots = range(first, first + count)
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(first, count))
+    ledger.post(run, deltas)
+    ledger.commit(run, deltas, emitted=Emitted(first, count))
     return roots
 
 
-def test_abandoned_batch_of_two_sources_starts_from_the_beginning(database):
+def test_abandoned_batch_of_two_sources_starts_from_the_beginning(ledger):
     """When one of two sources never commits, the batch is abandoned with all that the other did,
     and runs whole again.
     """
-    made = two_sources()
-    batch = opened(database, made)
-    roots = run_source(database, batch, "first")
-    run_sink(database, batch, roots, name="first_sink", offset=1000)
-    started(database, batch.batch_id, "second")
-    age(database, batch.batch_id, 71)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
-    assert opened(database, made).status is BatchStatus.OPEN
+    flow = two_sources()
+    batch = ledger.open(flow)
+    roots = run_source(ledger, batch, "first")
+    ledger.run_sink(batch, roots, name="first_sink", offset=1000)
+    ledger.start(batch.batch_id, "second")
+    ledger.age(batch.batch_id, 71)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    assert ledger.open(flow).status is BatchStatus.OPEN
     for name in ("first", "second"):
-        roots = run_source(database, batch, name)
-        run_sink(database, batch, roots, name=f"{name}_sink", offset=1000)
-    assert settle_once(database, batch.batch_id).failed == 0
-    assert counts(database, batch.batch_id) == (6, 6, 0, 0, 0)
+        roots = run_source(ledger, batch, name)
+        ledger.run_sink(batch, roots, name=f"{name}_sink", offset=1000)
+    assert ledger.settle(batch.batch_id).failed == 0
+    assert counts(ledger, batch.batch_id) == (6, 6, 0, 0, 0)
 
 
-def test_release_is_for_too_many_failures_only(database):
+def test_release_is_for_too_many_failures_only(ledger):
     """A release of a batch that damage holds does not switch its circuit breaker off."""
-    batch, roots = whole_batch(database, pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[9]}")
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
-    assert release(database, batch.batch_id).status is BatchStatus.HELD
-    assert one(database, "SELECT released FROM batch").released is False
+    batch, roots = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
+    ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[9]}")
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    assert ledger.release(batch.batch_id).status is BatchStatus.HELD
+    assert ledger.row("SELECT released FROM batch").released is False
 
 
-def test_of_two_readers_the_one_that_committed_is_blamed(database):
+def test_of_two_readers_the_one_that_committed_is_blamed(ledger):
     """A record that one reader lost while another never committed failed at the first, through
     its own fault.
     """
-    batch = opened(database, pipeline(fan_out=True))
-    roots = emit(database, batch, 3)
-    run_middle(database, batch, roots, edges=2)
-    run_sink(database, batch, roots, [roots[1]], name="second", offset=3000)
-    started(database, batch.batch_id, "sink")
-    age(database, batch.batch_id, 71)
-    assert settle_once(database, batch.batch_id).failed == 3
-    found = rows(
-        database, "SELECT step, reason, own_failure, detail FROM failed_root ORDER BY root_id"
-    )
-    assert [tuple(row)[:3] for row in found] == [
+    batch = ledger.open(pipeline(fan_out=True))
+    roots = ledger.emit(batch, 3)
+    ledger.run_middle(batch, roots, edges=2)
+    ledger.run_sink(batch, roots, [roots[1]], name="second", offset=3000)
+    ledger.start(batch.batch_id, "sink")
+    ledger.age(batch.batch_id, 71)
+    assert ledger.settle(batch.batch_id).failed == 3
+    rows = ledger.rows("SELECT step, reason, own_failure, detail FROM failed_root ORDER BY root_id")
+    assert [tuple(row)[:3] for row in rows] == [
         ("sink", "did not commit in time", False),
         ("second", "lost", True),
         ("sink", "did not commit in time", False),
     ]
-    assert found[1].detail.endswith("wrong at sink, second")
+    assert rows[1].detail.endswith("wrong at sink, second")

@@ -88,11 +88,11 @@ class Place:
         owner, name = self.moment
         function = getattr(owner, name)
 
-        def watched(*given, **named):
+        def watched(*arguments, **named):
             act("before")
-            made = function(*given, **named)
+            result = function(*arguments, **named)
             act("after")
-            return made
+            return result
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, watched)
@@ -135,8 +135,8 @@ def _postgres(**options) -> Callable[[Settings, Path, str], Place]:
             if not sa.inspect(engine).has_table("out"):
                 return []
             with engine.connect() as connection:
-                found = connection.exec_driver_sql("SELECT id, label FROM out ORDER BY 1, 2")
-                return [tuple(row) for row in found]
+                cursor = connection.exec_driver_sql("SELECT id, label FROM out ORDER BY 1, 2")
+                return [tuple(row) for row in cursor]
 
         do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         misfit = pa.schema([("id", pa.string()), ("label", pa.string())])
@@ -177,7 +177,7 @@ def _sorted(tables) -> Rows:
     return sorted((row["id"], row["label"]) for table in tables for row in table.to_pylist())
 
 
-MADE = {
+PLACES = {
     "parquet": _parquet,
     "delta": _delta,
     "append": _postgres(),
@@ -193,15 +193,15 @@ def target(server_home):
     return embedded.ensure_database(embedded.start(server_home), "contract")
 
 
-@pytest.fixture(params=MADE)
+@pytest.fixture(params=PLACES)
 def place(request, settings, tmp_path, target):
     """An empty place of each kind."""
-    return MADE[request.param](settings, tmp_path, target)
+    return PLACES[request.param](settings, tmp_path, target)
 
 
 def test_every_kind_is_held_to_the_contract(settings, tmp_path, target):
     """A kind that the registry has is among those below."""
-    kinds = {type(make(settings, tmp_path, target).sink) for make in MADE.values()}
+    kinds = {type(make(settings, tmp_path, target).sink) for make in PLACES.values()}
     assert kinds == {*KINDS, SqliteSink}
 
 
@@ -216,18 +216,18 @@ def test_a_kind_is_known_in_its_folder_alone():
 
 def test_a_declaration_has_all_members(place):
     """A pipeline takes the sink; two of one place are refused in the sink's own words."""
-    made = Pipeline("shop")
-    made.sink("out", place.sink, reads="rows")
+    pipeline = Pipeline("shop")
+    pipeline.sink("out", place.sink, reads="rows")
     assert place.sink.check(place.settings)
     same = replace(place.sink)
     assert (same.identity, same.place) == (place.sink.identity, place.sink.place)
 
 
-@pytest.mark.parametrize("given", ["out", SqliteSink, object()])
-def test_what_is_no_sink_is_refused(given):
+@pytest.mark.parametrize("sink", ["out", SqliteSink, object()])
+def test_what_is_no_sink_is_refused(sink):
     """A path, a class, or an object that lacks members is told what a sink is."""
     with pytest.raises(DeclarationError, match=r"sink 'out': expected one of DeltaSink, .* found"):
-        Pipeline("shop").sink("out", given, reads="rows")
+        Pipeline("shop").sink("out", sink, reads="rows")
 
 
 def test_staging_is_invisible(place):
@@ -293,7 +293,10 @@ def test_a_newer_version_supersedes(place):
     place.publisher().publish(place.stage(2, "other"))
     for version, labels in enumerate((["a", "b"], ["c"], ["d", "e", "f"]), 4):
         place.publisher().publish(place.stage(1, *labels, version=version))
-        assert place.rows() == [*((100 + n, one) for n, one in enumerate(labels)), (200, "other")]
+        assert place.rows() == [
+            *((100 + n, label) for n, label in enumerate(labels)),
+            (200, "other"),
+        ]
 
 
 def test_a_newer_run_keeps_what_it_has_staged(place):
@@ -425,9 +428,9 @@ def test_rows_that_are_refused_are_found_by_position(place):
     place.publisher().publish(place.stage(1, "a"))
     place.constrain()
     delivery = place.stage(2, "b", "bad", "c", replaces=(1,))
-    (found,) = place.publisher().refused(delivery)
-    assert found.position == 1
-    assert "constraint" in found.reason
+    (refusals,) = place.publisher().refused(delivery)
+    assert refusals.position == 1
+    assert "constraint" in refusals.reason
     with pytest.raises(StageError):
         place.publisher().publish(delivery)
     assert place.rows() == [(100, "a")]

@@ -19,7 +19,6 @@ from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.opening import open_batch
-from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, StageError
 from ledger.store import embedded
@@ -51,26 +50,26 @@ def numbers(folder, count=COUNT):
 
 def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pipeline:
     """n -> (n, half, at) -> a Delta table by half, two tables in PostgreSQL, a folder."""
-    made = Pipeline("spread", guarantee=guarantee, **{"max_replays": 2, **options})
-    made.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
+    pipeline = Pipeline("spread", guarantee=guarantee, **{"max_replays": 2, **options})
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
 
-    @made.stage(reads="halves")
+    @pipeline.stage(reads="halves")
     def lossy(halves):
         return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
 
-    @made.stage(reads="lossy")
+    @pipeline.stage(reads="lossy")
     def keyed(lossy):
         return lossy.select(F.concat("half", F.col("n").cast("string")).alias("k"), "n", "_anchor")
 
-    made.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
-    made.sink("folder", ParquetSink("folder"), reads="lossy")
-    made.sink("plain", PostgresSink(target, "plain"), reads="lossy")
-    made.sink("latest", PostgresSink(target, "latest", mode="upsert", key="k"), reads="keyed")
-    return made
+    pipeline.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
+    pipeline.sink("folder", ParquetSink("folder"), reads="lossy")
+    pipeline.sink("plain", PostgresSink(target, "plain"), reads="lossy")
+    pipeline.sink("latest", PostgresSink(target, "latest", mode="upsert", key="k"), reads="keyed")
+    return pipeline
 
 
 def readers(tmp_path, target, *tables):
@@ -108,8 +107,8 @@ def expected(keep=lambda n: True, count=COUNT):
     return Counter((n, half) for n in range(count) if keep(n) for half in "ab")
 
 
-def every(found, rows):
-    return dict.fromkeys(found, rows) == found
+def every(sink_rows_, rows):
+    return dict.fromkeys(sink_rows_, rows) == sink_rows_
 
 
 def test_rows_of_failed_records_reach_no_sink(runner, tmp_path, target):
@@ -129,23 +128,23 @@ def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_pa
     anew.
     """
     numbers(tmp_path)
-    made = Pipeline("grouped", guarantee="exactly_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
+    pipeline = Pipeline("grouped", guarantee="exactly_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def grouped(numbers):
         return numbers.select("n", (F.col("n") % 5).alias("group"), "_anchor")
 
-    @made.stage(reads="grouped")
+    @pipeline.stage(reads="grouped")
     def lossy(grouped):
         return grouped.withColumn("_failed", F.when(F.col("n").isin([-1, *LOST]), "bad"))
 
-    made.sink("delta", DeltaSink("delta", partition_by="group"), reads="grouped")
-    made.sink("other", ParquetSink("other"), reads="lossy")
-    run = runner(made)
+    pipeline.sink("delta", DeltaSink("delta", partition_by="group"), reads="grouped")
+    pipeline.sink("other", ParquetSink("other"), reads="lossy")
+    run = runner(pipeline)
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     staged = sorted(map(str, (tmp_path / "delta").rglob("part-*.parquet")))
     publish_settled(run.job, batch.batch_id)
     table = DeltaTable(tmp_path / "delta")
@@ -197,9 +196,9 @@ def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, t
         seen = looks.setdefault(name, [])
         while not stop.is_set():
             with suppress(TableNotFoundError, ProgrammingError, FileNotFoundError):
-                found = look()
-                if found and (not seen or seen[-1] != found):
-                    seen.append(found)
+                rows = look()
+                if rows and (not seen or seen[-1] != rows):
+                    seen.append(rows)
 
     watched = readers(tmp_path, target, "days")
     threads = [threading.Thread(target=watch, args=pair) for pair in watched.items()]
@@ -223,9 +222,9 @@ def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, t
     assert looks == dict.fromkeys(watched, wholes)
 
 
-def _with_days(made, target):
-    made.sink("days", PostgresSink(target, "days", mode="replace_interval"), reads="lossy")
-    return made
+def _with_days(pipeline, target):
+    pipeline.sink("days", PostgresSink(target, "days", mode="replace_interval"), reads="lossy")
+    return pipeline
 
 
 def test_at_least_once_publishes_rows_at_the_commit(runner, tmp_path, target):
@@ -244,10 +243,10 @@ def test_at_least_once_publishes_rows_at_the_commit(runner, tmp_path, target):
     run.settled(batch)
     fixed = runner(spread(target, guarantee="at_least_once"))
     fixed.settled(fixed.open_replay(batch.batch_id))
-    found = read(tmp_path, target)
-    assert found["latest"] == expected()
-    del found["latest"]
-    assert every(found, partly + expected(lambda n: n in LOST))
+    result = read(tmp_path, target)
+    assert result["latest"] == expected()
+    del result["latest"]
+    assert every(result, partly + expected(lambda n: n in LOST))
 
 
 def test_an_upsert_keeps_the_newer_interval(runner, tmp_path, target):
@@ -311,7 +310,7 @@ def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target):
     run = runner(spread(target, LOST))
     batch = run.open()
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     with dies_at("published", "delta"), pytest.raises(Died):
         publish_settled(run.job, batch.batch_id)
     assert len(publish_settled(run.job, batch.batch_id)) == 4

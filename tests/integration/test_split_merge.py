@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from jobs import trades
 from ledger import testing
 from ledger.core.states import Guarantee
-from tests.support.ledgers import one, rows
 from tests.support.runner import START
 
 SUM = sum(100 + 7 * (number % 97) for number in range(2 * trades.BATCH))
@@ -21,17 +20,16 @@ def branching(guarantee, lost=None):
     """The job's pipeline under a guarantee; a third of what the branch ``lost`` emits is not
     there.
     """
-    made = trades.pipeline.with_steps(trades.pipeline.graph.steps.values())
-    made.guarantee = guarantee
+    result = trades.pipeline.with_steps(trades.pipeline.graph.steps.values())
+    result.guarantee = guarantee
     if lost is not None:
-        made = testing.lose_rows(lost, fraction=0.3, seed=1).wrap(made)
-    return made
+        result = testing.lose_rows(lost, fraction=0.3, seed=1).wrap(result)
+    return result
 
 
-def given(database):
+def snapshot(ledger):
     """What the source says that it has given."""
-    return one(
-        database,
+    return ledger.row(
         "SELECT snapshot FROM checkpoint WHERE step = 'trades' ORDER BY step_run_id DESC LIMIT 1",
     ).snapshot
 
@@ -49,22 +47,20 @@ def test_sums_agree_once_the_lost_are_replayed(runner, tmp_path, sink_rows, guar
         return {name: sum(table[name].to_pylist()) for name in ("trades", "cents")}
 
     hurt = runner(branching(guarantee, lost))
-    database = hurt.job.database
+    ledger = hurt.ledger
     first = hurt.open("first")
     settled = hurt.settled(first)
     assert 50 < settled.failed < 300
-    failed = rows(
-        database, "SELECT step, reason, count(*) AS n FROM failed_root_detail GROUP BY 1, 2"
-    )
+    failed = ledger.rows("SELECT step, reason, count(*) AS n FROM failed_root_detail GROUP BY 1, 2")
     assert [tuple(row) for row in failed] == [(lost, "lost", settled.failed)]
     run = runner(branching(guarantee))
     run.settled(run.open("second", START.replace(month=2), START.replace(month=3)))
-    assert given(database) == {"trades": 2 * trades.BATCH, "cents": SUM}
+    assert snapshot(ledger) == {"trades": 2 * trades.BATCH, "cents": SUM}
     assert come_out()["trades"] == 2 * trades.BATCH - settled.failed
     assert come_out()["cents"] < SUM
 
     assert run.settled(run.open_replay(first.batch_id)).failed == 0
-    assert come_out() == given(database)
+    assert come_out() == snapshot(ledger)
     booked = Counter(row[0] for row in sink_rows("warehouse/trades", "trade"))
     assert booked == Counter(range(2 * trades.BATCH))
     comparison = (
@@ -79,8 +75,8 @@ def test_sums_agree_once_the_lost_are_replayed(runner, tmp_path, sink_rows, guar
 
 def test_a_trade_of_neither_side_is_lost_in_both(spark):
     """What belongs to no branch is not dropped by anybody: it fails, by name."""
-    found = trades.made_up(spark, 0, 30)
-    odd = found.withColumn("side", F.when(F.col("trade") == 7, "swap").otherwise(F.col("side")))
+    trades_ = trades.made_up(spark, 0, 30)
+    odd = trades_.withColumn("side", F.when(F.col("trade") == 7, "swap").otherwise(F.col("side")))
     result = testing.run_batch(branching(Guarantee.EXACTLY_ONCE), {"trades": odd}, spark=spark)
     assert [(failure.step, failure.reason) for failure in result.failed] == [("bought", "lost")]
     assert len(result.rows["booked"]) == 29

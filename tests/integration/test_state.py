@@ -14,13 +14,9 @@ from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
 from ledger.batch import follow_ups, state_runs
-from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
@@ -28,7 +24,7 @@ from ledger.execution import advance_states, settle_and_follow
 from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows, started
+from tests.support.ledgers import Ledger
 from tests.support.publishing import publish_settled
 from tests.support.runner import START, Runner
 
@@ -45,18 +41,18 @@ def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
     """flights -> checked, which may lose or fail some -> the flights, and running totals per
     carrier.
     """
-    made = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
-    made.source(
+    pipeline = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
+    pipeline.source(
         "flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS, allow_missing=True)
     )
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def checked(flights):
         bad = F.col("flight").isin([-1, *fail])
-        kept = flights.where(~F.col("flight").isin([-1, *lose]))
-        return kept.withColumn("_failed", F.when(bad, "implausible"))
+        rest = flights.where(~F.col("flight").isin([-1, *lose]))
+        return rest.withColumn("_failed", F.when(bad, "implausible"))
 
-    @made.stateful_stage(reads="checked")
+    @pipeline.stateful_stage(reads="checked")
     def balance(state, batch):
         if during is not None:
             during()
@@ -67,20 +63,23 @@ def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
             F.sum("n").cast("int").alias("n"), F.sum("delay").alias("delay")
         )
 
-    made.sink("departures", ParquetSink("departures"), reads="checked")
-    made.sink("balances", sink or ParquetSink("balances"), reads="balance")
-    return made
+    pipeline.sink("departures", ParquetSink("departures"), reads="checked")
+    pipeline.sink("balances", sink or ParquetSink("balances"), reads="balance")
+    return pipeline
 
 
 def oracle(*days, without=()):
     """What the totals are once these days are taken in."""
-    found = Counter()
+    totals = Counter()
     for day in days:
         for flight, carrier, delay in flown(day):
             if flight not in without:
-                found[carrier, "n"] += 1
-                found[carrier, "delay"] += delay
-    return sorted((one, found[one, "n"], found[one, "delay"]) for one in {key[0] for key in found})
+                totals[carrier, "n"] += 1
+                totals[carrier, "delay"] += delay
+    return sorted(
+        (carrier, totals[carrier, "n"], totals[carrier, "delay"])
+        for carrier in {key[0] for key in totals}
+    )
 
 
 @pytest.fixture
@@ -114,26 +113,24 @@ def opened(run: Runner, day: int):
 
 def abandoned(run: Runner, day: int):
     """A day's batch whose emit died, abandoned."""
-    batch, database = opened(run, day), run.job.database
-    started(database, batch.batch_id, "flights")
-    age(database, batch.batch_id, 120)
-    assert settle_once(database, batch.batch_id).status == "abandoned"
+    batch, ledger = opened(run, day), run.ledger
+    ledger.start(batch.batch_id, "flights")
+    ledger.age(batch.batch_id, 120)
+    assert ledger.settle(batch.batch_id).status == "abandoned"
 
 
-def queue(database):
+def queue(ledger):
     """The batches of the view by state, and what the waiting ones wait for."""
-    found = rows(
-        database,
+    rows = ledger.rows(
         "SELECT batch_id, state, waits_for_batch_id FROM state_progress ORDER BY batch_id",
     )
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in rows]
 
 
-def history(database):
+def history(ledger):
     """The batches in the order in which the state has taken them in."""
     return [
-        row.batch_id
-        for row in rows(database, "SELECT batch_id FROM checkpoint ORDER BY step_run_id")
+        row.batch_id for row in ledger.rows("SELECT batch_id FROM checkpoint ORDER BY step_run_id")
     ]
 
 
@@ -154,8 +151,7 @@ def test_running_totals_over_batches_and_a_replay(runner, days, balances):
     assert balances() == oracle(1, 2, 3, without=[201])
     assert len(list((days / "balances").glob("ackledger_batch=*"))) == 1
     assert (
-        one(
-            run.job.database,
+        run.ledger.row(
             "SELECT count(*) AS n FROM sink_publication WHERE sink = 'balances' AND state ="
             " 'published'",
         ).n
@@ -168,20 +164,20 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
     in order.
     """
     run = runner(totals())
-    database = run.job.database
+    ledger = run.ledger
     first, second = opened(run, 1), opened(run, 2)
     run.settled(second)
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
-    assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
-    (told,) = summarize(database, second.batch_id).waits
-    assert told.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
-    assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in told
-    assert summarize(database, second.batch_id).outcome is Outcome.COMPLETE
+    assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
+    (wait,) = ledger.summary(second.batch_id).waits
+    assert wait.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
+    assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in wait
+    assert ledger.summary(second.batch_id).outcome is Outcome.COMPLETE
     run.settled(first)
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2)
-    assert queue(database) == [(1, "committed", None), (2, "committed", None)]
+    assert queue(ledger) == [(1, "committed", None), (2, "committed", None)]
 
 
 def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_rows):
@@ -189,17 +185,17 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     batch 1 settle.
     """
     run = runner(totals(lose=[100, 101, 102], max_failed_ratio=0.1))
-    database = run.job.database
+    ledger = run.ledger
     assert run.settled(opened(run, 1)).status == "held"
     run.settled(opened(run, 2))
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
-    (told,) = summarize(database, 2).waits
-    assert "waits for batch 1: it is on hold" in told
-    assert told.endswith(". Or publish the rest anyway: ackledger release 1")
-    release(database, 1)
+    (wait,) = ledger.summary(2).waits
+    assert "waits for batch 1: it is on hold" in wait
+    assert wait.endswith(". Or publish the rest anyway: ackledger release 1")
+    ledger.release(1)
     advance_states(run.job, 2)
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2, without=[100, 101, 102])
 
 
@@ -208,12 +204,12 @@ def test_an_abandoned_batch_is_skipped(runner, days, balances):
     when it comes.
     """
     run = runner(totals(message_timeout="10s"))
-    database = run.job.database
+    ledger = run.ledger
     abandoned(run, 1)
     run.settled(opened(run, 2))
     assert balances() == oracle(2)
     run.settled(opened(run, 1))
-    assert history(database) == [2, 1]
+    assert history(ledger) == [2, 1]
     assert balances() == oracle(1, 2)
 
 
@@ -221,7 +217,7 @@ def settled(run: Runner, day: int):
     """Run a day's batch up to its settlement, and show its record-wise sinks."""
     batch = opened(run, day)
     run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(run.job, batch.batch_id)
     return batch
 
@@ -244,7 +240,7 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     state.
     """
     run = runner(totals())
-    database = run.job.database
+    ledger = run.ledger
     run.settled(opened(run, 1))
     settled(run, 2)
     with dies_at(place, nth=nth), pytest.raises(Died):
@@ -252,8 +248,8 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     assert balances() in (oracle(1), oracle(1, 2))
     advance_states(run.job, 2)
     assert balances() == oracle(1, 2)
-    assert history(database) == [1, 2]
-    assert not state_runs.is_due(database, run.job.pipeline)
+    assert history(ledger) == [1, 2]
+    assert not state_runs.is_due(ledger.database, run.job.pipeline)
 
 
 def test_a_state_that_cannot_be_published_keeps_no_later_one_waiting(
@@ -269,7 +265,7 @@ def test_a_state_that_cannot_be_published_keeps_no_later_one_waiting(
     refused = StageError("the target refuses it")
     with dies_at("publishing", raises=refused), pytest.raises(StageError, match="refuses it"):
         advance_states(run.job)
-    assert history(run.job.database) == [1, 2]
+    assert history(run.ledger) == [1, 2]
     assert balances() == []
     advance_states(run.job)
     assert balances() == oracle(1, 2)
@@ -289,7 +285,7 @@ def test_a_state_that_was_published_and_not_noted_gives_way(runner, days, balanc
     refused = StageError("the target refuses it")
     with dies_at("publishing", raises=refused), pytest.raises(StageError, match="refuses it"):
         advance_states(run.job)
-    assert history(run.job.database) == [1, 2, 3]
+    assert history(run.ledger) == [1, 2, 3]
     advance_states(run.job)
     assert balances() == oracle(1, 2, 3)
 
@@ -299,24 +295,24 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     committed state.
     """
     run = runner(totals())
-    database = run.job.database
+    ledger = run.ledger
     run.settled(opened(run, 1))
     settled(run, 2)
     step = run.job.pipeline.step("balance")
-    dead = state_runs.open_next(database, run.job.pipeline, step, Attempt())
-    assert state_runs.open_next(database, run.job.pipeline, step, Attempt()) == HeldByAnotherDriver(
-        2, dead.run.run_id
-    )
-    age(database, 2, 120)
+    dead = state_runs.open_next(ledger.database, run.job.pipeline, step, Attempt())
+    assert state_runs.open_next(
+        ledger.database, run.job.pipeline, step, Attempt()
+    ) == HeldByAnotherDriver(2, dead.run.run_id)
+    ledger.age(2, 120)
     advance_states(run.job, 2)
     assert balances() == oracle(1, 2)
     with pytest.raises(LedgerError):  # what it began with is gone
         run_state(run.job, dead, step)
     nothing = StepOutput(Record(), [])
     with pytest.raises(FencedError):
-        commit_state(database, dead, nothing, {"balances": nothing}, None)
+        commit_state(ledger.database, dead, nothing, {"balances": nothing}, None)
     assert balances() == oracle(1, 2)
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
 
 
 def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
@@ -343,7 +339,7 @@ def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
     for driver in drivers:
         driver.join()
     assert errors == []
-    assert history(run.job.database) == [1, 2, 3]
+    assert history(run.ledger) == [1, 2, 3]
     assert len(calls) == 3
     assert balances() == oracle(1, 2, 3)
 
@@ -353,17 +349,17 @@ def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
     out of order.
     """
     run = runner(totals(message_timeout="10s"))
-    database = run.job.database
+    ledger = run.ledger
     abandoned(run, 1)
     settled(run, 2)
     again = runner(totals(message_timeout="10s", during=lambda: opened(run, 1)))
     with pytest.raises(FencedError, match=r"batch 2 is not kept: .* waits for batch 1: it is open"):
         advance_states(again.job, 2)
     assert balances() == []
-    ended = rows(database, "SELECT state FROM step_run WHERE failure LIKE '%is not kept%'")
+    ended = ledger.rows("SELECT state FROM step_run WHERE failure LIKE '%is not kept%'")
     assert {row.state for row in ended} == {"fenced"}
     run.settled(opened(run, 1))
-    assert history(database) == [1, 2]
+    assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2)
 
 
@@ -412,19 +408,19 @@ class Tally(StatefulStage):
                 path.unlink()
 
     @property
-    def kept(self):
+    def states(self):
         return sorted(path.name for path in self.folder.iterdir())
 
 
 def counted(tally, sink=True) -> Pipeline:
     """flights -> a count over batches that an object keeps, with a sink or without."""
-    made = Pipeline("counted", guarantee="exactly_once")
-    made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
-    made.stateful("tally", tally, reads="flights")
+    pipeline = Pipeline("counted", guarantee="exactly_once")
+    pipeline.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
+    pipeline.stateful("tally", tally, reads="flights")
     if sink:
-        made.sink("shown", ParquetSink("shown"), reads="tally")
-    made.sink("departures", ParquetSink("departures"), reads="flights")
-    return made
+        pipeline.sink("shown", ParquetSink("shown"), reads="tally")
+    pipeline.sink("departures", ParquetSink("departures"), reads="flights")
+    return pipeline
 
 
 def test_an_object_keeps_its_state(runner, days, sink_rows):
@@ -440,12 +436,12 @@ def test_an_object_keeps_its_state(runner, days, sink_rows):
         ("ack_commit", 2),
     ]
     assert sink_rows("shown", "flights") == [(12,)]
-    found = rows(run.job.database, "SELECT snapshot FROM state_progress ORDER BY batch_id")
-    assert [row.snapshot for row in found] == [
+    rows = run.ledger.rows("SELECT snapshot FROM state_progress ORDER BY batch_id")
+    assert [row.snapshot for row in rows] == [
         {"flights": 6, "key": "1"},
         {"flights": 12, "key": "2"},
     ]
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
 
 
 @pytest.mark.parametrize("hook", ["finish_batch", "commit"])
@@ -465,7 +461,7 @@ def test_an_object_is_rolled_back(runner, days, hook, sink):
     committed = {"flights": 6, "key": "1"}
     assert tally.calls == [("roll_back", committed), ("init_state", committed), ("ack_commit", 2)]
     assert tally.count == 12
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
 
 
 def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
@@ -490,47 +486,47 @@ def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeyp
     tally.broken.clear()
     with dies_at("recording publication"), pytest.raises(Died):
         run.settled(opened(run, 2))  # dies in publish: the state is not due yet
-    assert tally.kept == ["1"]
+    assert tally.states == ["1"]
     with dies_at("recording publication"), pytest.raises(Died):
         advance_states(run.job, 2)
-    assert tally.kept == ["1", "2"]
+    assert tally.states == ["1", "2"]
     advance_states(run.job, 2)
-    assert tally.kept == ["1", "2"]  # a record-wise sink of batch 2 is yet to be published
+    assert tally.states == ["1", "2"]  # a record-wise sink of batch 2 is yet to be published
     publish_settled(run.job, 2)
     with dies_at("recording ack"), pytest.raises(Died):
         advance_states(run.job, 2)
     advance_states(run.job, 2)
     assert tally.calls[-2:] == [("ack_commit", 2), ("ack_commit", 2)]
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
     advance_states(run.job, 2)
-    assert tally.kept == ["2"]
+    assert tally.states == ["2"]
 
 
 def whole(tally, lose=(), broken=()) -> Pipeline:
     """flights -> checked, which may lose some -> a count that an object keeps, a second state,
     and a total.
     """
-    made = Pipeline("counted", guarantee="exactly_once")
-    made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
+    pipeline = Pipeline("counted", guarantee="exactly_once")
+    pipeline.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
 
-    @made.stage(reads="flights")
+    @pipeline.stage(reads="flights")
     def checked(flights):
         return flights.where(~F.col("flight").isin([-1, *lose]))
 
-    made.stateful("tally", tally, reads="checked")
-    made.sink("shown", ParquetSink("shown"), reads="tally")
+    pipeline.stateful("tally", tally, reads="checked")
+    pipeline.sink("shown", ParquetSink("shown"), reads="tally")
 
-    @made.stateful_stage(reads="checked")
+    @pipeline.stateful_stage(reads="checked")
     def latest(state, batch):
         return None if "latest" in broken else batch
 
-    @made.combine(reads="checked")
+    @pipeline.combine(reads="checked")
     def total(checked):
         return None if "total" in broken else checked
 
-    made.sink("latest_sink", ParquetSink("latest"), reads="latest")
-    made.sink("total_sink", ParquetSink("totals"), reads="total")
-    return made
+    pipeline.sink("latest_sink", ParquetSink("latest"), reads="latest")
+    pipeline.sink("total_sink", ParquetSink("totals"), reads="total")
+    return pipeline
 
 
 @pytest.mark.parametrize("broken", ["latest", "total"])
@@ -558,8 +554,8 @@ def test_ack_commit_comes_in_order_for_families_that_are_finished(runner, days, 
     run.settled(first)
     run.settled(opened(run, 2))
     assert {name for name, _ in tally.calls} == {"init_state"}
-    kept = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
-    assert [path.parent.name for path in kept] == ["batch=2"]
+    folders = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
+    assert [path.parent.name for path in folders] == ["batch=2"]
     fixed = runner(whole(tally))
     fixed.settled(fixed.open_replay(first.batch_id))
     acked = [batch_id for name, batch_id in tally.calls if name == "ack_commit"]
@@ -641,8 +637,8 @@ def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
 
     def look():
         while not stop.is_set():
-            found = DeltaTable(str(days / "balances")).to_pyarrow_table().to_pylist()
-            seen.add(tuple(sorted((r["carrier"], r["n"], r["delay"]) for r in found)))
+            rows = DeltaTable(str(days / "balances")).to_pyarrow_table().to_pylist()
+            seen.add(tuple(sorted((r["carrier"], r["n"], r["delay"]) for r in rows)))
 
     reader = threading.Thread(target=look)
     reader.start()
@@ -664,15 +660,15 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
     in order.
     """
     run = runner(totals(lose=[104], settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     first = opened(run, 1)
     run.settled(first)
     run.settled(opened(run, 2))
     assert balances() == []
-    assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
+    assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
     fixed = runner(totals(settle="hold"))
     fixed.settled(fixed.open_replay(first.batch_id))
-    assert history(database) == [1, 3, 2]
+    assert history(ledger) == [1, 3, 2]
     assert balances() == oracle(1, 2)
 
 
@@ -682,30 +678,30 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     sends for whoever asks.
     """
     run = runner(ranked(fail=[104], settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     start = START + timedelta(days=1)
     first = open_batch(
-        database,
+        ledger.database,
         run.job.settings,
         run.job.pipeline,
         RunKey("dag", "day1"),
         Interval(start, start + timedelta(days=1)),
     )
     run.steps(first)
-    assert settle_once(database, first.batch_id).failed == 1  # quarantined at once
+    assert ledger.settle(first.batch_id).failed == 1  # quarantined at once
     second = opened(run, 2)
     run.steps(second)
-    settle_once(database, second.batch_id)
+    ledger.settle(second.batch_id)
     advance_states(run.job, second.batch_id)
-    assert history(database) == []
-    assert "without the records that were quarantined" in summarize(database, 2).waits[0]
-    later = one(database, "SELECT now() + interval '1 hour' AS later").later
-    assert [one.batch_id for one in sweep_once(database, now=later).overdue] == [1]
-    waiting = database.transact(lambda c: follow_ups.waiting(c, "running"))
+    assert history(ledger) == []
+    assert "without the records that were quarantined" in ledger.summary(2).waits[0]
+    later = ledger.row("SELECT now() + interval '1 hour' AS later").later
+    assert [batch.batch_id for batch in ledger.sweep(now=later).overdue] == [1]
+    waiting = ledger.transact(follow_ups.waiting, "running")
     assert waiting == [1, 2]
     publish_settled(run.job, first.batch_id)
     run.settled(run.open_replay(first.batch_id))
-    assert history(database) == [1, 3, 2]
+    assert history(ledger) == [1, 3, 2]
     assert balances() == oracle(1, 2, without=[104])
 
 
@@ -714,7 +710,7 @@ def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, b
     before that it may.
     """
     run = runner(totals(fail=[104], max_replays=0, settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     first = opened(run, 1)
     run.settled(first)
     fixed = runner(totals(max_replays=0, settle="hold"))
@@ -723,7 +719,7 @@ def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, b
     bad = runner(totals(fail=[201], max_replays=0, settle="hold"))
     bad.settled(lossy)
     run.settled(opened(run, 3))
-    assert history(database) == [1, 2, 3, 4]
+    assert history(ledger) == [1, 2, 3, 4]
     with pytest.raises(
         InputError, match=r"record of batch 3 .* belongs before batch 4, which the state 'balance'"
     ):
@@ -736,7 +732,7 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
     own, at the end.
     """
     run = runner(totals(message_timeout="10s", settle="hold"))
-    database = run.job.database
+    ledger = run.ledger
     abandoned(run, 1)
     run.settled(opened(run, 2))
     with pytest.raises(
@@ -745,7 +741,7 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
         opened(run, 1)
     start = START + timedelta(days=1)
     run.settled(run.open("anew", start, start + timedelta(days=1)))
-    assert history(database) == [2, 3]
+    assert history(ledger) == [2, 3]
     assert balances() == oracle(1, 2)
 
 
@@ -777,9 +773,9 @@ def test_a_batch_that_a_state_includes_is_not_reprocessed(runner, days, balances
     settled(run, 2)
     again = reprocess(2)
     advance_states(job, 2)
-    assert queue(job.database)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
+    assert queue(run.ledger)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
     run.settled(again)
-    assert history(job.database) == [1, 3]
+    assert history(run.ledger) == [1, 3]
     assert balances() == oracle(1, 2)
 
 
@@ -788,19 +784,19 @@ def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
     run = runner(totals(lose=[104]))
     for day in (1, 2):
         run.settled(opened(run, day))
-    made = totals()
-    steps = made._steps
+    pipeline = totals()
+    steps = pipeline._steps
     steps["balance2"] = replace(steps.pop("balance"), name="balance2")
     steps["new"] = replace(
         steps.pop("balances"), name="new", reads="balance2", sink=ParquetSink("new")
     )
-    job = Job(run.job.spark, run.job.database, run.job.settings, made)
+    job = Job(run.job.spark, run.job.database, run.job.settings, pipeline)
     for day in (1, 2):
         start = START + timedelta(days=day)
         again = open_batch(
             job.database,
             job.settings,
-            made,
+            pipeline,
             RunKey("", f"again{day}"),
             Interval(start, start + timedelta(days=1)),
             reprocess=True,
@@ -819,13 +815,13 @@ def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
     key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
     batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(job, batch.batch_id)
-    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    assert sweep_once(job.database).overdue == ()
-    assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [1]
+    later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
+    assert run.ledger.sweep().overdue == ()
+    assert [batch.batch_id for batch in run.ledger.sweep(now=later).overdue] == [1]
     advance_states(job, batch.batch_id)
-    assert sweep_once(job.database, now=later).overdue == ()
+    assert run.ledger.sweep(now=later).overdue == ()
     assert balances() == oracle(1)
 
 
@@ -836,29 +832,31 @@ def test_word_count_over_batches(spark, guarantee):
     """
 
     def words(lose="") -> Pipeline:
-        made = Pipeline("words", guarantee=guarantee)
-        made.source("sentences", FileSource("in", schema="sentence STRING"))
+        pipeline = Pipeline("words", guarantee=guarantee)
+        pipeline.source("sentences", FileSource("in", schema="sentence STRING"))
 
-        @made.stage(reads="sentences")
+        @pipeline.stage(reads="sentences")
         def split(sentences):
-            kept = sentences.where(F.col("sentence") != F.lit(lose))
-            return kept.select(F.explode(F.split("sentence", " ")).alias("word"), "_anchor")
+            rest = sentences.where(F.col("sentence") != F.lit(lose))
+            return rest.select(F.explode(F.split("sentence", " ")).alias("word"), "_anchor")
 
-        @made.stateful_stage(reads="split")
+        @pipeline.stateful_stage(reads="split")
         def counts(state, batch):
             new = batch.select("word", F.lit(1).cast("bigint").alias("n"))
             before = new if state is None else new.unionByName(state)
             return before.groupBy("word").agg(F.sum("n").alias("n"))
 
-        made.sink("totals", ParquetSink("totals"), reads="counts")
-        return made
+        pipeline.sink("totals", ParquetSink("totals"), reads="counts")
+        return pipeline
 
     result, expected, failed = None, Counter(), None
     for day, sentences in WORDS.items():
-        given = {"sentences": [{"sentence": sentence} for sentence in sentences]}
-        result = testing.run_batch(words("the bolt acks"), given, spark=spark, after=result)
+        data_of = {"sentences": [{"sentence": sentence} for sentence in sentences]}
+        result = testing.run_batch(words("the bolt acks"), data_of, spark=spark, after=result)
         failed = failed or result
-        expected.update(" ".join(one for one in sentences if one != "the bolt acks").split())
+        expected.update(
+            " ".join(sentence for sentence in sentences if sentence != "the bolt acks").split()
+        )
         assert {row["word"]: row["n"] for row in result.rows["totals"]} == expected, day
     expected.update(["the", "bolt", "acks"])
     again = testing.replay(failed, words())
@@ -869,17 +867,17 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
     """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over
     batches.
     """
-    made = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
-    del made._steps["balance"], made._steps["balances"], made._steps["departures"]
+    pipeline = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
+    del pipeline._steps["balance"], pipeline._steps["balances"], pipeline._steps["departures"]
 
-    @made.stage(reads="checked", whole=True, unit="carrier")
+    @pipeline.stage(reads="checked", whole=True, unit="carrier")
     def places(checked):
         from pyspark.sql import Window
 
         place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
         return checked.withColumn("place", place)
 
-    @made.stateful_stage(reads="places")
+    @pipeline.stateful_stage(reads="places")
     def balance(state, batch):
         new = batch.groupBy("carrier").agg(
             F.count("*").cast("int").alias("n"), F.sum("delay").alias("delay")
@@ -889,9 +887,9 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
             F.sum("n").cast("int").alias("n"), F.sum("delay").alias("delay")
         )
 
-    made.sink("balances", ParquetSink("balances"), reads="balance")
-    made.sink("out", ParquetSink("out"), reads="places")
-    return made
+    pipeline.sink("balances", ParquetSink("balances"), reads="balance")
+    pipeline.sink("out", ParquetSink("out"), reads="places")
+    return pipeline
 
 
 def test_units_are_read_whole(runner, days, balances):
@@ -916,14 +914,14 @@ def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
 
 
 def refused(match, declare):
-    made = totals()
+    pipeline = totals()
     with pytest.raises(DeclarationError, match=match):
-        declared(made, declare)
+        declared(pipeline, declare)
 
 
-def declared(made, declare):
-    declare(made)
-    made.followers()
+def declared(pipeline_, declare):
+    declare(pipeline_)
+    pipeline_.followers()
 
 
 def test_what_cannot_be_declared():
@@ -931,23 +929,23 @@ def test_what_cannot_be_declared():
     and names.
     """
 
-    def behind(made):
-        made.stage(reads="balance")(lambda_named("more"))
-        made.sink("more_sink", ParquetSink("more"), reads="more")
+    def behind(pipeline):
+        pipeline.stage(reads="balance")(lambda_named("more"))
+        pipeline.sink("more_sink", ParquetSink("more"), reads="more")
 
-    def combined(made):
-        made.combine(reads="balance")(lambda_named("more"))
-        made.sink("more_sink", ParquetSink("more"), reads="more")
+    def combined(pipeline):
+        pipeline.combine(reads="balance")(lambda_named("more"))
+        pipeline.sink("more_sink", ParquetSink("more"), reads="more")
 
-    def untracked(made):
-        made.stage(reads="checked", anchored=False)(lambda_named("loose"))
-        made.stateful("tally", Tally.__new__(Tally), reads="loose")
+    def untracked(pipeline):
+        pipeline.stage(reads="checked", anchored=False)(lambda_named("loose"))
+        pipeline.stateful("tally", Tally.__new__(Tally), reads="loose")
 
-    def doubled(made):
-        made.sink("more", ParquetSink("more", dedup="exact"), reads="balance")
+    def doubled(pipeline):
+        pipeline.sink("more", ParquetSink("more", dedup="exact"), reads="balance")
 
-    def unread(made):
-        made.stateful_stage(reads="checked")(two_named("nobody"))
+    def unread(pipeline):
+        pipeline.stateful_stage(reads="checked")(two_named("nobody"))
 
     refused("reads 'balance', a state over batches.*only sinks", behind)
     refused("reads 'balance', a state over batches.*only sinks", combined)
@@ -956,39 +954,40 @@ def test_what_cannot_be_declared():
     refused("nothing reads stateful 'nobody'", unread)
     refused(
         "the state so far, checked",
-        lambda made: made.stateful_stage(reads="checked")(lambda_named("one")),
+        lambda pipeline: pipeline.stateful_stage(reads="checked")(lambda_named("one")),
     )
     refused(
         "expected one input",
-        lambda made: made.stateful_stage(reads=["checked", "flights"])(two_named("two")),
+        lambda pipeline: pipeline.stateful_stage(reads=["checked", "flights"])(two_named("two")),
     )
     refused(
         "subclass of StatefulStage, found str",
-        lambda made: made.stateful("x", "y", reads="checked"),
+        lambda result: result.stateful("x", "y", reads="checked"),
     )
     refused(
-        "stateful name 'X'", lambda made: made.stateful("X", Tally.__new__(Tally), reads="checked")
+        "stateful name 'X'",
+        lambda result: result.stateful("X", Tally.__new__(Tally), reads="checked"),
     )
     refused(
         "declares 'balance' twice",
-        lambda made: made.stateful_stage(reads="checked")(two_named("balance")),
+        lambda pipeline: pipeline.stateful_stage(reads="checked")(two_named("balance")),
     )
 
 
 def lambda_named(name):
-    def made(rows):
+    def build(rows):
         return rows
 
-    made.__name__ = name
-    return made
+    build.__name__ = name
+    return build
 
 
 def two_named(name):
-    def made(state, rows):
+    def build(state, rows):
         return rows
 
-    made.__name__ = name
-    return made
+    build.__name__ = name
+    return build
 
 
 def test_two_states_and_a_combine_side_by_side(spark):
@@ -996,51 +995,51 @@ def test_two_states_and_a_combine_side_by_side(spark):
     combine keeps to its family.
     """
 
-    def made(lose=-1) -> Pipeline:
+    def build(lose=-1) -> Pipeline:
         two = Pipeline("two", guarantee="exactly_once")
         two.source("flights", FileSource("in", schema=FLIGHTS))
         two.reference("names", FileSource("names.csv", schema="carrier STRING, name STRING"))
 
         @two.stage(reads="flights")
-        def kept(flights):
+        def checked(flights):
             return flights.where(F.col("flight") != lose)
 
-        @two.stateful_stage(reads="kept")
+        @two.stateful_stage(reads="checked")
         def latest(state, batch, *, names):
             last = batch.groupBy("carrier").agg(F.max("flight").alias("flight"))
             new = batch.join(last, ["carrier", "flight"], "left_semi").join(
                 names, "carrier", "left"
             )
             before = [] if state is None else [state.join(last, "carrier", "left_anti")]
-            return reduce(lambda one, other: one.unionByName(other), before, new)
+            return reduce(lambda state, other: state.unionByName(other), before, new)
 
-        @two.stateful_stage(reads="kept")
+        @two.stateful_stage(reads="checked")
         def batches(state, batch):
             return (
                 batch.sparkSession.range(1) if state is None else state.select(F.col("id") + 1)
             ).toDF("id")
 
-        @two.combine(reads="kept")
-        def total(kept):
-            return kept.agg(F.count("*").alias("n"))
+        @two.combine(reads="checked")
+        def total(flights):
+            return flights.agg(F.count("*").alias("n"))
 
         for name in ("latest", "batches", "total"):
             two.sink(f"{name}_sink", ParquetSink(name), reads=name)
         return two
 
-    def given(day):
+    def data_of(day):
         columns = ("flight", "carrier", "delay")
         return {"flights": [dict(zip(columns, row, strict=True)) for row in flown(day)]}
 
     names = {"names": [{"carrier": "AA", "name": "American"}]}
-    first = testing.run_batch(made(104), given(1), references=names, spark=spark)
+    first = testing.run_batch(build(104), data_of(1), references=names, spark=spark)
     assert first.rows["total_sink"] == []
-    second = testing.run_batch(made(), given(2), references=names, spark=spark, after=first)
+    second = testing.run_batch(build(), data_of(2), references=names, spark=spark, after=first)
     assert second.rows["total_sink"] == [{"n": 6}]
-    found = {row["carrier"]: (row["flight"], row["name"]) for row in second.rows["latest_sink"]}
-    assert found == {"AA": (205, "American"), "UA": (203, None)}
-    again = testing.replay(first, made())
+    latest = {row["carrier"]: (row["flight"], row["name"]) for row in second.rows["latest_sink"]}
+    assert latest == {"AA": (205, "American"), "UA": (203, None)}
+    again = testing.replay(first, build())
     assert again.rows["total_sink"] == [{"n": 6}]
     assert again.rows["batches_sink"] == [{"id": 2}]
-    later = one(first.lab.database, "SELECT now() + interval '1 hour' AS later").later
-    assert sweep_once(first.lab.database, now=later).overdue == ()
+    later = Ledger(first.lab.database).row("SELECT now() + interval '1 hour' AS later").later
+    assert Ledger(first.lab.database).sweep(now=later).overdue == ()

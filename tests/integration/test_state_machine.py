@@ -30,17 +30,14 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from ledger.batch.acceptance import accept
-from ledger.batch.interventions import release
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, OpenedRun, commit, fail, note_folder, open_run
+from ledger.batch.step_runs import Attempt, OpenedRun, note_folder
 from ledger.batch.upkeep.retention import gc_once
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
-from ledger.store.queries import batches, replays
+from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
-from tests.support.ledgers import deliver, empty, opened, pipeline, replayed, rows
-from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.ledgers import Ledger, pipeline
+from tests.support.posting import Delta
 
 STEPS = ("source", "middle", "sink", "second")
 READS = {"middle": "source", "sink": "middle", "second": "middle"}
@@ -75,14 +72,14 @@ def task(order):
 
 
 class LedgerLife(RuleBasedStateMachine):
-    """One batch and its replays; ``database`` is set on the class by the test."""
+    """One batch and its replays; ``ledger`` is set on the class by the test."""
 
-    database = None
+    ledger: Ledger
     folder: Path
 
     def __init__(self):
         super().__init__()
-        empty(self.database)
+        self.ledger.empty()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.random = random.Random(7)
         self.status = "open"
@@ -100,7 +97,7 @@ class LedgerLife(RuleBasedStateMachine):
         self.quarantined = False  # whether the replay takes these
         self.before: dict[int, tuple[str, int]] = {}  # message -> its status and failed replays
         self.accepted: set[int] = set()
-        self.published = self.kept = self.expired = False
+        self.published = self.copied = self.expired = False
         self.released = False  # whether a person let the batch settle above the limit
         self.own_failed: set[int] = set()  # messages that failed through their own fault before
 
@@ -110,10 +107,10 @@ class LedgerLife(RuleBasedStateMachine):
         such a share of new failures.
         """
         self.max_replays, self.limit = max_replays, limit
-        self.made = pipeline(
+        self.pipeline = pipeline(
             fan_out=True, max_replays=max_replays, keep="1d", max_failed_ratio=limit
         )
-        self.original = self.batch = opened(self.database, self.made)
+        self.original = self.batch = self.ledger.open(self.pipeline)
 
     # -- steps of a run ------------------------------------------------------------------------
 
@@ -135,7 +132,7 @@ class LedgerLife(RuleBasedStateMachine):
         newer = [run for run in self.everything if run.opened.step == step and run.order > order]
         if any(run.state in ("running", "committed", "superseded") for run in newer):
             with pytest.raises(FencedError, match="newer attempt"):
-                open_run(self.database, self.batch.batch_id, step, task(order))
+                self.ledger.open_run(self.batch.batch_id, step, task(order))
             return
         self._open(step, order)
 
@@ -153,17 +150,17 @@ class LedgerLife(RuleBasedStateMachine):
         self._open(step, self.begun)
         run = self.newest[step]
         self._imagine(run, fates)
-        assert post_bucket(self.database, self.batch.batch_id, run.opened.run_id, 0, run.deltas)
-        commit(self.database, run.opened, record_of(run.deltas), emitted=_emitted(run))
+        assert self.ledger.post(run.opened, run.deltas)
+        self.ledger.commit(run.opened, run.deltas, emitted=_emitted(run))
         self._committed(run)
 
     def _open(self, step, order):
         reads, batch_id = READS.get(step), self.batch.batch_id
         if reads is not None and reads not in self.committed:
             with pytest.raises(NotReadyError):
-                open_run(self.database, batch_id, step, task(order))
+                self.ledger.open_run(batch_id, step, task(order))
             return
-        run = open_run(self.database, batch_id, step, task(order))
+        run = self.ledger.open_run(batch_id, step, task(order))
         for older in self.everything:
             if older.opened.step == step and older.state == "running":
                 older.state = "fenced"
@@ -175,7 +172,7 @@ class LedgerLife(RuleBasedStateMachine):
     def _write(self, run):
         """The run writes its files, where it has noted."""
         run.folder = self.folder / f"batch={run.opened.batch.batch_id}" / f"run={run.opened.run_id}"
-        note_folder(self.database, run.opened, str(run.folder))
+        note_folder(self.ledger.database, run.opened, str(run.folder))
         run.folder.mkdir(parents=True)
         (run.folder / "part.parquet").write_text("rows")
         self.writing.append(run)
@@ -203,13 +200,9 @@ class LedgerLife(RuleBasedStateMachine):
         if torn:
             run.torn = bool(order.pop()[1])
         for number, deltas in order:
-            assert post_bucket(
-                self.database, self.batch.batch_id, run.opened.run_id, number, deltas
-            )
+            assert self.ledger.post(run.opened, deltas, number)
             if repeat:
-                assert not post_bucket(
-                    self.database, self.batch.batch_id, run.opened.run_id, number, deltas
-                )
+                assert not self.ledger.post(run.opened, deltas, number)
 
     @rule(pick=st.integers(0, 99))
     def commit_a_run(self, pick):
@@ -230,13 +223,13 @@ class LedgerLife(RuleBasedStateMachine):
         )
         if allowed and run.torn:
             with pytest.raises(IntegrityError):
-                commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
+                self.ledger.commit(run.opened, run.deltas, emitted=emitted)
             return
         if run.state == "committed" or allowed:
-            commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
+            self.ledger.commit(run.opened, run.deltas, emitted=emitted)
         else:
             with pytest.raises(FencedError):
-                commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
+                self.ledger.commit(run.opened, run.deltas, emitted=emitted)
         if allowed:
             self._committed(run)
 
@@ -251,7 +244,7 @@ class LedgerLife(RuleBasedStateMachine):
         alive = [run for run in self.everything if run.state == "running"]
         if alive and self.status == "open":
             run = alive[pick % len(alive)]
-            fail(self.database, run.opened, "crashed")
+            self.ledger.fail(run.opened, "crashed")
             run.state = "failed"
 
     # -- decisions -----------------------------------------------------------------------------
@@ -260,7 +253,7 @@ class LedgerLife(RuleBasedStateMachine):
     @rule(late=st.booleans(), two=st.booleans())
     def sweep(self, late, two):
         """A sweep, or two at once, now or a day later, decides just what the sets allow."""
-        now = self.database.transact(batches.database_now) + timedelta(days=1 if late else 0)
+        now = self.ledger.now() + timedelta(days=1 if late else 0)
         self._decided(self._settle(now, 2 if two else 1), late)
 
     def _decided(self, settlement, late):
@@ -291,8 +284,8 @@ class LedgerLife(RuleBasedStateMachine):
             self._settled()
             return
         assert settlement.status is BatchStatus.HELD
-        found = {row.root_id for row in rows(self.database, "SELECT root_id FROM hold_sample")}
-        assert found == {root for root, _ in self._failures()}
+        roots = {row.root_id for row in self.ledger.rows("SELECT root_id FROM hold_sample")}
+        assert roots == {root for root, _ in self._failures()}
         self.status = "held"
 
     @precondition(lambda self: self.status == "held")
@@ -300,7 +293,7 @@ class LedgerLife(RuleBasedStateMachine):
     def release_it(self):
         """A person lets the batch settle as it is, unless a step of it runs, or may run, again."""
         self.status, self.released = "open", True
-        self._decided(release(self.database, self.batch.batch_id), late=False)
+        self._decided(self.ledger.release(self.batch.batch_id), late=False)
 
     @precondition(lambda self: self.status == "held")
     @rule(step=st.sampled_from(STEPS), fates=FATES)
@@ -316,12 +309,10 @@ class LedgerLife(RuleBasedStateMachine):
         """A replay claims every failed message, and becomes the batch that is driven."""
         self.released = False
         self.replay_number += 1
-        self.batch = replayed(
-            self.database, self.made, self.original.batch_id, f"r{self.replay_number}"
+        self.batch = self.ledger.replay(
+            self.pipeline, self.original.batch_id, f"r{self.replay_number}"
         )
-        claimed = self.database.transact(
-            lambda c: replays.claimed_messages(c, self.batch.batch_id, "source")
-        )
+        claimed = self.ledger.claimed_messages(self.batch.batch_id)
         assert set(claimed) == {m for m, status in self.messages.items() if status == "failed"}
         self.quarantined = False
         self._claimed(claimed)
@@ -331,20 +322,18 @@ class LedgerLife(RuleBasedStateMachine):
     def replay_quarantined(self):
         """A replay takes up the quarantined ones with a new budget, unless their files are gone:
         then it is refused, and says how to read them again."""
-        found = {m for m, status in self.messages.items() if status == "quarantined"}
+        messages = {m for m, status in self.messages.items() if status == "quarantined"}
         self.replay_number += 1
         run_id, original = f"r{self.replay_number}", self.original.batch_id
         if self.expired:
             with pytest.raises(InputError, match=r"removed by retention .* --reprocess"):
-                replayed(
-                    self.database, self.made, original, run_id, quarantined=True, accepted=True
-                )
+                self.ledger.replay(self.pipeline, original, run_id, quarantined=True, accepted=True)
             return
-        self.batch = replayed(
-            self.database, self.made, original, run_id, quarantined=True, accepted=True
+        self.batch = self.ledger.replay(
+            self.pipeline, original, run_id, quarantined=True, accepted=True
         )
         self.quarantined, self.released = True, False
-        self._claimed(found)
+        self._claimed(messages)
 
     def _claimed(self, messages):
         assert self.snapshot.folder.exists()  # what the replay reads
@@ -361,14 +350,14 @@ class LedgerLife(RuleBasedStateMachine):
     @rule()
     def publish(self):
         """What is decided is published."""
-        deliver(self.database)
+        self.ledger.deliver()
         self.published = True
 
     @rule()
     def keep_content(self):
         """What failed records contain is copied from the snapshot, which must be there."""
-        assert self.kept or not self.messages or self.snapshot.folder.exists()
-        with self.database.writer.begin() as connection:
+        assert self.copied or not self.messages or self.snapshot.folder.exists()
+        with self.ledger.database.writer.begin() as connection:
             connection.execute(
                 text("""
                 INSERT INTO failed_payload (message_id, batch_id, root_id, content, parsed)
@@ -376,20 +365,20 @@ class LedgerLife(RuleBasedStateMachine):
                 ON CONFLICT DO NOTHING
                 """)
             )
-        self.kept = True
+        self.copied = True
 
     @precondition(lambda self: "quarantined" in self.messages.values())
     @rule()
     def accept(self):
         """A person accepts what is quarantined."""
-        accept(self.database, self.original.batch_id, by="a person", reason="it may stay out")
+        self.ledger.accept(self.original.batch_id)
         self.accepted |= {m for m, status in self.messages.items() if status == "quarantined"}
 
     @rule()
     def gc(self):
         """Retention comes days later: it removes what nothing can need any more, and no more."""
-        now = self.database.transact(batches.database_now) + timedelta(days=3)
-        collected = gc_once(self.database, now=now)
+        now = self.ledger.now() + timedelta(days=3)
+        collected = gc_once(self.ledger.database, now=now)
         free = (
             self.original_settled
             and self.status in ("settled", "abandoned")
@@ -399,7 +388,7 @@ class LedgerLife(RuleBasedStateMachine):
                 for message, status in self.messages.items()
                 if status == "quarantined"
             )
-            and (self.published and (self.kept or not self.messages))
+            and (self.published and (self.copied or not self.messages))
         )
         assert collected.expired == ((self.original.batch_id,) if free and not self.expired else ())
         assert not collected.errors
@@ -411,7 +400,7 @@ class LedgerLife(RuleBasedStateMachine):
             not folder.name.startswith("batch=") or any(folder.iterdir())
             for folder in self.folder.glob("*")
         )
-        again = gc_once(self.database, now=now)
+        again = gc_once(self.ledger.database, now=now)
         assert (again.expired, again.total.files) == ((), 0)
 
     @property
@@ -423,10 +412,10 @@ class LedgerLife(RuleBasedStateMachine):
     def open_again(self):
         """Clearing the first task of an abandoned batch opens the same batch again."""
         if self.batch.kind == "original":
-            again = opened(self.database, self.made)
+            again = self.ledger.open(self.pipeline)
         else:
-            again = replayed(
-                self.database, self.made, self.original.batch_id, f"r{self.replay_number}"
+            again = self.ledger.replay(
+                self.pipeline, self.original.batch_id, f"r{self.replay_number}"
             )
             taken = "quarantined" if self.quarantined else "failed"
             self._claimed([m for m, status in self.messages.items() if status == taken])
@@ -467,24 +456,22 @@ class LedgerLife(RuleBasedStateMachine):
     @invariant()
     def counts_are_disjoint(self):
         """In every batch total = acked + failed + quarantined + pending, and open means pending."""
-        for row in rows(self.database, "SELECT * FROM batch_status"):
+        for row in self.ledger.rows("SELECT * FROM batch_status"):
             assert row.total == row.acked + row.failed + row.quarantined + row.pending
             assert row.pending == (0 if row.status == "settled" else row.total)
 
     @invariant()
     def a_preview_is_of_a_batch_on_hold(self):
         """There is one as long as the batch is on hold, and no other."""
-        found = rows(self.database, "SELECT DISTINCT batch_id FROM hold_failure")
-        assert [row.batch_id for row in found] == [self.batch.batch_id] * (self.status == "held")
+        batches = self.ledger.rows("SELECT DISTINCT batch_id FROM hold_failure")
+        assert [row.batch_id for row in batches] == [self.batch.batch_id] * (self.status == "held")
 
     @invariant()
     def messages_are_as_the_oracle_has_them(self):
         """Every message has the oracle's status, and is claimed by an open replay or by none."""
-        found = rows(
-            self.database, "SELECT message_id, status, replay_batch_id FROM failed_message"
-        )
-        assert {row.message_id: row.status for row in found} == self.messages
-        for row in found:
+        rows = self.ledger.rows("SELECT message_id, status, replay_batch_id FROM failed_message")
+        assert {row.message_id: row.status for row in rows} == self.messages
+        for row in rows:
             assert (row.status == "replaying") <= (row.replay_batch_id == self.batch.batch_id)
 
     @invariant()
@@ -492,25 +479,25 @@ class LedgerLife(RuleBasedStateMachine):
         """The running ack value of every root is the XOR of its pending edges."""
         if self.status != "open" or "source" not in self.committed:
             return
-        found = {
-            row.root_id: row.open_edges for row in rows(self.database, "SELECT * FROM pending_root")
+        edges = {
+            row.root_id: row.open_edges for row in self.ledger.rows("SELECT * FROM pending_root")
         }
         for root in self.committed["source"].roots:
             emitted, acked = self._edges(root)
-            assert found.get(root, 0) == emitted.total() - acked.total()
-            assert (root in found) == (emitted != acked)
+            assert edges.get(root, 0) == emitted.total() - acked.total()
+            assert (root in edges) == (emitted != acked)
 
     def _settle(self, now, sweepers):
         """What the sweepers decided; of two that decide, one does, and the other finds it done."""
         with ThreadPoolExecutor(sweepers) as pool:
             settlements = list(
                 pool.map(
-                    lambda _: settle_once(self.database, self.batch.batch_id, now=now),
+                    lambda _: self.ledger.settle(self.batch.batch_id, now=now),
                     range(sweepers),
                 )
             )
-        assert sum(one.decided for one in settlements) <= 1
-        assert len({one.status for one in settlements}) == 1
+        assert sum(settlement.decided for settlement in settlements) <= 1
+        assert len({settlement.status for settlement in settlements}) == 1
         return settlements[0]
 
     # -- the oracle ----------------------------------------------------------------------------
@@ -519,7 +506,7 @@ class LedgerLife(RuleBasedStateMachine):
         """What the run does to each root: the sets, and the deltas that say so."""
         step, consumers = run.opened.step, CONSUMERS[run.opened.step]
         if step == "source":
-            first = self.database.transact(lambda c: batches.reserve_roots(c, self.count))
+            first = self.ledger.transact(batches.reserve_roots, self.count)
             run.roots = range(first, first + self.count)
             self._map_messages(run)
         else:
@@ -558,10 +545,8 @@ class LedgerLife(RuleBasedStateMachine):
         if self.batch.kind == "original":
             self.message_of.update({root: root for root in run.roots})
             return
-        claimed = self.database.transact(
-            lambda c: replays.claimed_messages(c, self.batch.batch_id, "source")
-        )
-        with self.database.writer.begin() as connection:
+        claimed = self.ledger.claimed_messages(self.batch.batch_id)
+        with self.ledger.database.writer.begin() as connection:
             for root, message in zip(run.roots, claimed, strict=True):
                 self.message_of[root] = message
                 connection.execute(
@@ -573,9 +558,9 @@ class LedgerLife(RuleBasedStateMachine):
         """Multisets of edges emitted and acked for a root by the committed runs."""
         emitted, acked = Counter(), Counter()
         for run in self.committed.values():
-            for (owner, _), found in run.emitted.items():
+            for (owner, _), edges in run.emitted.items():
                 if owner == root:
-                    emitted.update(found)
+                    emitted.update(edges)
             acked.update(run.acked.get(root, []))
         return emitted, acked
 
@@ -629,7 +614,7 @@ class LedgerLife(RuleBasedStateMachine):
         if self.batch.kind != "original":
             self.failed_replays[message] += own
         if message not in self.messages:
-            self.kept = False
+            self.copied = False
         if message in self.before:
             self.accepted.discard(message)  # another attempt of it has failed
         budget_used = self.failed_replays[message] >= self.max_replays
@@ -714,11 +699,11 @@ def _xor(edges):
 
 
 @pytest.mark.parametrize("machine", [LedgerLife, LedgerHistory])
-def test_ledger_agrees_with_plain_sets(database, tmp_path, machine):
+def test_ledger_agrees_with_plain_sets(ledger, tmp_path, machine):
     """Over random lives, with crashes, zombies, lost and repeated posts, and with files removed at
     any moment, the ledger decides as plain sets of edges do, and has what a replay reads.
     """
-    machine.database, machine.folder = database, tmp_path / "storage"
+    machine.ledger, machine.folder = ledger, tmp_path / "storage"
     examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "60"))
     run_state_machine_as_test(
         machine,

@@ -72,15 +72,15 @@ class Shop:
 @pytest.fixture
 def shop(database):
     """A table of orders with a serial and the moment of each insert."""
-    made = Shop(database.plain)
-    made.do(
+    result = Shop(database.plain)
+    result.do(
         "DROP SCHEMA IF EXISTS shop CASCADE",
         "CREATE SCHEMA shop",
         "CREATE TABLE shop.orders (id bigserial PRIMARY KEY, item text, at timestamptz DEFAULT"
         " now())",
     )
-    yield made
-    made.do("DROP SCHEMA shop CASCADE")
+    yield result
+    result.do("DROP SCHEMA shop CASCADE")
 
 
 INSERT = "INSERT INTO shop.orders (item) VALUES ('x')"
@@ -439,10 +439,10 @@ def with_password(shop, server_home):
 def test_a_wrong_password_is_not_shown(shop, with_password):
     """The error says what was refused, not what was tried, anywhere in its chain."""
     shop.do(INSERT)
-    given = {"table": "shop.orders", "cursor": "id", "schema": "id bigint"}
-    assert safe_bound(TableSource(with_password("right"), **given), now()) == 1
+    options = {"table": "shop.orders", "cursor": "id", "schema": "id bigint"}
+    assert safe_bound(TableSource(with_password("right"), **options), now()) == 1
     with pytest.raises(InputError, match="password authentication failed") as caught:
-        safe_bound(TableSource(with_password("wr0ng"), **given), now())
+        safe_bound(TableSource(with_password("wr0ng"), **options), now())
     error = caught.value
     while error is not None:
         assert "wr0ng" not in repr(error)
@@ -669,17 +669,17 @@ def preparing():
 
 def test_a_transaction_prepared_meanwhile_is_not_passed(preparing):
     """It has no session any more, and may still bring its rows."""
-    made = Shop(preparing)
-    made.do("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id bigserial, item text)")
+    pipeline = Shop(preparing)
+    pipeline.do("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id bigserial, item text)")
     raw = preparing.raw_connection()
     raw.cursor().execute(INSERT)
-    made.do(INSERT)
+    pipeline.do(INSERT)
     timer = threading.Timer(0.3, raw.cursor().execute, ["PREPARE TRANSACTION 'sale'"])
     timer.start()
     with pytest.raises(NotReadyError, match="prepared transaction 'sale'"):
-        safe_bound(made.source(), now(), 1)
+        safe_bound(pipeline.source(), now(), 1)
     timer.join()
     raw.close()
     with preparing.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("COMMIT PREPARED 'sale'")
-    assert safe_bound(made.source(), now(), BRIEF) == 2
+    assert safe_bound(pipeline.source(), now(), BRIEF) == 2

@@ -17,19 +17,21 @@ ORDERS = [{"id": n, "customer": n % 7, "at": None} for n in range(100)]
 
 
 def orders(dedup="none", **options):
-    """orders -> known -> out, partitioned by country."""
-    made = Pipeline("orders", **options)
+    """orders -> listed -> out, partitioned by country."""
+    pipeline = Pipeline("orders", **options)
     schema = "id INT, customer INT, at TIMESTAMP"
-    made.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema))
-    made.reference("customers", FileSource("customers.csv", schema="customer INT, country STRING"))
+    pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema))
+    pipeline.reference(
+        "customers", FileSource("customers.csv", schema="customer INT, country STRING")
+    )
 
-    @made.stage(reads="orders", emits="one")
-    def known(orders, *, customers):
+    @pipeline.stage(reads="orders", emits="one")
+    def listed(orders, *, customers):
         return orders.join(F.broadcast(customers), "customer", "inner")
 
     sink = ParquetSink("/somewhere/else", partition_by=("country",), dedup=dedup)
-    made.sink("out", sink, reads="known")
-    return made
+    pipeline.sink("out", sink, reads="listed")
+    return pipeline
 
 
 def customers(numbers):
@@ -49,8 +51,8 @@ def test_run_and_replay(spark):
         100,
         100 - len(lost),
     )
-    assert {(one.step, one.reason, one.source) for one in result.failed} == {
-        ("known", "lost", "orders")
+    assert {(record.step, record.reason, record.source) for record in result.failed} == {
+        ("listed", "lost", "orders")
     }
     assert sorted(row["id"] for row in result.rows["out"]) == sorted(
         row["id"] for row in ORDERS if row["customer"] != 6
@@ -66,7 +68,7 @@ def test_run_and_replay(spark):
 
 def test_lost_rows_are_found(spark):
     """Rows that a stage loses by a fault are all named, and the same seed loses the same ones."""
-    fault = testing.lose_rows("known", fraction=0.2, seed=1)
+    fault = testing.lose_rows("listed", fraction=0.2, seed=1)
     results = [
         testing.run_batch(
             orders(),
@@ -77,7 +79,7 @@ def test_lost_rows_are_found(spark):
         )
         for _ in range(2)
     ]
-    first, second = ({one.message_id for one in result.failed} for result in results)
+    first, second = ({record.message_id for record in result.failed} for result in results)
     assert first == second
     assert 5 < len(first) < 40
     again = testing.replay(results[0])
@@ -86,12 +88,12 @@ def test_lost_rows_are_found(spark):
 
 def test_doubled_rows_are_found_where_one_is_due(spark):
     """A stage that declares one row for an input fails the records whose row a fault doubled."""
-    fault = testing.duplicate_rows("known", fraction=0.1, seed=3)
+    fault = testing.duplicate_rows("listed", fraction=0.1, seed=3)
     result = testing.run_batch(
         orders(), {"orders": ORDERS}, references=customers(range(7)), spark=spark, faults=[fault]
     )
     assert 0 < result.roots.failed < 30
-    assert {one.reason for one in result.failed} == {"more than one row for an input"}
+    assert {record.reason for record in result.failed} == {"more than one row for an input"}
 
 
 @pytest.mark.parametrize("acks", ["on_read", "on_emit"])
@@ -99,27 +101,29 @@ def test_rows_that_are_read_twice_are_found(spark, acks):
     """At a sink, where each row read is acked, a row that comes twice fails its record; a stage
     acks each input once, however many rows it makes of it, and a row more is lawful.
     """
-    made = Pipeline("copies", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema="id INT"))
-    made.stage(reads="orders", acks=acks)(as_it_is)
-    made.sink("out", ParquetSink("out"), reads="as_it_is")
-    given = {"orders": [{"id": n} for n in range(100)]}
+    pipeline = Pipeline("copies", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema="id INT"))
+    pipeline.stage(reads="orders", acks=acks)(as_it_is)
+    pipeline.sink("out", ParquetSink("out"), reads="as_it_is")
+    data = {"orders": [{"id": n} for n in range(100)]}
     for step in ("as_it_is", "out"):
         fault = testing.duplicate_rows(step, fraction=0.1, seed=3)
-        result = testing.run_batch(made, given, spark=spark, faults=[fault])
+        result = testing.run_batch(pipeline, data, spark=spark, faults=[fault])
         if step == "as_it_is":
             assert result.roots.failed == 0
             assert len(result.rows["out"]) > 100
         else:
             assert 0 < result.roots.failed < 30
-            assert {(one.step, one.reason) for one in result.failed} == {(step, "acked too often")}
+            assert {(record.step, record.reason) for record in result.failed} == {
+                (step, "acked too often")
+            }
 
 
 def as_it_is(rows):
     return rows
 
 
-@pytest.mark.parametrize("step", ["orders", "known", "out"])
+@pytest.mark.parametrize("step", ["orders", "listed", "out"])
 def test_lost_file(spark, step):
     """A file lost between writing and counting fails the step; nothing of it counts, and the
     retry completes it.
@@ -160,12 +164,12 @@ def test_crash_and_resume(spark, point):
 
 def test_time_is_given(spark):
     """The clock is the test's: a backoff is over when the test says so."""
-    made = orders(replay_backoff="1h")
+    pipeline = orders(replay_backoff="1h")
     now = testing.START
-    fault = [testing.lose_rows("known", fraction=1.0)]
-    given = {"orders": ORDERS[:5]}
+    fault = [testing.lose_rows("listed", fraction=1.0)]
+    data = {"orders": ORDERS[:5]}
     result = testing.run_batch(
-        made, given, references=customers(range(7)), spark=spark, faults=fault, now=now
+        pipeline, data, references=customers(range(7)), spark=spark, faults=fault, now=now
     )
     assert result.roots.failed == 5
     with pytest.raises(NotReadyError, match="not due yet"):
@@ -177,11 +181,11 @@ def test_what_took_too_long_expires(spark):
     """A step that failed and is not run again: within message_timeout nothing happens, later the
     sweeper fails what is pending, and a replay completes it.
     """
-    made = orders(message_timeout="10s")
+    pipeline = orders(message_timeout="10s")
     fault = [testing.lose_file("out")]
-    known = customers(range(7))
+    customers_ = customers(range(7))
     result = testing.run_batch(
-        made, {"orders": ORDERS}, references=known, spark=spark, faults=fault
+        pipeline, {"orders": ORDERS}, references=customers_, spark=spark, faults=fault
     )
     assert isinstance(result.error, IntegrityError)
     failed_at = datetime.now(UTC)
@@ -189,7 +193,9 @@ def test_what_took_too_long_expires(spark):
     assert (early.status, early.roots.failed) == (BatchStatus.OPEN, 0)
     late = testing.sweep(result, now=failed_at + timedelta(seconds=11))
     assert (late.status, late.roots.failed) == (BatchStatus.SETTLED, 100)
-    assert {(one.step, one.reason) for one in late.failed} == {("out", "did not commit in time")}
+    assert {(record.step, record.reason) for record in late.failed} == {
+        ("out", "did not commit in time")
+    }
     again = testing.replay(late)
     assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
 
@@ -198,12 +204,14 @@ def test_several_batches_of_one_ledger(spark):
     """A batch that goes on after another shares its ledger: a key over batches is recognized
     there.
     """
-    made = orders(Bloom(key=("id",), capacity=1000))
-    known = customers(range(7))
-    first = testing.run_batch(made, {"orders": ORDERS[:60]}, references=known, spark=spark)
-    second = testing.run_batch(made, {"orders": ORDERS[40:]}, references=known, after=first)
+    pipeline = orders(Bloom(key=("id",), capacity=1000))
+    customers_ = customers(range(7))
+    first = testing.run_batch(pipeline, {"orders": ORDERS[:60]}, references=customers_, spark=spark)
+    second = testing.run_batch(
+        pipeline, {"orders": ORDERS[40:]}, references=customers_, after=first
+    )
     assert sorted(row["id"] for row in second.rows["out"]) == list(range(60, 100))
-    alone = testing.run_batch(made, {"orders": ORDERS[40:]}, references=known, spark=spark)
+    alone = testing.run_batch(pipeline, {"orders": ORDERS[40:]}, references=customers_, spark=spark)
     assert len(alone.rows["out"]) == 60
 
 
@@ -235,19 +243,19 @@ def test_example_pipeline(spark):
         )
     ]
     result = testing.run_batch(flights, {"departures": frame.select("*", *missing)}, spark=spark)
-    assert [(one.step, one.reason) for one in result.failed] == [("with_plane", "lost")]
+    assert [(record.step, record.reason) for record in result.failed] == [("with_plane", "lost")]
 
 
 def test_faults_where_nothing_is_tracked_are_refused(spark):
     """Behind the settlement no record can be lost or come twice: a fault there would prove
     nothing.
     """
-    made = orders()
-    made.combine(reads="known")(as_it_is)
-    made.sink("totals", ParquetSink("totals"), reads="as_it_is")
+    pipeline = orders()
+    pipeline.combine(reads="listed")(as_it_is)
+    pipeline.sink("totals", ParquetSink("totals"), reads="as_it_is")
     for fault in (testing.duplicate_rows("totals", fraction=0.5), testing.lose_file("as_it_is")):
         with pytest.raises(DeclarationError, match="follows the settlement"):
-            testing.run_batch(made, {"orders": ORDERS[:5]}, spark=spark, faults=[fault])
+            testing.run_batch(pipeline, {"orders": ORDERS[:5]}, spark=spark, faults=[fault])
 
 
 def test_names_that_are_none(spark):
@@ -258,8 +266,8 @@ def test_names_that_are_none(spark):
         testing.run_batch(orders(), {}, references={"customer": []}, spark=spark)
     with pytest.raises(DeclarationError, match="'out' is no stage of frames"):
         testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_rows("out", fraction=1)])
-    with pytest.raises(DeclarationError, match="no step 'knwon'; did you mean 'known'"):
-        testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_file("knwon")])
+    with pytest.raises(DeclarationError, match="no step 'lsited'; did you mean 'listed'"):
+        testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_file("lsited")])
     with pytest.raises(DeclarationError, match="did you mean 'deltas_posted'"):
         testing.crash_at("delta_posted")
 
@@ -271,13 +279,15 @@ def test_rows_are_of_the_declared_types(spark):
         testing.run_batch(orders(), {"orders": [{"id": 1}, {"costumer": 2}]}, spark=spark)
     with pytest.raises(DeclarationError, match=r"row 1 of 'orders': id: expected int, found 1\.5"):
         testing.run_batch(orders(), {"orders": [{"id": 1.5}]}, spark=spark)
-    made = Pipeline("strict")
-    made.source("orders", FileSource("orders.csv", schema="id INT NOT NULL, at TIMESTAMP"))
-    made.sink("out", ParquetSink("out"), reads="orders")
+    pipeline = Pipeline("strict")
+    pipeline.source("orders", FileSource("orders.csv", schema="id INT NOT NULL, at TIMESTAMP"))
+    pipeline.sink("out", ParquetSink("out"), reads="orders")
     noon = datetime(2024, 5, 1, 12)
-    result = testing.run_batch(made, {"orders": [{"id": None}, {"id": 1, "at": noon}]}, spark=spark)
+    result = testing.run_batch(
+        pipeline, {"orders": [{"id": None}, {"id": 1, "at": noon}]}, spark=spark
+    )
     assert [failure.step for failure in result.failed] == ["orders"]
     assert result.rows["out"][0]["id"] == 1
     folder = result.pipeline.steps()[0].source.place.rpartition("/")[0]
-    kept = spark.read.parquet(folder).where("id = 1").select(F.unix_timestamp("at"))
-    assert kept.first()[0] == noon.replace(tzinfo=UTC).timestamp()
+    row = spark.read.parquet(folder).where("id = 1").select(F.unix_timestamp("at"))
+    assert row.first()[0] == noon.replace(tzinfo=UTC).timestamp()

@@ -13,7 +13,6 @@ from ledger.store import asking
 from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 from tests.support import tls
-from tests.support.ledgers import one
 from tests.support.runner import Runner
 
 HINT = "Check sslmode, sslrootcert, sslcert and sslkey of the address"
@@ -22,11 +21,11 @@ HINT = "Check sslmode, sslrootcert, sslcert and sslkey of the address"
 @pytest.fixture(scope="module")
 def server():
     """A server that takes connections over TLS alone."""
-    found = tls.programs()
-    if found is None:
+    programs = tls.programs()
+    if programs is None:
         pytest.skip("no PostgreSQL server with TLS is installed: the embedded one has none")
-    with tls.secure_server(found) as made:
-        yield made
+    with tls.secure_server(programs) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +39,18 @@ def secure(server):
 
 def pipeline(name, address):
     """Numbers of a table into another one; an odd one fails."""
-    made = Pipeline(name)
-    given = {"schema": "n BIGINT", "cursor": "n"}
-    made.source("numbers", TableSource(address, "numbers", partitions=2, **given))
+    flow = Pipeline(name)
+    options = {"schema": "n BIGINT", "cursor": "n"}
+    flow.source("numbers", TableSource(address, "numbers", partitions=2, **options))
 
-    @made.record_stage(reads="numbers", schema="n BIGINT")
+    @flow.record_stage(reads="numbers", schema="n BIGINT")
     def even(row):
         if row["n"] % 2:
             raise ValueError("odd")
         yield row
 
-    made.sink("evens", PostgresSink(address, "evens"), reads="even")
-    return made
+    flow.sink("evens", PostgresSink(address, "evens"), reads="even")
+    return flow
 
 
 def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
@@ -70,10 +69,10 @@ def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
     batch = run.open()
     run.settled(batch)
     with engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT n FROM evens ORDER BY n").scalars().all()
-    assert found == [2, 4, 6, 8, 10]
-    counts = one(
-        secure, "SELECT acked, failed FROM batch_status WHERE batch_id = :id", id=batch.batch_id
+        rows = connection.exec_driver_sql("SELECT n FROM evens ORDER BY n").scalars().all()
+    assert rows == [2, 4, 6, 8, 10]
+    counts = run.ledger.row(
+        "SELECT acked, failed FROM batch_status WHERE batch_id = :id", id=batch.batch_id
     )
     assert tuple(counts) == (5, 5)
     (row,) = asking.answer(secure, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
@@ -95,7 +94,7 @@ def test_a_client_certificate(server):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"sslmode": "verify-full", "sslrootcert": "other.pem"}, "certificate verify failed"),
         ({"sslmode": "verify-full", "sslrootcert": "none.pem"}, "root certificate file"),
@@ -103,14 +102,14 @@ def test_a_client_certificate(server):
         ({"sslmode": "sometimes"}, "invalid sslmode value"),
     ],
 )
-def test_what_is_wrong_with_tls_is_said_at_once(server, options, said):
+def test_what_is_wrong_with_tls_is_said_at_once(server, options, message):
     """A wrong authority, a missing file, no TLS or an unknown mode is a permanent error with the
     options to look at: of the ledger, of a source and of a sink; no password is in it."""
-    given = {
+    parameters = {
         name: str(server.folder / value) if name == "sslrootcert" else value
         for name, value in options.items()
     }
-    address = server.url("warehouse", **given)
+    address = server.url("warehouse", **parameters)
     source = TableSource(address, "numbers", schema="n BIGINT", cursor="n")
     sink = PostgresSink(address, "evens")
     publisher = sink.publisher(Settings(), "numbers", "evens")
@@ -119,11 +118,11 @@ def test_what_is_wrong_with_tls_is_said_at_once(server, options, said):
     from ledger.sources.table.queries import require_columns
 
     for kind, work in (
-        (ConfigurationError, Database(server.url("ledger", **given)).revision),
+        (ConfigurationError, Database(server.url("ledger", **parameters)).revision),
         (InputError, lambda: require_columns(source, ["n"])),
         (ConfigurationError, lambda: publisher.check(pa.schema([("n", pa.int64())]), by_row=True)),
     ):
-        with pytest.raises(kind, match=said) as caught:
+        with pytest.raises(kind, match=message) as caught:
             work()
         assert HINT in str(caught.value)
         assert tls.PASSWORD not in str(caught.value)
@@ -134,9 +133,9 @@ def test_an_address_is_not_shown_with_its_password():
     """The representation of a sink, a source or the settings, which messages and debuggers show,
     has no password."""
     address = f"postgresql://app:{tls.PASSWORD}@127.0.0.1/shop"
-    for made in (
+    for end in (
         PostgresSink(address, "evens"),
         TableSource(address, "numbers", schema="n BIGINT", cursor="n"),
         Settings(database_url=address, reader_url=address),
     ):
-        assert tls.PASSWORD not in repr(made)
+        assert tls.PASSWORD not in repr(end)

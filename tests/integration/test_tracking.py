@@ -16,9 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, open_run
-from ledger.batch.upkeep.sweeper import sweep_once
+from ledger.batch.step_runs import Attempt
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
 from ledger.deltas.edges import Edges
@@ -35,7 +33,6 @@ from ledger.spark.tracking import edges_of
 from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import one, rows
 from tests.support.publishing import publish_settled
 
 COUNT = 20
@@ -48,14 +45,14 @@ def numbers(tmp_path: Path, count: int = COUNT) -> None:
 
 def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
     """source -> each function as a stage -> sink."""
-    made = Pipeline("chain", guarantee="at_least_once", **options)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("chain", guarantee="at_least_once", **options)
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
     reads = "numbers"
     for function in functions:
-        made.stage(reads=reads, acks=acks)(function)
+        pipeline.stage(reads=reads, acks=acks)(function)
         reads = function.__name__
-    made.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
-    return made
+    pipeline.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
+    return pipeline
 
 
 def keep(frame):
@@ -93,8 +90,8 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
     run = runner(chain(keep, odd))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
-    found = rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root")
-    assert found == [("odd", "lost")]
+    rows = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root")
+    assert rows == [("odd", "lost")]
     assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
 
 
@@ -116,8 +113,8 @@ def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
 
     run = runner(chain(scattered, acks="on_read"))
     assert run.settled(run.open()).failed == 0
-    found = rows(run.job.database, "SELECT reason, records FROM step_run_drop")
-    assert [tuple(one) for one in found] == [("no output", COUNT // 2)]
+    rows = run.ledger.rows("SELECT reason, records FROM step_run_drop")
+    assert [tuple(progress) for progress in rows] == [("no output", COUNT // 2)]
 
 
 def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded_by):
@@ -153,7 +150,7 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     run = runner(chain(thrice, loses_one))
     batch = run.open()
     assert run.settled(batch).failed == 1
-    row = one(run.job.database, "SELECT root_id, step, detail FROM failed_root")
+    row = run.ledger.row("SELECT root_id, step, detail FROM failed_root")
     assert (row.root_id, row.step, row.detail) == (8, "loses_one", "3 edges from thrice, 2 acked")
 
 
@@ -162,12 +159,11 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     numbers(tmp_path)
     run = runner(chain(picky, keep))
     assert run.settled(run.open()).failed == 4
-    assert rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root") == [
+    assert run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root") == [
         ("picky", "a multiple of 5")
     ]
     assert len(sink_rows("out", "n")) == COUNT - 4
-    progress = one(
-        run.job.database,
+    progress = run.ledger.row(
         "SELECT output_rows, failed_rows FROM step_progress WHERE step = 'picky'",
     )
     assert progress == (COUNT - 4, 4)
@@ -182,9 +178,9 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by)
     batch = run.open()
     for name in ("numbers", "keep", "out"):
         run.step(batch, name)
-    found = rows(run.job.database, "SELECT * FROM ledger_delta ORDER BY step_run_id, root_id")
-    runs = sorted({row.step_run_id for row in found})
-    for row in found:
+    rows = run.ledger.rows("SELECT * FROM ledger_delta ORDER BY step_run_id, root_id")
+    runs = sorted({row.step_run_id for row in rows})
+    for row in rows:
         position = row.root_id - 1
         emitted = {
             runs[0]: spark_hash(f"{runs[0]}:keep", row.root_id, position),
@@ -196,8 +192,7 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by)
             runs[2]: spark_hash(f"{runs[1]}:out", row.root_id, position),
         }[row.step_run_id]  # fmt: skip
         assert (row.delta, row.acked) == (emitted ^ acked, acked)
-    posted = rows(
-        run.job.database,
+    posted = run.ledger.rows(
         "SELECT step_run_id, sum(rows) FROM step_run_bucket GROUP BY 1 ORDER BY 1",
     )
     assert [tuple(row) for row in posted] == [(number, 3) for number in runs]
@@ -249,8 +244,8 @@ def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function,
     assert run.settled(run.open()).failed == lost
     assert len(sink_rows("out", "n")) == delivered
     if lost:
-        found = one(run.job.database, "SELECT step, root_id FROM failed_root")
-        assert tuple(found) == ("doubled_and_lost", 4)
+        row = run.ledger.row("SELECT step, root_id FROM failed_root")
+        assert tuple(row) == ("doubled_and_lost", 4)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +269,7 @@ def test_broken_contract_is_named(runner, tmp_path, function, message):
     run.step(batch, "numbers")
     with pytest.raises(StageError, match="'broken'.*" + message):
         run.step(batch, "broken")
-    assert one(run.job.database, "SELECT count(*) FROM step_run WHERE state = 'failed'")[0] == 1
+    assert run.ledger.row("SELECT count(*) FROM step_run WHERE state = 'failed'")[0] == 1
 
 
 @pytest.mark.parametrize("step", ["keep", "out"])
@@ -296,7 +291,7 @@ def test_file_lost_before_its_manifest(runner, tmp_path, step):
     run.step(batch, step)
     if step == "keep":
         run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def cut(table):
@@ -341,7 +336,7 @@ def test_records_changed_after_their_manifest(
         run.step(batch, "numbers")
     monkeypatch.setattr(emit, "take_manifest", take)
     run.steps(batch)
-    assert settle_once(run.job.database, batch.batch_id).failed == 1
+    assert run.ledger.settle(batch.batch_id).failed == 1
 
 
 def test_half_of_the_rows_stored_twice(runner, tmp_path, monkeypatch, folded_by):
@@ -380,8 +375,7 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     run.step(batch, "numbers")
     run.step(batch, "keep")
     path = Path(
-        one(
-            run.job.database,
+        run.ledger.row(
             "SELECT path FROM step_run_file f JOIN step_run USING (step_run_id) WHERE step ="
             " 'keep'",
         ).path
@@ -390,15 +384,14 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     with pytest.raises(IntegrityError, match=f"{path.name}: expected .* bytes"):
         run.step(batch, "out")
     assert (
-        one(
-            run.job.database,
+        run.ledger.row(
             "SELECT count(*) FROM step_run WHERE step = 'out' AND state = 'committed'",
         )[0]
         == 0
     )
     run.step(batch, "keep")
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def test_task_attempt_that_lost_its_answer(runner, tmp_path):
@@ -412,13 +405,11 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path):
     dying.step(batch, "numbers")
     run.step(batch, "keep")
     run.step(batch, "out")
-    assert one(
-        run.job.database, "SELECT sum(rows), count(*) FROM step_run_bucket WHERE step_run_id = 1"
+    assert run.ledger.row(
+        "SELECT sum(rows), count(*) FROM step_run_bucket WHERE step_run_id = 1"
     ) == (COUNT, 1)
-    assert (
-        one(run.job.database, "SELECT count(*) FROM ledger_delta WHERE step_run_id = 1")[0] == COUNT
-    )
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = 1")[0] == COUNT
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def _dies_after_posting(task, rows):
@@ -437,19 +428,19 @@ def test_whole_posting_twice(runner, tmp_path):
     run = runner(chain(keep))
     numbers(tmp_path)
     batch = run.open()
-    opened = open_run(run.job.database, batch.batch_id, "numbers", Attempt())
+    opened = run.ledger.open_run(batch.batch_id, "numbers", Attempt())
     roots = np.arange(10)
     reasons = Texts.of(np.where(roots == 4, 0, NONE).astype(np.int32), ["bad\0"])
     deltas = fold_source(roots, roots, Edges(opened.run_id, "numbers", ["keep"], {}), reasons)
-    given = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
-    first = post_bucket(*given)
-    assert post_bucket(*given) == first
+    arguments = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
+    first = post_bucket(*arguments)
+    assert post_bucket(*arguments) == first
     assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 9, 1)
-    assert one(run.job.database, "SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
+    assert run.ledger.row("SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
         10,
         first.delta_xor,
     )
-    assert one(run.job.database, "SELECT root_id, reason FROM root_fail") == (
+    assert run.ledger.row("SELECT root_id, reason FROM root_fail") == (
         4,
         "bad\N{REPLACEMENT CHARACTER}",
     )
@@ -461,7 +452,7 @@ def posted_to(url, runner, tmp_path, driver_bytes=-1):
     run = runner(chain(keep))
     batch = run.open()
     run.step(batch, "numbers")
-    opened = open_run(run.job.database, batch.batch_id, "keep", Attempt())
+    opened = run.ledger.open_run(batch.batch_id, "keep", Attempt())
     job = replace(run.job, database=Database(url), few_rows=-1, driver_bytes=driver_bytes)
     files = run.job.manifest(opened.input_run.step_run_id).files
     records = Records(files, 1, COUNT, edges_of(run.job, opened))
@@ -487,7 +478,7 @@ def test_every_task_cleared_before_settlement(runner, tmp_path, sink_rows):
     for first in range(len(names)):
         for name in names[first:]:
             run.step(batch, name)
-    settlement = settle_once(run.job.database, batch.batch_id)
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
     assert len(sink_rows("out", "n")) == COUNT // 2
     assert not list((tmp_path / "out" / "_staging").iterdir())
@@ -499,10 +490,10 @@ def test_every_task_cleared_after_settlement(runner, tmp_path, sink_rows):
     run = runner(chain(keep))
     batch = run.open()
     run.settled(batch)
-    before = rows(run.job.database, "SELECT * FROM step_run ORDER BY 1")
+    before = run.ledger.rows("SELECT * FROM step_run ORDER BY 1")
     for step in run.job.pipeline.steps():
         assert run.step(run.open(), step.name).record is None
-    assert rows(run.job.database, "SELECT * FROM step_run ORDER BY 1") == before
+    assert run.ledger.rows("SELECT * FROM step_run ORDER BY 1") == before
     assert len(sink_rows("out", "n")) == COUNT
 
 
@@ -525,7 +516,7 @@ def test_zombie_cannot_publish_its_folder(runner, tmp_path, monkeypatch, sink_ro
     with pytest.raises(FencedError, match="newer attempt"):
         run.step(batch, "out")
     assert len(sink_rows("out", "n")) == COUNT
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def test_a_run_whose_input_was_run_again_is_fenced(runner, tmp_path, sink_rows):
@@ -543,9 +534,9 @@ def test_a_run_whose_input_was_run_again_is_fenced(runner, tmp_path, sink_rows):
     run.step(batch, "numbers")
     with pytest.raises(FencedError, match="superseded meanwhile"):
         run.step(batch, "slow")
-    found = one(run.job.database, "SELECT state, failure FROM step_run WHERE step = 'slow'")
-    assert found.state == "fenced"
-    assert "superseded meanwhile" in found.failure
+    row = run.ledger.row("SELECT state, failure FROM step_run WHERE step = 'slow'")
+    assert row.state == "fenced"
+    assert "superseded meanwhile" in row.failure
     run.settled(batch)
     assert len(sink_rows("out", "n")) == COUNT
 
@@ -560,7 +551,7 @@ def test_crash_between_rename_and_commit(runner, tmp_path, sink_rows):
     with dies_at("published"), pytest.raises(Died):
         run.step(batch, "out")
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
 
 
@@ -584,7 +575,7 @@ def test_killed_between_the_renames(runner, tmp_path, monkeypatch, sink_rows):
     with pytest.raises(KeyboardInterrupt):
         run.step(batch, "out")
     monkeypatch.undo()
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
     (published,) = publish_settled(run.job, batch.batch_id)
     assert (published.sink, published.rows) == ("out", COUNT)
     assert len(sink_rows("out", "n")) == COUNT
@@ -613,7 +604,7 @@ def test_the_old_folder_stays_where_the_new_one_cannot_be_published(
     monkeypatch.undo()
     assert len(sink_rows("out", "n")) == COUNT
     run.step(batch, "out")
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def test_connection_lost_after_the_rename(runner, tmp_path, sink_rows):
@@ -639,7 +630,7 @@ def test_connection_lost_after_the_rename(runner, tmp_path, sink_rows):
     with listening(cut):
         run.step(batch, "out")
     assert len(calls) == 2
-    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert run.ledger.settle(batch.batch_id).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
 
 
@@ -649,8 +640,8 @@ def test_without_ackers(runner, tmp_path, sink_rows):
     run = runner(chain(odd, ackers=0))
     batch = run.open()
     run.steps(batch)
-    assert one(run.job.database, "SELECT count(*) FROM ledger_delta")[0] == 0
-    settlement = settle_once(run.job.database, batch.batch_id)
+    assert run.ledger.row("SELECT count(*) FROM ledger_delta")[0] == 0
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
     assert len(sink_rows("out", "n")) == COUNT // 2
 
@@ -710,11 +701,8 @@ def test_user_error_fails_the_run_and_expires(runner, tmp_path):
     run.step(batch, "numbers")
     with pytest.raises(PySparkException):
         run.step(batch, "buggy")
-    assert (
-        "a bug"
-        in one(run.job.database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
-    )
-    settlement = settle_once(run.job.database, batch.batch_id)
+    assert "a bug" in run.ledger.row("SELECT failure FROM step_run WHERE state = 'failed'").failure
+    settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, COUNT)
 
 
@@ -724,14 +712,14 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
     numbers(tmp_path)
 
     def slow(frame):
-        later = one(run.job.database, "SELECT now() + interval '2 hours' AS later").later
-        assert sweep_once(run.job.database, now=later).dropped == (batch.batch_id,)
+        later = run.ledger.row("SELECT now() + interval '2 hours' AS later").later
+        assert run.ledger.sweep(now=later).dropped == (batch.batch_id,)
         return thrice(frame)
 
     run = runner(chain(slow, message_timeout="0s"))
     batch = run.open()
     run.step(batch, "numbers")
-    before = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
+    before = run.ledger.rows("SELECT step_run_id, state FROM step_run ORDER BY 1")
     with pytest.raises(
         FencedError,
         match=(
@@ -741,7 +729,7 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
     ) as caught:
         run.step(batch, "slow")
     assert "\n" not in str(caught.value)
-    after = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
+    after = run.ledger.rows("SELECT step_run_id, state FROM step_run ORDER BY 1")
     assert after[: len(before)] == before
     assert [row.state for row in after[len(before) :]] == ["fenced"]
 
@@ -770,5 +758,5 @@ def test_tasks_are_counted_while_they_run(spark):
     counted = []
     with watching(spark, lambda tasks, seconds: counted.append(tasks), every=0.2):
         assert spark.range(0, 6, 1, 6).mapInPandas(slowly, "id BIGINT").count() == 6
-    assert any(0 < one.done < one.total for one in counted), counted
-    assert all(one.done <= one.total for one in counted)
+    assert any(0 < progress.done < progress.total for progress in counted), counted
+    assert all(progress.done <= progress.total for progress in counted)

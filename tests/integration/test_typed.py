@@ -49,15 +49,15 @@ OUTCOMES = {0, 3, 4}  # complete, records failed, quarantined: whatever a comman
 
 def test_each_page_with_commands_is_typed():
     """No page has commands that nothing runs."""
-    pages = {one.place for page in PAGES for one in blocks(page, "console")}
+    pages = {block.place for page in PAGES for block in blocks(page, "console")}
     assert pages == {*BEFORE, "docs/tutorial.md"}
 
 
 @pytest.fixture
 def project(environment, spark, monkeypatch, tmp_path):
     """A new project, with flights and planes beside its orders; commands run in this process."""
-    made = CliRunner().invoke(app, ["init", "."]) if monkeypatch.chdir(tmp_path) is None else None
-    assert made.exit_code == 0, made.output
+    result = CliRunner().invoke(app, ["init", "."]) if monkeypatch.chdir(tmp_path) is None else None
+    assert result.exit_code == 0, result.output
     for module in ("orders", "jobs.flights", "jobs.trades"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -73,9 +73,9 @@ def test_its_commands_run(place, project):
     for command in BEFORE[place]:
         type_in(project, command)
     for block in blocks(ROOT / place, "console"):
-        for one in typed(block):
-            printed = type_in(project, one.command)
-            assert shows(printed, one.output), f"{one.command} printed:\n{printed}"
+        for line in typed(block):
+            printed = type_in(project, line.command)
+            assert shows(printed, line.output), f"{line.command} printed:\n{printed}"
 
 
 def type_in(project, command):
@@ -104,8 +104,8 @@ def airflow(arguments):
     """
     from airflow.cli.cli_parser import get_parser
 
-    given = vars(get_parser().parse_args(arguments))
+    options = vars(get_parser().parse_args(arguments))
     for name in ("conf", "dag_run_conf"):
-        if given.get(name):
-            assert isinstance(json.loads(given[name]), dict)
+        if options.get(name):
+            assert isinstance(json.loads(options[name]), dict)
     return ""

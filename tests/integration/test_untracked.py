@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, dropped
 from ledger.errors import StageError
-from tests.support.ledgers import rows
 
 COUNT = 30
 
@@ -20,25 +19,25 @@ def numbers(tmp_path):
 
 def totalled(total=None, dedup="none"):
     """numbers -> odd (drops the even) -> totals (unanchored) -> doubled -> out; odd -> kept."""
-    made = Pipeline("totals", guarantee="at_least_once")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("totals", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def odd(frame):
         return frame.where("n % 2 = 1"), dropped(frame.where("n % 2 = 0"), "even")
 
     def totals(frame):
         return frame.groupBy((F.col("n") % 5).alias("rest")).count()
 
-    made.stage(reads="odd", anchored=False)(total or totals)
+    pipeline.stage(reads="odd", anchored=False)(total or totals)
 
-    @made.stage(reads=(total or totals).__name__)
+    @pipeline.stage(reads=(total or totals).__name__)
     def doubled(frame):
         return frame.withColumn("twice", F.col("count") * 2)
 
-    made.sink("out", ParquetSink("out", dedup=dedup), reads="doubled")
-    made.sink("kept", ParquetSink("kept"), reads="odd")
-    return made
+    pipeline.sink("out", ParquetSink("out", dedup=dedup), reads="doubled")
+    pipeline.sink("kept", ParquetSink("kept"), reads="odd")
+    return pipeline
 
 
 def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
@@ -53,8 +52,8 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
         (n, 3, 6) for n in range(5)
     )
     assert len(sink_rows("kept")) == COUNT // 2
-    found = rows(run.job.database, "SELECT step, delta_rows FROM step_run ORDER BY step_run_id")
-    assert {row.step: row.delta_rows for row in found} == {
+    rows = run.ledger.rows("SELECT step, delta_rows FROM step_run ORDER BY step_run_id")
+    assert {row.step: row.delta_rows for row in rows} == {
         "numbers": COUNT,
         "odd": COUNT,
         "totals": COUNT // 2,
@@ -67,17 +66,17 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
 def test_a_loss_before_the_end_is_still_found(runner, tmp_path):
     """In front of the unanchored stage every record is guarded as ever."""
     numbers(tmp_path)
-    made = totalled()
+    pipeline = totalled()
 
-    @made.stage(reads="odd")
+    @pipeline.stage(reads="odd")
     def picky(frame):
         return frame.where("n > 10")
 
-    made.sink("more", ParquetSink("more"), reads="picky")
-    run = runner(made)
+    pipeline.sink("more", ParquetSink("more"), reads="picky")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 5
-    found = rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root_detail")
-    assert [tuple(row) for row in found] == [("picky", "lost")]
+    rows = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root_detail")
+    assert [tuple(row) for row in rows] == [("picky", "lost")]
 
 
 def test_rerun_of_untracked_steps(runner, tmp_path, sink_rows):

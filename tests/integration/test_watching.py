@@ -3,39 +3,38 @@
 import pytest
 from typer.testing import CliRunner
 
-from ledger.batch.settlement import settle_once
 from ledger.cli import inspecting
 from ledger.cli.base import app
-from tests.support.ledgers import emit, keyed, opened, run_middle, run_sink
+from tests.support.ledgers import keyed
 
 
 @pytest.fixture
-def under_way(database, environment):
+def under_way(ledger, environment):
     """An open batch of which every step is committed."""
-    found = opened(database, keyed())
-    roots = emit(database, found, 3)
-    run_middle(database, found, roots)
-    run_sink(database, found, roots)
-    return found
+    batch = ledger.open(keyed())
+    roots = ledger.emit(batch, 3)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    return batch
 
 
-def watched(*chosen):
-    return CliRunner().invoke(app, ["status", "--watch", *chosen])
+def watched(*arguments):
+    return CliRunner().invoke(app, ["status", "--watch", *arguments])
 
 
-@pytest.mark.parametrize("one", [True, False], ids=["one batch", "all batches"])
-def test_it_looks_again_until_nothing_is_open(database, under_way, monkeypatch, one):
+@pytest.mark.parametrize("single", [True, False], ids=["one batch", "all batches"])
+def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, single):
     """It ends by itself once the batch is decided, and shows it so."""
     looks = []
 
     def settled_meanwhile(seconds):
         looks.append(seconds)
-        settle_once(database, under_way.batch_id)
+        ledger.settle(under_way.batch_id)
 
     monkeypatch.setattr(inspecting, "sleep", settled_meanwhile)
-    said = watched(*(["--batch", str(under_way.batch_id)] if one else []))
-    assert said.exit_code == 0, said.output
-    assert "settled" in said.output
+    result = watched(*(["--batch", str(under_way.batch_id)] if single else []))
+    assert result.exit_code == 0, result.output
+    assert "settled" in result.output
     assert looks == [2.0]
 
 
@@ -46,12 +45,12 @@ def test_it_ends_with_ctrl_c(under_way, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inspecting, "sleep", stop)
-    said = watched()
-    assert (said.exit_code, "open" in said.output) == (0, True)
+    result = watched()
+    assert (result.exit_code, "open" in result.output) == (0, True)
 
 
 def test_a_program_asks_again_by_itself(under_way):
     """--json with --watch is refused before anything is printed."""
-    said = watched("--json")
-    assert said.exit_code == 1
-    assert "expected --watch or --json" in str(said.exception)
+    result = watched("--json")
+    assert result.exit_code == 1
+    assert "expected --watch or --json" in str(result.exception)

@@ -12,8 +12,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from ledger import FileSource, ParquetSink
 from ledger.batch.recovery import finished, stands_at
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Record, begin, commit, fail, interrupt
+from ledger.batch.step_runs import Record, interrupt
 from ledger.core.logs import about_failure, current
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError, WaitedError
@@ -22,32 +21,30 @@ from ledger.execution import steps as running
 from ledger.spark.job import Job
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
-from tests.support.ledgers import age, emit, opened, pipeline, rows, started, whole_batch
+from tests.support.ledgers import pipeline
 
 STEPS = ["source", "middle", "sink"]
 
 
 @pytest.fixture
-def driver(database, settings, monkeypatch):
+def driver(ledger, settings, monkeypatch):
     """Runs the chain's steps of a batch, each by ``acts[step]`` if there is one, then commits
     it; ``ran`` has their names.
     """
-    made, ran, acts = pipeline(), [], {}
+    flow, ran, acts = pipeline(), [], {}
 
     def execute(job, run, step):
         ran.append(step.name)
         acts.pop(step.name, lambda run: None)(run)
-        commit(
-            job.database, run, Record(), emitted=Emitted(1, 0) if step.name == "source" else None
-        )
+        ledger.commit(run, emitted=Emitted(1, 0) if step.name == "source" else None)
         return Record()
 
     def run(batch, attempt=None, on_step=lambda name, result: None):
-        job = Job(None, database, settings, made)
+        job = Job(None, ledger.database, settings, flow)
         return run_steps(job, batch.batch_id, on_step, attempt)
 
     monkeypatch.setattr(running, "execute", execute)
-    return SimpleNamespace(made=made, ran=ran, acts=acts, run=run)
+    return SimpleNamespace(flow=flow, ran=ran, acts=acts, run=run)
 
 
 def raising(exc):
@@ -59,10 +56,10 @@ def raising(exc):
     return act
 
 
-def states(database):
+def states(ledger):
     """Step and state of each run, in their order."""
-    found = rows(database, "SELECT step, state FROM step_run ORDER BY step_run_id")
-    return [tuple(row) for row in found]
+    rows = ledger.rows("SELECT step, state FROM step_run ORDER BY step_run_id")
+    return [tuple(row) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -75,17 +72,17 @@ def states(database):
     ],
     ids=lambda exc: type(exc).__name__,
 )
-def test_what_is_no_fault_of_a_step_interrupts_it(database, driver, exc):
+def test_what_is_no_fault_of_a_step_interrupts_it(ledger, driver, exc):
     """Where Spark, a database or a file system is away the retry goes on at the step; the ledger
     says why it ended.
     """
-    batch = opened(database, driver.made)
+    batch = ledger.open(driver.flow)
     driver.acts["middle"] = raising(exc)
     with pytest.raises(type(exc)):
         driver.run(batch)
-    assert states(database) == [("source", "committed"), ("middle", "fenced")]
-    told = str(database.transact(lambda c: stands_at(c, batch)))
-    assert told.startswith(
+    assert states(ledger) == [("source", "committed"), ("middle", "fenced")]
+    standing = str(ledger.transact(stands_at, batch))
+    assert standing.startswith(
         f"Its step 'middle' was interrupted: {running.recorded(exc)}. To go on: "
     )
     driver.ran.clear()
@@ -93,125 +90,122 @@ def test_what_is_no_fault_of_a_step_interrupts_it(database, driver, exc):
     assert driver.ran == ["middle", "sink"]
 
 
-def test_a_failure_is_logged_as_the_run_that_failed(database, driver):
+def test_a_failure_is_logged_as_the_run_that_failed(ledger, driver):
     """Whoever logs it at the end has batch, step and run of the place where it was raised, and what
     is logged after it has not.
     """
-    batch = opened(database, driver.made)
+    batch = ledger.open(driver.flow)
     driver.acts["middle"] = raising(PySparkException("a bug"))
     with pytest.raises(PySparkException) as caught:
         driver.run(batch)
-    (number,) = rows(database, "SELECT step_run_id FROM step_run WHERE state = 'failed'")
+    (number,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'failed'")
     with about_failure(caught.value):
-        found = current()
-    assert found == {"batch_id": batch.batch_id, "step": "middle", "step_run_id": number[0]}
+        context = current()
+    assert context == {"batch_id": batch.batch_id, "step": "middle", "step_run_id": number[0]}
     assert current() == {}
 
 
-def test_a_failed_step_starts_all_over_once(database, driver, caplog):
+def test_a_failed_step_starts_all_over_once(ledger, driver, caplog):
     """After a step has failed all run again; if that attempt is killed the next one keeps what
     it has committed, and says so.
     """
-    batch = opened(database, driver.made)
+    batch = ledger.open(driver.flow)
     driver.acts["sink"] = raising(PySparkException("a bug"))
     with pytest.raises(PySparkException):
         driver.run(batch)
-    assert finished(database, driver.made, batch.batch_id) == set()
+    assert finished(ledger.database, driver.flow, batch.batch_id) == set()
     driver.acts["middle"] = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         driver.run(batch)
-    assert finished(database, driver.made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source"}
     with caplog.at_level("INFO", "ledger"):
         driver.run(batch)
     assert driver.ran == [*STEPS, "source", "middle", "middle", "sink"]
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told == f"batch {batch.batch_id}: source is committed and does not run again"
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == f"batch {batch.batch_id}: source is committed and does not run again"
 
 
-def test_what_failed_before_a_batch_was_abandoned_is_past(database):
+def test_what_failed_before_a_batch_was_abandoned_is_past(ledger):
     """Opened again, a batch that is killed goes on at its step, whatever had failed in its first
     life.
     """
-    made = pipeline()
-    made.source("last", FileSource("last.csv", schema="n INT"))
-    made.sink("second", ParquetSink("out2"), reads="last")
-    batch = opened(database, made)
-    emit(database, batch, 2)
-    fail(database, started(database, batch.batch_id, "last"), "no such file")
-    age(database, batch.batch_id, 60)
-    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
-    again = opened(database, made)
+    flow = pipeline()
+    flow.source("last", FileSource("last.csv", schema="n INT"))
+    flow.sink("second", ParquetSink("out2"), reads="last")
+    batch = ledger.open(flow)
+    ledger.emit(batch, 2)
+    ledger.fail(ledger.start(batch.batch_id, "last"), "no such file")
+    ledger.age(batch.batch_id, 60)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    again = ledger.open(flow)
     assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
-    emit(database, again, 2)
-    interrupt(database, started(database, batch.batch_id, "middle"))
-    assert finished(database, made, batch.batch_id) == {"source"}
+    ledger.emit(again, 2)
+    interrupt(ledger.database, ledger.start(batch.batch_id, "middle"))
+    assert finished(ledger.database, flow, batch.batch_id) == {"source"}
 
 
-def held(database, made):
+def held(ledger, flow):
     """A batch of which too much has failed."""
-    batch, _ = whole_batch(database, made, lose_sink=range(5))
-    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    batch, _ = ledger.whole_batch(flow, lose_sink=range(5))
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     return batch
 
 
-def test_a_held_batch_starts_all_over(database, driver):
+def test_a_held_batch_starts_all_over(ledger, driver):
     """Of a batch that is held every step runs again, also if the first attempt at that is killed
     in its first step.
     """
-    made = pipeline(max_failed_ratio=0.1)
-    batch = held(database, made)
-    assert finished(database, made, batch.batch_id) == set()
-    interrupt(database, started(database, batch.batch_id, "source"))
-    assert (
-        database.transact(lambda c: batches.get_batch(c, batch.batch_id)).status is BatchStatus.OPEN
-    )
-    assert finished(database, made, batch.batch_id) == set()
+    flow = pipeline(max_failed_ratio=0.1)
+    batch = held(ledger, flow)
+    assert finished(ledger.database, flow, batch.batch_id) == set()
+    interrupt(ledger.database, ledger.start(batch.batch_id, "source"))
+    assert ledger.transact(batches.get_batch, batch.batch_id).status is BatchStatus.OPEN
+    assert finished(ledger.database, flow, batch.batch_id) == set()
     driver.run(batch)
     assert driver.ran == STEPS
 
 
-def test_a_step_whose_files_are_lost_runs_again(database, driver, tmp_path):
+def test_a_step_whose_files_are_lost_runs_again(ledger, driver, tmp_path):
     """A committed step counts while its files are there as they were; without them it runs
     again, and what reads it.
     """
-    batch = opened(database, driver.made)
-    emit(database, batch, 0)
+    batch = ledger.open(driver.flow)
+    ledger.emit(batch, 0)
     path = tmp_path / "part.parquet"
     path.write_bytes(b"rows")
     file = {"path": str(path), "bytes": 4, "rows": 0, "first_position": 0}
-    commit(database, started(database, batch.batch_id, "middle"), Record(), files=[file])
-    assert finished(database, driver.made, batch.batch_id) == {"source", "middle"}
+    ledger.commit(ledger.start(batch.batch_id, "middle"), files=[file])
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source", "middle"}
     path.unlink()
-    assert finished(database, driver.made, batch.batch_id) == {"source"}
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source"}
     driver.run(batch)
     assert driver.ran == ["middle", "sink"]
 
 
-def test_a_settled_batch_is_done(database, driver):
+def test_a_settled_batch_is_done(ledger, driver):
     """Nothing of a decided batch runs again, though its files may be gone by then."""
-    batch, _ = whole_batch(database, driver.made)
-    assert settle_once(database, batch.batch_id).decided
-    with database.plain.begin() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows) "
-            "SELECT step_run_id, 0, '/gone', 1, 1 FROM step_run"
-        )
-    assert finished(database, driver.made, batch.batch_id) == set(STEPS)
+    batch, _ = ledger.whole_batch(driver.flow)
+    assert ledger.settle(batch.batch_id).decided
+    ledger.change(
+        "INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows) "
+        "SELECT step_run_id, 0, '/gone', 1, 1 FROM step_run"
+    )
+    assert finished(ledger.database, driver.flow, batch.batch_id) == set(STEPS)
 
 
-def by_attempt(database):
+def by_attempt(ledger):
     """Step, state and number of the attempt of each run, in their order."""
-    found = rows(database, "SELECT step, state, attempt_number FROM step_run ORDER BY step_run_id")
-    return [tuple(row) for row in found]
+    rows = ledger.rows("SELECT step, state, attempt_number FROM step_run ORDER BY step_run_id")
+    return [tuple(row) for row in rows]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_driver_that_comes_late_commits_nothing(database, driver, step):
+def test_a_driver_that_comes_late_commits_nothing(ledger, driver, step):
     """At whichever step a newer attempt is, an older one that begins to run the batch is fenced
     there; the newer commits every step.
     """
-    batch = opened(database, driver.made)
-    older, newer = begin(database), begin(database)
+    batch = ledger.open(driver.flow)
+    older, newer = ledger.begin(), ledger.begin()
 
     def late(run):
         with pytest.raises(FencedError, match=f"a newer attempt of {step} "):
@@ -220,32 +214,32 @@ def test_a_driver_that_comes_late_commits_nothing(database, driver, step):
     driver.acts[step] = late
     driver.run(batch, newer)
     assert driver.run(batch, older) == []
-    assert by_attempt(database) == [(name, "committed", newer.number) for name in STEPS]
+    assert by_attempt(ledger) == [(name, "committed", newer.number) for name in STEPS]
 
 
-def test_a_driver_that_stood_still_commits_nothing(database, driver):
+def test_a_driver_that_stood_still_commits_nothing(ledger, driver):
     """An older attempt that goes on at a step which a newer one has committed meanwhile is
     fenced there.
     """
-    batch = opened(database, driver.made)
-    older, newer = begin(database), begin(database)
+    batch = ledger.open(driver.flow)
+    older, newer = ledger.begin(), ledger.begin()
 
     def stand_still(name, result):
         driver.run(batch, newer)
 
     with pytest.raises(FencedError, match="a newer attempt of source "):
         driver.run(batch, older, stand_still)
-    assert by_attempt(database) == [(name, "committed", newer.number) for name in STEPS]
+    assert by_attempt(ledger) == [(name, "committed", newer.number) for name in STEPS]
 
 
-def test_a_driver_that_is_overtaken_stops(database, driver):
+def test_a_driver_that_is_overtaken_stops(ledger, driver):
     """An older attempt whose step a newer one begins does not commit it, and begins no other."""
-    batch = opened(database, driver.made)
-    older, newer = begin(database), begin(database)
+    batch = ledger.open(driver.flow)
+    older, newer = ledger.begin(), ledger.begin()
     driver.acts["middle"] = lambda run: driver.run(batch, newer)
     with pytest.raises(FencedError, match="a newer attempt owns the step"):
         driver.run(batch, older)
-    assert by_attempt(database) == [
+    assert by_attempt(ledger) == [
         ("source", "committed", older.number),
         ("middle", "fenced", older.number),
         ("middle", "committed", newer.number),

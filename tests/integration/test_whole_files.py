@@ -15,22 +15,21 @@ from ledger.errors import InputError, LostFileError, UnavailableError
 from ledger.spark.failures import translated
 from ledger.spark.origins.claim import FromClaim
 from tests.support.footers import move_row_group
-from tests.support.ledgers import rows
 
 
 def copying(**source):
     """A pipeline that copies one source to one sink."""
-    made = Pipeline("copy", max_replays=1)
-    made.source("records", FileSource("in/*", **source))
-    made.sink("out", ParquetSink("out"), reads="records")
-    return made
+    pipeline = Pipeline("copy", max_replays=1)
+    pipeline.source("records", FileSource("in/*", **source))
+    pipeline.sink("out", ParquetSink("out"), reads="records")
+    return pipeline
 
 
 @pytest.fixture
 def folder(tmp_path):
-    made = tmp_path / "in"
-    made.mkdir()
-    return made
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    return inputs
 
 
 @pytest.mark.parametrize("incremental", [False, True])
@@ -90,7 +89,7 @@ def test_a_value_of_too_many_lines_fails_as_one_record(
     assert (settlement.roots, settlement.failed) == (3, 1)
     assert sink_rows("out", "s") == [("first",), ("last",)]
     run.settled(run.open_replay(batch.batch_id))
-    reasons = rows(run.job.database, "SELECT reason FROM failed_root")
+    reasons = run.ledger.rows("SELECT reason FROM failed_root")
     says = "malformed csv: a quote is open for more than 10,000 lines, of which the first 10,000"
     assert [row.reason for row in reasons] == [f"{says} are kept"] * 2
 
@@ -123,9 +122,9 @@ def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
         flip(stored, place)
         with pytest.raises(Exception, match=stored.name) as caught:
             run.step(batch, "out")
-        told = translated(caught.value)
-        assert type(told) is LostFileError
-        assert "again" in str(told)
+        error = translated(caught.value)
+        assert type(error) is LostFileError
+        assert "again" in str(error)
         stored.write_bytes(whole)
         if checked:  # a copy has no file of Hadoop's with checksums beside it
             (stored.parent / f".{stored.name}.crc").unlink()
@@ -149,11 +148,11 @@ def test_a_full_disk_is_named_where_root_mounts_a_small_one(runner, folder, sett
         pytest.skip("a small disk is mounted by root alone")
     try:
         (root / "others").write_bytes(bytes(90 << 10))
-        told = write_many(folder, runner(copying(schema="s STRING")))
+        output = write_many(folder, runner(copying(schema="s STRING")))
     finally:
         subprocess.run(["umount", "--lazy", str(root)], check=True)
-    assert type(told) is UnavailableError
-    assert re.search(rf"disk of {root}/copy/records/batch=1/run=1 \([\d.]+ MB free", str(told))
+    assert type(output) is UnavailableError
+    assert re.search(rf"disk of {root}/copy/records/batch=1/run=1 \([\d.]+ MB free", str(output))
 
 
 def test_a_file_that_may_not_grow_is_named(runner, folder, settings, spark):
@@ -165,9 +164,9 @@ def test_a_file_that_may_not_grow_is_named(runner, folder, settings, spark):
     before = resource.prlimit(java, resource.RLIMIT_FSIZE)
     try:
         resource.prlimit(java, resource.RLIMIT_FSIZE, (100 << 10, before[1]))
-        told = write_many(folder, run)
+        output = write_many(folder, run)
     finally:
         resource.prlimit(java, resource.RLIMIT_FSIZE, before)
-    assert type(told) is UnavailableError
+    assert type(output) is UnavailableError
     where = rf"disk of {root}/copy/records/batch=1/run=1 \([\d.,]+ MB free\)"
-    assert re.search(where, str(told))
+    assert re.search(where, str(output))

@@ -1,44 +1,40 @@
 """The classic worked examples of the XOR acker, with their own numbers, in the real ledger."""
 
 import pytest
-from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import commit
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
-from tests.support.ledgers import finish, one, opened, rows, started
-from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.posting import Delta
 
 
 def shape(name, stages, sinks):
     """A pipeline of one source; ``stages`` and ``sinks``: name -> what it reads."""
-    made = Pipeline(name)
-    made.source("source", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline(name)
+    pipeline.source("source", FileSource("in.csv", schema="n INT"))
     for stage, reads in stages.items():
         function = lambda frame: frame  # noqa: E731
         function.__name__ = stage
-        made.stage(reads=reads)(function)
+        pipeline.stage(reads=reads)(function)
     for sink, reads in sinks.items():
-        made.sink(sink, ParquetSink(sink), reads=reads)
-    return made
+        pipeline.sink(sink, ParquetSink(sink), reads=reads)
+    return pipeline
 
 
-def emit_edges(database, batch, value, count):
+def emit_edges(ledger, batch, value, count):
     """Commit the source with one root whose edges XOR to ``value``; the root."""
-    run = started(database, batch.batch_id, "source")
-    root = database.transact(lambda c: batches.reserve_roots(c, 1))
+    run = ledger.start(batch.batch_id, "source")
+    root = ledger.transact(batches.reserve_roots, 1)
     deltas = [Delta(root, emitted=value, emitted_edges=count)]
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(root, 1))
+    ledger.post(run, deltas)
+    ledger.commit(run, deltas, emitted=Emitted(root, 1))
     return root
 
 
-def step(database, batch, name, root, *, acked=(), emitted=()):
+def step(ledger, batch, name, root, *, acked=(), emitted=()):
     """Commit a step that acks and emits edges by their ids; the delta that it posted."""
     delta = Delta(root, _xor(acked), _xor(emitted), len(acked), len(emitted))
-    finish(database, started(database, batch.batch_id, name), [delta])
+    ledger.finish(ledger.start(batch.batch_id, name), [delta])
     return delta.acked ^ delta.emitted
 
 
@@ -49,85 +45,83 @@ def _xor(values):
     return total
 
 
-def running_value(database):
+def running_value(ledger):
     """The ack value of the one root under way, as users ask for it; 0 when nothing is pending."""
-    found = rows(database, "SELECT ack_value FROM pending_root")
-    assert len(found) <= 1
-    return found[0].ack_value if found else 0
+    rows = ledger.rows("SELECT ack_value FROM pending_root")
+    assert len(rows) <= 1
+    return rows[0].ack_value if rows else 0
 
 
-def acked(database, batch, root):
+def acked(ledger, batch, root):
     """Settle; whether the root is acked."""
-    settle_once(database, batch.batch_id)
-    return one(database, f"SELECT status FROM root_state({root})").status == "acked"
+    ledger.settle(batch.batch_id)
+    return ledger.row(f"SELECT status FROM root_state({root})").status == "acked"
 
 
-def test_diamond(database):
+def test_diamond(ledger):
     """source -> A, B -> C with edges 1, 2, 3, 4: the ledger receives 1^2, 1^3, 2^4, 3, 4; total
     0.
     """
-    made = shape("diamond", {"a": "source", "b": "source"}, {"c_from_a": "a", "c_from_b": "b"})
-    batch = opened(database, made)
-    root = emit_edges(database, batch, 1 ^ 2, 2)
+    pipeline = shape("diamond", {"a": "source", "b": "source"}, {"c_from_a": "a", "c_from_b": "b"})
+    batch = ledger.open(pipeline)
+    root = emit_edges(ledger, batch, 1 ^ 2, 2)
     received = [
         1 ^ 2,
-        step(database, batch, "a", root, acked=[1], emitted=[3]),
-        step(database, batch, "b", root, acked=[2], emitted=[4]),
-        step(database, batch, "c_from_a", root, acked=[3]),
-        step(database, batch, "c_from_b", root, acked=[4]),
+        step(ledger, batch, "a", root, acked=[1], emitted=[3]),
+        step(ledger, batch, "b", root, acked=[2], emitted=[4]),
+        step(ledger, batch, "c_from_a", root, acked=[3]),
+        step(ledger, batch, "c_from_b", root, acked=[4]),
     ]
     assert received == [1 ^ 2, 1 ^ 3, 2 ^ 4, 3, 4]
-    posted = one(
-        database,
+    posted = ledger.row(
         "SELECT array_agg(delta ORDER BY step_run_id) AS d, bit_xor(delta) AS total FROM"
         " ledger_delta",
     )
     assert (posted.d, posted.total) == (received, 0)
-    assert running_value(database) == 0
-    assert acked(database, batch, root)
+    assert running_value(ledger) == 0
+    assert acked(ledger, batch, root)
 
 
-def test_sentence_of_two_words(database):
+def test_sentence_of_two_words(ledger):
     """Sentence "good idea", root 66, edge 8: split posts 11, the value runs 8, 3, 7, 0."""
-    made = shape(
+    pipeline = shape(
         "words", {"split": "source"}, {"first_counter": "split", "second_counter": "split"}
     )
-    with database.plain.begin() as connection:
-        connection.execute(text("UPDATE root_counter SET next_root = 66"))
-    batch = opened(database, made)
-    root = emit_edges(database, batch, 8, 1)
-    assert (root, running_value(database)) == (66, 8)
-    assert step(database, batch, "split", root, acked=[8], emitted=[4, 7]) == 11
-    assert running_value(database) == 3
-    step(database, batch, "first_counter", root, acked=[4])
-    assert running_value(database) == 7
-    step(database, batch, "second_counter", root, acked=[7])
-    assert running_value(database) == 0
-    assert acked(database, batch, root)
+    ledger.change("UPDATE root_counter SET next_root = 66")
+    batch = ledger.open(pipeline)
+    root = emit_edges(ledger, batch, 8, 1)
+    assert (root, running_value(ledger)) == (66, 8)
+    assert step(ledger, batch, "split", root, acked=[8], emitted=[4, 7]) == 11
+    assert running_value(ledger) == 3
+    step(ledger, batch, "first_counter", root, acked=[4])
+    assert running_value(ledger) == 7
+    step(ledger, batch, "second_counter", root, acked=[7])
+    assert running_value(ledger) == 0
+    assert acked(ledger, batch, root)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_one_source_to_many_consumers(database, count):
+def test_one_source_to_many_consumers(ledger, count):
     """After consumer k has acked, id_k is gone from the value; after all of them it is 0."""
     ids = {f"consumer_{k}": 1 << (7 * k) for k in range(count)}
-    batch = opened(database, shape("broadcast", {}, dict.fromkeys(ids, "source")))
-    root = emit_edges(database, batch, _xor(ids.values()), count)
+    batch = ledger.open(shape("broadcast", {}, dict.fromkeys(ids, "source")))
+    root = emit_edges(ledger, batch, _xor(ids.values()), count)
     left = set(ids.values())
     for name, edge in ids.items():
-        assert running_value(database) == _xor(left)
-        step(database, batch, name, root, acked=[edge])
+        assert running_value(ledger) == _xor(left)
+        step(ledger, batch, name, root, acked=[edge])
         left.remove(edge)
-    assert running_value(database) == 0
-    assert acked(database, batch, root)
+    assert running_value(ledger) == 0
+    assert acked(ledger, batch, root)
 
 
-def test_zero_before_everything_is_committed_is_no_ack(database):
+def test_zero_before_everything_is_committed_is_no_ack(ledger):
     """A value that happens to be 0 while a consumer is missing settles nothing."""
-    batch = opened(database, shape("early", {}, {"one": "source", "two": "source"}))
-    root = emit_edges(database, batch, 5 ^ 5, 2)
-    assert running_value(database) == 0
-    assert not acked(database, batch, root)
-    step(database, batch, "one", root, acked=[5])
-    assert not acked(database, batch, root)
-    step(database, batch, "two", root, acked=[5])
-    assert acked(database, batch, root)
+    batch = ledger.open(shape("early", {}, {"one": "source", "two": "source"}))
+    root = emit_edges(ledger, batch, 5 ^ 5, 2)
+    assert running_value(ledger) == 0
+    assert not acked(ledger, batch, root)
+    step(ledger, batch, "one", root, acked=[5])
+    assert not acked(ledger, batch, root)
+    step(ledger, batch, "two", root, acked=[5])
+    assert acked(ledger, batch, root)

@@ -25,16 +25,16 @@ from tests.polluted.comparison import Verdict
 from tests.polluted.corpus import Polluted
 
 COLUMNS = {
-    "files": lambda one: 1,
-    "refused by name": lambda one: one.refused is not None,
-    "rows": lambda one: one.rows,
-    "exact": lambda one: one.exact,
-    "failed by name": lambda one: one.failed,
-    "in refused files": lambda one: one.rows if one.refused else 0,
-    "wrong": lambda one: one.wrong,
-    "without a trace": lambda one: one.lost,
-    "rewritten in the clean file": lambda one: one.rewritten,
-    "beyond the clean file": lambda one: one.beyond,
+    "files": lambda verdict: 1,
+    "refused by name": lambda verdict: verdict.refused is not None,
+    "rows": lambda verdict: verdict.rows,
+    "exact": lambda verdict: verdict.exact,
+    "failed by name": lambda verdict: verdict.failed,
+    "in refused files": lambda verdict: verdict.rows if verdict.refused else 0,
+    "wrong": lambda verdict: verdict.wrong,
+    "without a trace": lambda verdict: verdict.lost,
+    "rewritten in the clean file": lambda verdict: verdict.rewritten,
+    "beyond the clean file": lambda verdict: verdict.beyond,
 }
 _MOST_SHOWN = 1_000  # characters of a row or a reason
 
@@ -52,12 +52,12 @@ def main(
     except FileNotFoundError as exc:
         parser.error(str(exc))
     with (laboratory or own_laboratory)() as lab:
-        found = verdicts(lab, files)
-    text = report(found)
+        verdicts_ = verdicts(lab, files)
+    text = report(verdicts_)
     sys.stdout.write(text)
     if asked.output:
         asked.output.write_text(text)
-    return int(any(one.wrong or one.lost for _, one in found))
+    return int(any(verdict.wrong or verdict.lost for _, verdict in verdicts_))
 
 
 @contextmanager
@@ -80,37 +80,37 @@ def own_laboratory() -> Iterator[Lab]:
 
 def verdicts(lab: Lab, files: Iterable[Polluted]) -> list[tuple[Polluted, Verdict]]:
     """The verdict on each file; of each batch a line to stderr."""
-    found: list[tuple[Polluted, Verdict]] = []
+    verdicts_: list[tuple[Polluted, Verdict]] = []
     for number, group in enumerate(corpus.groups(files)):
         began = time.monotonic()
-        found += judged(lab, f"polluted_{number}", group)
+        verdicts_ += judged(lab, f"polluted_{number}", group)
         took = time.monotonic() - began
         sys.stderr.write(f"{group[0].kind}: {len(group)} files in {took:.1f} s\n")
-    return found
+    return verdicts_
 
 
-def report(found: Sequence[tuple[Polluted, Verdict]]) -> str:
+def report(verdicts_: Sequence[tuple[Polluted, Verdict]]) -> str:
     """The figures by kind of pollution as a table of Markdown, then what is refused or wrong."""
     by_kind = defaultdict(list)
-    for file, verdict in found:
+    for file, verdict in verdicts_:
         by_kind[file.kind].append(verdict)
     kinds = sorted(by_kind, key=[*corpus.KINDS.values(), corpus.AS_IT_IS].index)
     lines = [_line(["what is broken", *COLUMNS]), _line(["---", *["---:"] * len(COLUMNS)])]
     lines += [_line([kind, *_figures(by_kind[kind])]) for kind in kinds]
-    lines.append(_line(["all", *_figures([verdict for _, verdict in found])]))
-    if reasons := _reasons(found):
+    lines.append(_line(["all", *_figures([verdict for _, verdict in verdicts_])]))
+    if reasons := _reasons(verdicts_):
         lines += ["", _line(["why records failed", "records"]), _line(["---", "---:"])]
         lines += [_line([why, f"{times:,}"]) for why, times in reasons.most_common()]
-    for file, verdict in found:
-        said = [f"refused: {verdict.refused}"] if verdict.refused else verdict.shown
-        lines += [f"\n{file.path.name}: {one[:_MOST_SHOWN]}" for one in said]
+    for file, verdict in verdicts_:
+        words = [f"refused: {verdict.refused}"] if verdict.refused else verdict.shown
+        lines += [f"\n{file.path.name}: {line[:_MOST_SHOWN]}" for line in words]
     return "\n".join(lines) + "\n"
 
 
-def _reasons(found: Iterable[tuple[Polluted, Verdict]]) -> Counter[str]:
+def _reasons(verdicts_: Iterable[tuple[Polluted, Verdict]]) -> Counter[str]:
     """How many records failed for each reason, whatever its numbers are."""
     reasons: Counter[str] = Counter()
-    for _, verdict in found:
+    for _, verdict in verdicts_:
         for reason, times in verdict.reasons.items():
             reasons[re.sub(r"\d+", "N", reason)] += times
     return reasons

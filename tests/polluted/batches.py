@@ -20,7 +20,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches
 from tests.polluted.comparison import Failed, Row, Verdict, compare
 from tests.polluted.corpus import Dialect, Polluted
-from tests.support.ledgers import rows
+from tests.support.ledgers import Ledger
 from tests.support.runner import Runner
 
 _NUMBER = "record_of_the_ledger"
@@ -39,8 +39,8 @@ def judged(lab: Lab, name: str, files: Sequence[Polluted]) -> Iterator[tuple[Pol
     """The verdict on each file of a group; of one that is refused each file is tried alone."""
     folder = Path(lab.settings.data) / name
     folder.mkdir()
-    for one in files:
-        shutil.copy(one.path, folder)
+    for file in files:
+        shutil.copy(file.path, folder)
     try:
         records = _records(lab, name, files[0].dialect)
     except LedgerError as exc:
@@ -48,11 +48,11 @@ def judged(lab: Lab, name: str, files: Sequence[Polluted]) -> Iterator[tuple[Pol
             reason = str(exc).replace(f"{folder}/", "")
             yield files[0], Verdict(len(files[0].rows), refused=reason)
             return
-        for number, one in enumerate(files):
-            yield from judged(lab, f"{name}_{number}", [one])
+        for number, file in enumerate(files):
+            yield from judged(lab, f"{name}_{number}", [file])
         return
-    for one in files:
-        yield one, compare(records[one.path.name], one.rows, one.contents, one.mistaken)
+    for file in files:
+        yield file, compare(records[file.path.name], file.rows, file.contents, file.mistaken)
 
 
 def _records(lab: Lab, name: str, dialect: Dialect) -> dict[str, list[Row | Failed | None]]:
@@ -74,14 +74,14 @@ def _records(lab: Lab, name: str, dialect: Dialect) -> dict[str, list[Row | Fail
     run.settled(batch)
     outcomes = _acked(Path(lab.settings.data) / f"{name}_out", dialect)
     failed = f"SELECT root_id, reason FROM failed_root WHERE batch_id = {batch.batch_id}"
-    for root, reason in rows(lab.database, failed):
+    for root, reason in Ledger(lab.database).rows(failed):
         assert root not in outcomes, f"record {root} is both acked and failed"
         outcomes[root] = Failed(reason)
-    found: dict[str, list[Row | Failed | None]] = defaultdict(list)
+    by_file: dict[str, list[Row | Failed | None]] = defaultdict(list)
     for root, file in _emitted(run.job, batch.batch_id):
-        found[file].append(outcomes.pop(root, None))
+        by_file[file].append(outcomes.pop(root, None))
     assert not outcomes, f"records that no file has: {outcomes}"
-    return found
+    return by_file
 
 
 def _acked(folder: Path, dialect: Dialect) -> dict[int, Row | Failed]:
@@ -93,11 +93,11 @@ def _acked(folder: Path, dialect: Dialect) -> dict[int, Row | Failed]:
     columns = [_NUMBER, *dialect.names]
     table = ds.dataset(folder, format="parquet").to_table(columns=columns)
     values = zip(*(table[name].to_pylist() for name in columns), strict=True)
-    found: dict[int, Row | Failed] = {}
+    rows: dict[int, Row | Failed] = {}
     for root, *row in values:
-        assert root not in found, f"record {root} is acked twice"
-        found[root] = tuple(one or "" for one in row)
-    return found
+        assert root not in rows, f"record {root} is acked twice"
+        rows[root] = tuple(value or "" for value in row)
+    return rows
 
 
 def _emitted(job: Job, batch_id: int) -> Iterator[tuple[int, str]]:

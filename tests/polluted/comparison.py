@@ -84,8 +84,8 @@ def _cleaned(row: Row) -> Row:
     """A row as the benchmark's authors cleaned some: without blanks around values, with characters
     for the bytes of Windows that had become control characters, and without the word for nothing.
     """
-    found = (one.translate(_OF_WINDOWS).strip() for one in row)
-    return tuple("" if one == _NOTHING else one for one in found)
+    values = (value.translate(_OF_WINDOWS).strip() for value in row)
+    return tuple("" if value == _NOTHING else value for value in values)
 
 
 def _pairs(
@@ -96,12 +96,12 @@ def _pairs(
     """
     if len(records) == len(rows):
         return list(zip(records, rows, strict=True))
-    found: list[tuple[Row | Failed | None, Row | None]] = []
+    pairs: list[tuple[Row | Failed | None, Row | None]] = []
     for _, start, end, first, last in SequenceMatcher(
         None, records, rows, autojunk=False
     ).get_opcodes():
         own, due = list(records[start:end]), list(rows[first:last])
         most = max(len(own), len(due))
         missing: list[None] = [None] * most
-        found += zip([*own, *missing][:most], [*due, *missing][:most], strict=True)
-    return found
+        pairs += zip([*own, *missing][:most], [*due, *missing][:most], strict=True)
+    return pairs

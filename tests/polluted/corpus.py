@@ -84,8 +84,10 @@ class Polluted:
     def kind(self) -> str:
         """What was done to it."""
         stem = self.path.stem
-        made = self.path.parents[1].name != "survey_sample"
-        return next((KINDS[one] for one in KINDS if made and stem.startswith(one)), AS_IT_IS)
+        artificial = self.path.parents[1].name != "survey_sample"
+        return next(
+            (KINDS[kind] for kind in KINDS if artificial and stem.startswith(kind)), AS_IT_IS
+        )
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -104,18 +106,20 @@ class Polluted:
     @cached_property
     def dialect(self) -> Dialect:
         """Its parameters as the benchmark's own loaders take them: what is empty is the usual."""
-        given = self.parameters
-        names = given["column_names"] or [f"col_{n}" for n in range(int(given["n_columns"] or 1))]
+        parameters = self.parameters
+        names = parameters["column_names"] or [
+            f"col_{n}" for n in range(int(parameters["n_columns"] or 1))
+        ]
         separator, quote, escape = (
-            str(given[name]) for name in ("delimiter", "quotechar", "escapechar")
+            str(parameters[name]) for name in ("delimiter", "quotechar", "escapechar")
         )
         return Dialect(
             tuple(names),
-            header=int(given["header_lines"]) > 0,
+            header=int(parameters["header_lines"]) > 0,
             separator=separator or ",",
             quote=quote or '"',
             escape=escape or '"',
-            multiline=any("\n" in one or "\r" in one for row in self._clean for one in row),
+            multiline=any("\n" in value or "\r" in value for row in self._clean for value in row),
         )
 
     @cached_property
@@ -157,19 +161,19 @@ def files(folder: Path) -> list[Polluted]:
 
     Raises FileNotFoundError if it has none.
     """
-    sets = [one for one in (folder, *sorted(folder.glob("*"))) if (one / "parameters").is_dir()]
-    found = [
+    sets = [path for path in (folder, *sorted(folder.glob("*"))) if (path / "parameters").is_dir()]
+    corpus = [
         Polluted(path, json.loads(_parameters(path).read_text()))
-        for one in sets
-        for path in sorted((one / "csv").glob("*"))
-        if _parameters(path).exists() and (one / "clean" / path.name).exists()
+        for set_ in sets
+        for path in sorted((set_ / "csv").glob("*"))
+        if _parameters(path).exists() and (set_ / "clean" / path.name).exists()
     ]
-    if not found:
+    if not corpus:
         raise FileNotFoundError(
             f"{folder}: expected the folders csv, clean and parameters, or folders that have them, "
             "such as polluted_files and survey_sample of the benchmark; found none"
         )
-    return found
+    return corpus
 
 
 def _parameters(path: Path) -> Path:
@@ -179,9 +183,9 @@ def _parameters(path: Path) -> Path:
 def groups(corpus: Iterable[Polluted]) -> Iterator[list[Polluted]]:
     """Files that one source can read: of one kind, dialect and header."""
     alike = defaultdict(list)
-    for one in corpus:
-        first, again = one.header
-        alike[one.kind, one.dialect, first, one.path if again else None].append(one)
+    for file in corpus:
+        first, again = file.header
+        alike[file.kind, file.dialect, first, file.path if again else None].append(file)
     for own in alike.values():
         for start in range(0, len(own), MOST_FILES):
             yield own[start : start + MOST_FILES]

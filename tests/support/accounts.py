@@ -25,8 +25,8 @@ def pipeline(folder: str, form: str, *, fixed: bool = False) -> Pipeline:
 
     ``form``: the state is a function's, or kept by an object in files of its own.
     """
-    made = Pipeline("accounts", guarantee="exactly_once", message_timeout="10s")
-    made.source(
+    flow = Pipeline("accounts", guarantee="exactly_once", message_timeout="10s")
+    flow.source(
         "entries",
         FileSource(
             "{{ interval_start | ds }}.csv",
@@ -34,7 +34,7 @@ def pipeline(folder: str, form: str, *, fixed: bool = False) -> Pipeline:
         ),
     )
 
-    @made.stage(reads="entries")
+    @flow.stage(reads="entries")
     def checked(entries: DataFrame) -> DataFrame:
         day, number = LATE
         late = (F.col("day") == day) & (F.col("entry") == number)
@@ -42,7 +42,7 @@ def pipeline(folder: str, form: str, *, fixed: bool = False) -> Pipeline:
 
     if form == FUNCTION:
 
-        @made.stateful_stage(reads="checked")
+        @flow.stateful_stage(reads="checked")
         def balance(state: DataFrame | None, batch: DataFrame) -> DataFrame:
             new = of_batch(batch)
             if state is None:
@@ -57,10 +57,10 @@ def pipeline(folder: str, form: str, *, fixed: bool = False) -> Pipeline:
             )
 
     else:
-        made.stateful("balance", Book(Path(folder) / "book"), reads="checked")
-    made.sink("entered", ParquetSink("entered"), reads="checked")
-    made.sink("balances", DeltaSink("balances"), reads="balance")
-    return made
+        flow.stateful("balance", Book(Path(folder) / "book"), reads="checked")
+    flow.sink("entered", ParquetSink("entered"), reads="checked")
+    flow.sink("balances", DeltaSink("balances"), reads="balance")
+    return flow
 
 
 def of_batch(batch: DataFrame) -> DataFrame:
@@ -143,11 +143,11 @@ def expected(*batches: tuple[int, bool]) -> State:
     """The state after these batches: of each its day, and whether it is the replay of what was
     lost.
     """
-    found: dict[str, tuple[int, list[int]]] = {}
+    balances: dict[str, tuple[int, list[int]]] = {}
     for day, replay in batches:
-        taken = [one for one in entries(day) if (one[:2] == LATE) == replay]
-        for account in {one[2] for one in taken}:
-            cents, days = found.get(account, (0, []))
-            new = sum(one[3] for one in taken if one[2] == account)
-            found[account] = (cents + new, [*days, day])
-    return {(name, cents, " ".join(map(str, days))) for name, (cents, days) in found.items()}
+        taken = [entry for entry in entries(day) if (entry[:2] == LATE) == replay]
+        for account in {entry[2] for entry in taken}:
+            cents, days = balances.get(account, (0, []))
+            new = sum(entry[3] for entry in taken if entry[2] == account)
+            balances[account] = (cents + new, [*days, day])
+    return {(name, cents, " ".join(map(str, days))) for name, (cents, days) in balances.items()}

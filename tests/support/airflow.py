@@ -13,6 +13,7 @@ from typing import Any
 
 from ledger.store.connection import Database
 from scripts.airflow_api import AirflowApi
+from tests.support.ledgers import Ledger
 
 SECRET = "a-passphrase-that-must-not-leak"
 
@@ -25,7 +26,7 @@ class Airflow(AirflowApi):
         self.home = home
         self.data = Path(environment["ACKLEDGER_DATA"])
         self.environment = environment
-        self.ledger = Database(environment["ACKLEDGER_DATABASE_URL"])
+        self.ledger = Ledger(Database(environment["ACKLEDGER_DATABASE_URL"]))
 
     def command(self, *arguments: str) -> str:
         """Run Airflow's command; its output."""
@@ -68,8 +69,8 @@ class Airflow(AirflowApi):
         """Wait until a run has ended; its state."""
 
         def state() -> str | None:
-            found = self.api("GET", f"/dags/{dag}/dagRuns/{run}")["state"]
-            return found if found in ("success", "failed") else None
+            state_ = self.api("GET", f"/dags/{dag}/dagRuns/{run}")["state"]
+            return state_ if state_ in ("success", "failed") else None
 
         return wait(state, f"run {run} of {dag}")
 
@@ -83,9 +84,9 @@ def dags_of(text: str) -> Iterator[dict[str, Any]]:
     from airflow.utils.db import initdb
 
     initdb()
-    known = Path(os.environ["AIRFLOW_HOME"]) / "dags"
-    known.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=known))
+    dag_folder = Path(os.environ["AIRFLOW_HOME"]) / "dags"
+    dag_folder.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=dag_folder))
     try:
         (folder / "all.py").write_text(text)
         bag = DagBag(str(folder))
@@ -134,15 +135,17 @@ def callbacks_of_missed_deadlines(
             deadline.handle_miss(session)
         session.commit()
         session.expire_all()
-        made = [ExecuteCallback.make(callback=one.callback, dag_run=run) for one in missed]
-    return [one.callback.data for one in made]
+        callbacks = [
+            ExecuteCallback.make(callback=deadline.callback, dag_run=run) for deadline in missed
+        ]
+    return [deadline.callback.data for deadline in callbacks]
 
 
-def wait(found: Callable[[], Any], what: str, seconds: float = 1800) -> Any:
+def wait(look: Callable[[], Any], what: str, seconds: float = 1800) -> Any:
     """Ask every second until something is found."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        result = found()
+        result = look()
         if result:
             return result
         time.sleep(1)

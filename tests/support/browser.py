@@ -92,9 +92,9 @@ def _check_host(url: str, base: str, wrong: list[str]) -> None:
         wrong.append(f"asked {url}")
 
 
-def go(page: Page, **given: object) -> None:
+def go(page: Page, **query: object) -> None:
     """Open a page of the ledger by its address."""
-    page.goto("/plugin/ledger?" + "&".join(f"{name}={value}" for name, value in given.items()))
+    page.goto("/plugin/ledger?" + "&".join(f"{name}={value}" for name, value in query.items()))
 
 
 def open_ledger(page: Page, address: str) -> None:
@@ -128,10 +128,10 @@ def check_accessible(page: Page, part: str = "[data-ledger]") -> None:
     """Fail if a part of the page has faults that axe finds: names, roles, contrast, order. By
     default what is the ledger's: Airflow's own parts around it are not ours to judge.
     """
-    found = Axe().run(page, context={"include": [[part]]})
+    report = Axe().run(page, context={"include": [[part]]})
     faults = [
         f"{fault['id']}: {fault['help']}: {node['html'][:200]}"
-        for fault in found.response["violations"]
+        for fault in report.response["violations"]
         for node in fault["nodes"]
     ]
     if faults:

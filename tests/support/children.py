@@ -54,12 +54,12 @@ class Child:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        found = self._process.stdout.readline()
-        assert found == "ready\n", self._said(found)
+        line = self._process.stdout.readline()
+        assert line == "ready\n", self._line(line)
         self._process.stdin.write(order.as_json() + "\n")
         self._process.stdin.flush()
         code = self._process.wait(timeout_seconds)
-        assert code == -signal.SIGKILL, self._said(f"ended with {code}")
+        assert code == -signal.SIGKILL, self._line(f"ended with {code}")
         assert Path(order.marker).read_text() == f"{self._process.pid}\n"
 
     def end(self) -> list[int]:
@@ -84,14 +84,14 @@ class Child:
         return left
 
     def _left(self) -> list[int]:
-        found = []
+        processes = []
         for process in psutil.pids():
             with suppress(OSError, psutil.Error):  # it may go away while it is looked at
                 if os.getsid(process) == self._process.pid and _lives(process):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
-    def _said(self, what: str) -> str:
+    def _line(self, what: str) -> str:
         self._errors.seek(0)
         return f"{what}: {self._errors.read().decode(errors='replace')[-4000:]}"
 

@@ -12,14 +12,13 @@ from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.execution import combine, notify, run_step, withhold
 from ledger.spark.job import Job
 from tests.support import orders
 from tests.support.crashing import opened, run_open_steps, settings_of
-from tests.support.kept import NOTHING, Kept
 from tests.support.publishing import publish_settled
+from tests.support.stop_lab import NOTHING, StopLab
 
 # Their numbers, where no crash has used up one; a batch in the original's place has the second,
 # too.
@@ -32,7 +31,7 @@ STOPS = (NOTHING, *_LIFE, "told", *(f"replay {stop}" for stop in _LIFE), "replay
 ANEW = "anew withheld"
 
 
-class Lab(Kept):
+class Lab(StopLab):
     """The life of a batch of orders, of its replay, and of one that reprocesses its interval."""
 
     def __init__(
@@ -57,8 +56,13 @@ class Lab(Kept):
 
     def job(self, variant: orders.Variant) -> Job:
         """The surroundings of the pipeline in this process."""
-        made = orders.pipeline(str(self.folder), self.warehouse, variant)
-        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+        pipeline = orders.pipeline(str(self.folder), self.warehouse, variant)
+        return Job(
+            self.spark,
+            self.ledger.database,
+            settings_of(str(self.home), str(self.folder)),
+            pipeline,
+        )
 
     def shown(self, sink: str) -> orders.Rows:
         """What a reader of the sink sees."""
@@ -66,27 +70,27 @@ class Lab(Kept):
             return self._report()
         if sink == "table":
             try:
-                found = DeltaTable(str(self.folder / "table")).to_pyarrow_table()
+                table = DeltaTable(str(self.folder / "table")).to_pyarrow_table()
             except TableNotFoundError:
                 return Counter()
         elif (self.folder / sink).exists():
             place = self.folder / sink
-            found = ds.dataset(place, partitioning="hive", format="parquet").to_table()
+            table = ds.dataset(place, partitioning="hive", format="parquet").to_table()
         else:
             return Counter()
-        if found.num_rows == 0:
+        if table.num_rows == 0:
             return Counter()
         columns = ("shop", "boxes", "cents") if sink == "daily" else ("id", "shop", "box", "cents")
-        return Counter(tuple(row[name] for name in columns) for row in found.to_pylist())
+        return Counter(tuple(row[name] for name in columns) for row in table.to_pylist())
 
     def notices(self) -> dict[tuple[int, str], list[list[int]]]:
         """What the source was told, by batch and kind, each time."""
         path = self.folder / "notices.txt"
-        found: dict[tuple[int, str], list[list[int]]] = {}
+        notices: dict[tuple[int, str], list[list[int]]] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
             batch, kind, *ids = line.split()
-            found.setdefault((int(batch), kind), []).append([int(one) for one in ids])
-        return found
+            notices.setdefault((int(batch), kind), []).append([int(number) for number in ids])
+        return notices
 
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
@@ -107,7 +111,7 @@ class Lab(Kept):
         if done in STEPS:
             run_step(job, batch_id, done, Attempt())
         elif done == "settled":
-            settle_once(job.database, batch_id)
+            self.ledger.settle(batch_id)
         elif done == "withheld":
             # What the replay quarantines did not parse, so no sink has a row of it.
             assert len(withhold(job, batch_id)) == (3 if batch_id == ORIGINAL else 0)
@@ -122,5 +126,5 @@ class Lab(Kept):
         with self._target.connect() as connection:
             if not connection.execute(text("SELECT to_regclass('report') IS NOT NULL")).scalar():
                 return Counter()
-            found = connection.execute(text("SELECT id, shop, box, cents FROM report"))
-            return Counter(tuple(row) for row in found)
+            result = connection.execute(text("SELECT id, shop, box, cents FROM report"))
+            return Counter(tuple(row) for row in result)

@@ -104,8 +104,8 @@ def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
     """The steps in order that have no committed run, as Airflow's further tasks; ``whole``:
     every one again, as the command does.
     """
-    found = job.database.transact(lambda c: runs.runs_of(c, batch.batch_id))
-    committed = {run.step for run in found if run.state is RunState.COMMITTED}
+    result = job.database.transact(lambda c: runs.runs_of(c, batch.batch_id))
+    committed = {run.step for run in result if run.state is RunState.COMMITTED}
     for step in job.pipeline.steps():
         if whole or step.name not in committed:
             run_step(job, batch.batch_id, step.name, Attempt())

@@ -12,12 +12,12 @@ _NAMES = """
 
 def everything(database: Database) -> dict[str, str]:
     """Every row of every table and view, by its name; bytes as hexadecimal digits."""
-    found = {}
+    contents = {}
     with database.plain.connect() as connection:
         for name in connection.execute(text(_NAMES)).scalars().all():
             rows = connection.exec_driver_sql(f'SELECT t::text FROM "{name}" t').scalars()
-            found[name] = "\n".join(rows)
-    return found
+            contents[name] = "\n".join(rows)
+    return contents
 
 
 def holding(database: Database, mark: str) -> dict[str, str]:
@@ -26,4 +26,4 @@ def holding(database: Database, mark: str) -> dict[str, str]:
     lines = (
         (name, line) for name, rows in everything(database).items() for line in rows.splitlines()
     )
-    return {name: line for name, line in lines if any(one in line.lower() for one in needles)}
+    return {name: line for name, line in lines if any(needle in line.lower() for needle in needles)}

@@ -18,10 +18,10 @@ CUSTOMERS = [{"customer": "ada", "country": "GB"}, {"customer": "bob", "country"
 # The tutorial is run by tests/acceptance/test_tutorial.py, file by file; the examples of other
 # tools by make test-tools, and declared by tests/unit/test_tools.py.
 EXAMPLES = {
-    (one.place, one.name): one
+    (block.place, block.name): block
     for page in PAGES
-    for one in blocks(page, "python")
-    if page.name != "tutorial.md" and one.heading not in HEADINGS.values()
+    for block in blocks(page, "python")
+    if page.name != "tutorial.md" and block.heading not in HEADINGS.values()
 }
 PROOFS = {}
 
@@ -44,12 +44,12 @@ def shop():
     """The pipeline that most examples belong to, as far as it is declared: source and
     reference.
     """
-    made = Pipeline("orders")
-    made.source("orders", FileSource("orders.csv", schema=ORDER))
-    made.reference(
+    pipeline = Pipeline("orders")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDER))
+    pipeline.reference(
         "customers", FileSource("customers.csv", schema="customer STRING, country STRING")
     )
-    return made
+    return pipeline
 
 
 def joined(orders: DataFrame, *, customers: DataFrame) -> DataFrame:
@@ -60,22 +60,22 @@ def joined(orders: DataFrame, *, customers: DataFrame) -> DataFrame:
 joined.__name__ = "with_country"
 
 
-def run(block, made, **names):
+def run(block, pipeline, **names):
     """What the block defines, run where ``made`` is the pipeline."""
     public = {name: getattr(ledger, name) for name in ledger.__all__}
-    given = {"__name__": "orders", "DataFrame": DataFrame, "F": F, "pipeline": made}
-    found = {**public, **given, **names}
-    exec(compile(block.code, f"{block.place}: {block.name}", "exec"), found)
-    return found
+    data = {"__name__": "orders", "DataFrame": DataFrame, "F": F, "pipeline": pipeline}
+    labels = {**public, **data, **names}
+    exec(compile(block.code, f"{block.place}: {block.name}", "exec"), labels)
+    return labels
 
 
-def batch(made, spark, rows=ORDERS, references=CUSTOMERS, **more):
+def batch(pipeline, spark, rows=ORDERS, references=CUSTOMERS, **more):
     """A batch of orders."""
-    given = {"customers": references} if references else None
-    return testing.run_batch(made, {"orders": rows}, references=given, spark=spark, **more)
+    data = {"customers": references} if references else None
+    return testing.run_batch(pipeline, {"orders": rows}, references=data, spark=spark, **more)
 
 
 def failures(done):
     """What failed, by the order's number in ORDERS, with its reason."""
-    first = min((one.message_id for one in done.failed), default=1)
-    return sorted((one.message_id - first, one.step, one.reason) for one in done.failed)
+    first = min((record.message_id for record in done.failed), default=1)
+    return sorted((record.message_id - first, record.step, record.reason) for record in done.failed)

@@ -19,6 +19,6 @@ def write_slice(folder: Path, months: tuple[int, ...] = (1, 2), flights: int = 3
 def without_plane(folder: Path, month: int) -> int:
     """Flights of a month whose plane is not in ``planes.csv``."""
     with (folder / "planes.csv").open() as planes:
-        known = {row["tailnum"] for row in csv.DictReader(planes)}
+        names = {row["tailnum"] for row in csv.DictReader(planes)}
     with (folder / "flights" / f"2013-{month:02d}-01.csv").open() as flights:
-        return sum(row["tailnum"] not in known for row in csv.DictReader(flights))
+        return sum(row["tailnum"] not in names for row in csv.DictReader(flights))

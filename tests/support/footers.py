@@ -20,8 +20,8 @@ def move_row_group(path: Path) -> None:
 def set_rows(path: Path, rows: int) -> None:
     """Let the footer say that its file has so many rows; its row groups say what they did."""
     with pq.ParquetFile(path) as file:
-        found = file.metadata.num_rows
-    _change(path, found, rows, after=b"\x19")  # followed by the list of row groups
+        result = file.metadata.num_rows
+    _change(path, result, rows, after=b"\x19")  # followed by the list of row groups
 
 
 def _change(path: Path, old: int, new: int, after: bytes) -> None:
@@ -34,8 +34,8 @@ def _change(path: Path, old: int, new: int, after: bytes) -> None:
 
 
 def _varint(number: int) -> bytes:
-    rest, made = 2 * number, bytearray()
+    rest, result = 2 * number, bytearray()
     while rest >= 0x80:
-        made.append(rest & 0x7F | 0x80)
+        result.append(rest & 0x7F | 0x80)
         rest >>= 7
-    return bytes([*made, rest])
+    return bytes([*result, rest])

@@ -64,30 +64,30 @@ _NEEDED = (
 
 def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> dict[str, str]:
     """The variables that every JVM of a driver starts with."""
-    given = [
+    options = [
         *_BRIEF,
         archive,
         *more,
         *(f"-D{name}={value}" for name, value in {**PLAIN, **_UNREAD}.items()),
     ]
     if DEFAULTS.exists():
-        given.append(f"-Xbootclasspath/a:{DEFAULTS}")
+        options.append(f"-Xbootclasspath/a:{DEFAULTS}")
     if FILES.exists():
-        given.append("-Dspark.hadoop.fs.file.impl=LocalFiles")
-    return {"SPARK_SUBMIT_OPTS": " ".join(given), "SPARK_DIST_CLASSPATH": str(FILES)}
+        options.append("-Dspark.hadoop.fs.file.impl=LocalFiles")
+    return {"SPARK_SUBMIT_OPTS": " ".join(options), "SPARK_DIST_CLASSPATH": str(FILES)}
 
 
 def _needed_defaults(hadoop: Path) -> None:
     """Put those of Hadoop's defaults that local files need where they are found before the
     others.
     """
-    with zipfile.ZipFile(hadoop) as given, zipfile.ZipFile(DEFAULTS, "w") as made:
+    with zipfile.ZipFile(hadoop) as archive, zipfile.ZipFile(DEFAULTS, "w") as defaults:
         for name in ("core-default.xml", "mapred-default.xml", "yarn-default.xml"):
-            root = ElementTree.fromstring(given.read(name))
-            for one in root.findall("property"):
-                if not (one.findtext("name") or "").startswith(_NEEDED):
-                    root.remove(one)
-            made.writestr(name, ElementTree.tostring(root))
+            root = ElementTree.fromstring(archive.read(name))
+            for setting in root.findall("property"):
+                if not (setting.findtext("name") or "").startswith(_NEEDED):
+                    root.remove(setting)
+            defaults.writestr(name, ElementTree.tostring(root))
 
 
 def _local_files(hadoop: Path) -> None:
@@ -98,9 +98,9 @@ def _local_files(hadoop: Path) -> None:
         source = Path(__file__).with_name("LocalFiles.java")
         javac = ("javac", "-proc:none", "-cp", hadoop, "-d", folder, source)
         subprocess.run(javac, check=True)
-        with zipfile.ZipFile(FILES, "w") as made:
-            for found in Path(folder).iterdir():
-                made.write(found, found.name)
+        with zipfile.ZipFile(FILES, "w") as result:
+            for paths in Path(folder).iterdir():
+                result.write(paths, paths.name)
 
 
 def main() -> None:
@@ -113,27 +113,27 @@ def main() -> None:
     (hadoop,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
     _needed_defaults(hadoop)
     _local_files(hadoop)
-    made = ARCHIVE.with_suffix(".part")
-    given = {
+    result = ARCHIVE.with_suffix(".part")
+    data = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        **environment(archive=f"-XX:ArchiveClassesAtExit={made}"),
+        **environment(archive=f"-XX:ArchiveClassesAtExit={result}"),
     }
     submit = Path(sys.executable).with_name("spark-submit")
     quiet = ("--conf", "spark.ui.enabled=false", "--master", "local[2]")
     done = subprocess.run(
         [submit, *quiet, __file__, "run"],
-        env=given,
+        env=data,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode or not made.exists():
+    if done.returncode or not result.exists():
         sys.stdout.write(f"none, so the tests take longer:\n{done.stderr[-2000:]}\n")
         return
-    made.rename(ARCHIVE)
+    result.rename(ARCHIVE)
     sys.stdout.write(f"{time.monotonic() - began:.0f} s\n")
 
 

@@ -1,20 +1,31 @@
-"""A small pipeline driven by hand, step by step, against the real ledger."""
+"""A test's ledger, and a small pipeline in it that is driven by hand, step by step."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from sqlalchemy import Connection, text
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch import interventions, step_runs
+from ledger.batch.acceptance import Acceptance, accept
 from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.outcome.summary import Summary, summarize
+from ledger.batch.quarantine import Quarantined, quarantine
+from ledger.batch.records.explain import Explanation, explain
+from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.settlement import Settlement, settle_once
-from ledger.batch.step_runs import Attempt, OpenedRun, commit, open_run
+from ledger.batch.step_runs import Attempt, OpenedRun, Record
+from ledger.batch.upkeep.sweeper import SweepOptions, Swept, sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.store import asking
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications
+from ledger.store.queries import batches, publications, replays
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta, post_bucket, record_of
@@ -29,6 +40,14 @@ TABLES = (
     " last_sweep, batch_source, step_run, batch_step, batch, pipeline"
 )
 
+# The times of a batch, by table; those of the sweeper are of no batch.
+TIMES = {
+    "batch": ("opened_at", "settled_at"),
+    "step_run": ("opened_at", "closed_at", "lease_until"),
+    "publication": ("decided_at", "published_at", "replaced_at"),
+    "acceptance": ("accepted_at",),
+}
+
 
 def pipeline(
     name: str = "chain",
@@ -39,17 +58,17 @@ def pipeline(
     **options: Any,
 ) -> Pipeline:
     """source -> middle -> sink; with ``fan_out`` also a second sink that reads middle."""
-    made = Pipeline(name, message_timeout="10s", **options)
-    made.source("source", FileSource(path, schema="n INT"), key=key)
+    chain = Pipeline(name, message_timeout="10s", **options)
+    chain.source("source", FileSource(path, schema="n INT"), key=key)
 
-    @made.stage(reads="source")
+    @chain.stage(reads="source")
     def middle(rows):  # type: ignore[no-untyped-def]
         return rows
 
-    made.sink("sink", ParquetSink("out"), reads="middle")
+    chain.sink("sink", ParquetSink("out"), reads="middle")
     if fan_out:
-        made.sink("second", ParquetSink("out2"), reads="middle")
-    return made
+        chain.sink("second", ParquetSink("out2"), reads="middle")
+    return chain
 
 
 def keyed(**options: Any) -> Pipeline:
@@ -57,195 +76,315 @@ def keyed(**options: Any) -> Pipeline:
     return pipeline(key=("n",), **options)
 
 
-def opened(database: Database, made: Pipeline, run_id: str = "run", day: int = 0) -> Batch:
-    """An open batch over one day."""
-    interval = Interval(START + timedelta(days=day), START + timedelta(days=day + 1))
-    return open_batch(database, Settings(data="/data"), made, RunKey("dag", run_id), interval)
+@dataclass(frozen=True)
+class Ledger:
+    """What a test does to the ledger in ``database``, as drivers, services and users do it."""
 
+    database: Database
 
-def replayed(
-    database: Database, made: Pipeline, original: int, run_id: str = "replay", **selection: Any
-) -> Batch:
-    """An open replay batch of ``original``."""
-    key = RunKey("dag", run_id)
-    return open_replay(
-        database, Settings(data="/data"), made, key, original, Selection(**selection)
-    )
+    # Batches
 
+    def open(self, pipeline: Pipeline, run_id: str = "run", day: int = 0) -> Batch:
+        """An open batch over one day."""
+        return self._open(pipeline, run_id, day)
 
-def started(database: Database, batch_id: int, step: str) -> OpenedRun:
-    """A running run of a step, by a new attempt."""
-    run = open_run(database, batch_id, step, Attempt())
-    assert run is not None
-    return run
+    def reprocess(self, pipeline: Pipeline, run_id: str = "again") -> Batch:
+        """An open batch that runs the first day again."""
+        return self._open(pipeline, run_id, 0, reprocess=True)
 
+    def replay(
+        self, pipeline: Pipeline, original: int, run_id: str = "replay", **selection: Any
+    ) -> Batch:
+        """An open replay batch of ``original``."""
+        key, settings = RunKey("dag", run_id), Settings(data="/data")
+        return open_replay(self.database, settings, pipeline, key, original, Selection(**selection))
 
-def emit(
-    database: Database,
-    batch: Batch,
-    count: int,
-    edges: dict[int, int] | None = None,
-) -> range:
-    """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the
-    roots.
-    """
-    run = started(database, batch.batch_id, "source")
-    first = database.transact(lambda c: batches.reserve_roots(c, count))
-    roots = range(first, first + count)
-    given = edges or {}
-    deltas = [Delta(root, emitted=given.get(root, root + 1000), emitted_edges=1) for root in roots]
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(first, count))
-    return roots
+    def whole_batch(
+        self,
+        pipeline: Pipeline,
+        count: int = 10,
+        run_id: str = "run",
+        day: int = 0,
+        *,
+        lose_middle: Iterable[int] = (),
+        lose_sink: Iterable[int] = (),
+    ) -> tuple[Batch, range]:
+        """Run every step of a batch; ``lose_middle``, ``lose_sink``: roots lost there, from 0."""
+        batch = self.open(pipeline, run_id, day)
+        roots = self.emit(batch, count)
+        lost = [roots.start + number for number in lose_middle]
+        self.run_middle(batch, roots, lost)
+        rest = [root for root in roots if root not in lost]
+        self.run_sink(batch, rest, [roots.start + number for number in lose_sink])
+        return batch, roots
 
+    def run_all(self, batch: Batch, count: int = 5) -> Settlement | None:
+        """Run the chain for so many records, lose none, and settle."""
+        roots = self.emit(batch, count)
+        self.run_middle(batch, roots)
+        self.run_sink(batch, roots)
+        return self.settle(batch.batch_id)
 
-def finish(database: Database, run: OpenedRun, deltas: Iterable[Delta]) -> None:
-    """Post a run's deltas and commit it."""
-    rows = list(deltas)
-    assert post_bucket(database, run.batch.batch_id, run.run_id, 0, rows)
-    commit(database, run, record_of(rows))
+    def _open(self, pipeline: Pipeline, run_id: str, day: int, *, reprocess: bool = False) -> Batch:
+        interval = Interval(START + timedelta(days=day), START + timedelta(days=day + 1))
+        key, settings = RunKey("dag", run_id), Settings(data="/data")
+        return open_batch(self.database, settings, pipeline, key, interval, reprocess=reprocess)
 
+    # Runs of steps
 
-def run_middle(
-    database: Database,
-    batch: Batch,
-    roots: Iterable[int],
-    lose: Iterable[int] = (),
-    fail: dict[int, str] | None = None,
-    edges: int = 1,
-) -> None:
-    """Commit middle: acks root + 1000, emits root + 2000 (and + 3000 to a second consumer)."""
-    lost, failed = set(lose), fail or {}
-    deltas = []
-    for root in roots:
-        if root in lost:
-            continue
-        out = 0 if root in failed else (root + 2000) ^ (root + 3000 if edges == 2 else 0)
-        count = 0 if root in failed else edges
-        deltas.append(Delta(root, root + 1000, out, 1, count, failed.get(root)))
-    finish(database, started(database, batch.batch_id, "middle"), deltas)
+    def emit(self, batch: Batch, count: int, edges: Mapping[int, int] | None = None) -> range:
+        """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the
+        roots.
+        """
+        return self._emit(batch, count, edges or {})
 
+    def emit_replay(self, batch: Batch, companions: Iterable[int] = ()) -> range:
+        """Commit a replay's source: one root per claimed message, and one for each of its unit that
+        comes along.
+        """
+        messages = [*self.claimed_messages(batch.batch_id), *companions]
+        return self._emit(batch, len(messages), {}, messages)
 
-def run_sink(
-    database: Database,
-    batch: Batch,
-    roots: Iterable[int],
-    lose: Iterable[int] = (),
-    name: str = "sink",
-    offset: int = 2000,
-) -> None:
-    """Commit a sink: acks root + offset."""
-    lost = set(lose)
-    deltas = [Delta(root, acked=root + offset, acked_edges=1) for root in roots if root not in lost]
-    finish(database, started(database, batch.batch_id, name), deltas)
+    def run_middle(
+        self,
+        batch: Batch,
+        roots: Iterable[int],
+        lose: Iterable[int] = (),
+        fail: Mapping[int, str] | None = None,
+        edges: int = 1,
+    ) -> None:
+        """Commit middle: acks root + 1000, emits root + 2000 (and + 3000 to a second consumer)."""
+        lost, failed = set(lose), fail or {}
+        deltas = []
+        for root in roots:
+            if root in lost:
+                continue
+            out = 0 if root in failed else (root + 2000) ^ (root + 3000 if edges == 2 else 0)
+            count = 0 if root in failed else edges
+            deltas.append(Delta(root, root + 1000, out, 1, count, failed.get(root)))
+        self.finish(self.start(batch.batch_id, "middle"), deltas)
 
+    def run_sink(
+        self,
+        batch: Batch,
+        roots: Iterable[int],
+        lose: Iterable[int] = (),
+        name: str = "sink",
+        offset: int = 2000,
+    ) -> None:
+        """Commit a sink: acks root + offset."""
+        rest = [root for root in roots if root not in set(lose)]
+        deltas = [Delta(root, acked=root + offset, acked_edges=1) for root in rest]
+        self.finish(self.start(batch.batch_id, name), deltas)
 
-def whole_batch(
-    database: Database,
-    made: Pipeline,
-    count: int = 10,
-    run_id: str = "run",
-    day: int = 0,
-    **lose: Any,
-) -> tuple[Batch, range]:
-    """Run every step of a batch; ``lose_middle``, ``lose_sink``: roots lost there."""
-    batch = opened(database, made, run_id, day)
-    roots = emit(database, batch, count)
-    base = roots.start
-    lost = [base + n for n in lose.get("lose_middle", ())]
-    run_middle(database, batch, roots, lost)
-    run_sink(
-        database,
-        batch,
-        [r for r in roots if r not in lost],
-        [base + n for n in lose.get("lose_sink", ())],
-    )
-    return batch, roots
+    def start(self, batch_id: int, step: str) -> OpenedRun:
+        """A running run of a step, by a new attempt."""
+        run = self.open_run(batch_id, step, Attempt())
+        assert run is not None
+        return run
 
+    def finish(self, run: OpenedRun, deltas: Iterable[Delta]) -> None:
+        """Post a run's deltas and commit it."""
+        rows = list(deltas)
+        assert self.post(run, rows)
+        self.commit(run, rows)
 
-def emit_replay(database: Database, batch: Batch, companions: Iterable[int] = ()) -> range:
-    """Commit a replay's source: one root per claimed message, and one for each of its unit that
-    comes along.
-    """
-    from ledger.store.queries import replays
+    def begin(self) -> Attempt:
+        """See ``step_runs.begin``."""
+        return step_runs.begin(self.database)
 
-    messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "source"))
-    messages += companions
-    run = started(database, batch.batch_id, "source")
-    first = database.transact(lambda c: batches.reserve_roots(c, len(messages)))
-    roots = range(first, first + len(messages))
-    deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
-    with database.writer.begin() as connection:
-        for root, message in zip(roots, messages, strict=True):
-            connection.execute(
-                text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
-                {"b": batch.batch_id, "r": run.run_id, "root": root, "m": message},
-            )
-    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(first, len(messages)))
-    return roots
+    def open_run(self, batch_id: int, step: str, attempt: Attempt) -> OpenedRun | None:
+        """See ``step_runs.open_run``."""
+        return step_runs.open_run(self.database, batch_id, step, attempt)
 
+    def post(self, run: OpenedRun, deltas: Iterable[Delta], bucket: int = 0) -> bool:
+        """See ``post_bucket``."""
+        return post_bucket(self.database, run, bucket, deltas)
 
-def one(database: Database, query: str, **values: Any) -> Any:
-    """The only row of a query, as the reader of all, raw text of records included."""
-    with database.payload_reader.connect() as connection:
-        return connection.execute(text(query), values).one()
+    def commit(self, run: OpenedRun, deltas: Iterable[Delta] | Record = (), **options: Any) -> None:
+        """Commit a run that posted ``deltas``, or with another record of what it did."""
+        record = deltas if isinstance(deltas, Record) else record_of(deltas)
+        step_runs.commit(self.database, run, record, **options)
 
+    def fail(self, run: OpenedRun, failure: str) -> None:
+        """See ``step_runs.fail``."""
+        step_runs.fail(self.database, run, failure)
 
-def rows(database: Database, query: str, **values: Any) -> list[Any]:
-    """All rows of a query, as the reader of all, raw text of records included."""
-    with database.payload_reader.connect() as connection:
-        return list(connection.execute(text(query), values).all())
+    def _emit(
+        self,
+        batch: Batch,
+        count: int,
+        edges: Mapping[int, int],
+        messages: Iterable[int] = (),
+    ) -> range:
+        run = self.start(batch.batch_id, "source")
+        first = self.transact(batches.reserve_roots, count)
+        roots = range(first, first + count)
+        deltas = [
+            Delta(root, emitted=edges.get(root, root + 1000), emitted_edges=1) for root in roots
+        ]
+        with self.database.writer.begin() as connection:
+            for root, message in zip(roots, messages, strict=False):
+                connection.execute(
+                    text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
+                    {"b": batch.batch_id, "r": run.run_id, "root": root, "m": message},
+                )
+        self.post(run, deltas)
+        self.commit(run, deltas, emitted=Emitted(first, count))
+        return roots
 
+    # What services and people do
 
-def answered(database: Database, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a query as a user asks it."""
-    return [tuple(row.values()) for row in asking.answer(database, query)]
+    def settle(self, batch_id: int, **options: Any) -> Settlement | None:
+        """See ``settle_once``."""
+        return settle_once(self.database, batch_id, **options)
 
+    def sweep(self, options: SweepOptions | None = None, *, now: datetime | None = None) -> Swept:
+        """See ``sweep_once``."""
+        return sweep_once(self.database, options, now=now)
 
-def age(database: Database, batch_id: int, seconds: float) -> None:
-    """Make every run of a batch ``seconds`` older: leases lapse and failures lie back."""
-    with database.plain.begin() as connection:
-        connection.execute(
-            text(
-                "UPDATE step_run SET lease_until = lease_until - make_interval(secs => :s),"
-                " closed_at = closed_at - make_interval(secs => :s) WHERE batch_id = :b"
-            ),
-            {"s": seconds, "b": batch_id},
+    def deliver(self, batch_id: int | None = None) -> None:
+        """Every sink publishes what is decided, of a batch or of all, as the library notes it: the
+        rows here are in no file.
+        """
+        query = "SELECT DISTINCT batch_id FROM pending_publication ORDER BY 1"
+        batch_ids = [row.batch_id for row in self.rows(query)]
+        for pending in batch_ids if batch_id is None else [batch_id]:
+            self.transact(_deliver, pending)
+
+    def accept(
+        self, batch_id: int, *, by: str = "a person", reason: str = "it may stay out"
+    ) -> Acceptance:
+        """See ``accept``."""
+        return accept(self.database, batch_id, by=by, reason=reason)
+
+    def abandon(self, batch_id: int, reason: str = "a test") -> bool:
+        """See ``interventions.abandon``."""
+        return interventions.abandon(self.database, batch_id, reason)
+
+    def release(self, batch_id: int) -> Settlement:
+        """See ``interventions.release``."""
+        return interventions.release(self.database, batch_id)
+
+    def quarantine(
+        self, reason: str = "a test", by: str = "somebody", **selection: Any
+    ) -> Quarantined:
+        """See ``quarantine``."""
+        return quarantine(self.database, reason, by, **selection)
+
+    def keep_payloads(self, batch_id: int) -> int:
+        """See ``keep_payloads``."""
+        return keep_payloads(self.database, batch_id)
+
+    # What is there
+
+    def summary(self, batch_id: int) -> Summary:
+        """See ``summarize``."""
+        return summarize(self.database, batch_id)
+
+    def explain(self, number: int) -> Explanation:
+        """See ``explain``."""
+        return explain(self.database, number)
+
+    def claimed_messages(self, batch_id: int) -> list[int]:
+        """The records that a replay has claimed of its source."""
+        return self.transact(replays.claimed_messages, batch_id, "source")
+
+    def row(self, query: str, **values: Any) -> Any:
+        """The only row of a query, as the reader of all, raw text of records included."""
+        with self.database.payload_reader.connect() as connection:
+            return connection.execute(text(query), values).one()
+
+    def rows(self, query: str, **values: Any) -> list[Any]:
+        """All rows of a query, as the reader of all, raw text of records included."""
+        with self.database.payload_reader.connect() as connection:
+            return list(connection.execute(text(query), values).all())
+
+    def answer(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query as a user asks it."""
+        return [tuple(row.values()) for row in asking.answer(self.database, query)]
+
+    def now(self) -> datetime:
+        """The time by the database's clock."""
+        return self.transact(batches.database_now)
+
+    def transact(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of a connection and ``arguments`` returns, in a transaction."""
+        return self.database.transact(lambda connection: work(connection, *arguments))
+
+    # What only the owner can do
+
+    def change(self, statement: str, **values: Any) -> None:
+        """Change rows as nobody but the owner may; at least one."""
+        assert self._execute(statement, values), statement
+
+    def age(self, batch_id: int, seconds: float) -> None:
+        """Make every run of a batch ``seconds`` older: leases lapse and failures lie back."""
+        self.change(
+            "UPDATE step_run SET lease_until = lease_until - make_interval(secs => :s),"
+            " closed_at = closed_at - make_interval(secs => :s) WHERE batch_id = :b",
+            s=seconds,
+            b=batch_id,
         )
 
-
-# The times of a batch, by table; those of the sweeper are of no batch.
-TIMES = {
-    "batch": ("opened_at", "settled_at"),
-    "step_run": ("opened_at", "closed_at", "lease_until"),
-    "publication": ("decided_at", "published_at", "replaced_at"),
-    "acceptance": ("accepted_at",),
-}
-
-
-def age_ledger(database: Database, seconds: float, batch_id: int | None = None) -> None:
-    """Make everything that the ledger has of a batch, or of all and of the last sweep, ``seconds``
-    older.
-    """
-    tables = TIMES if batch_id is not None else {**TIMES, "last_sweep": ("swept_at",)}
-    with database.plain.begin() as connection:
+    def age_all(self, seconds: float, batch_id: int | None = None) -> None:
+        """Make everything that the ledger has of a batch, or of all and of the last sweep,
+        ``seconds`` older.
+        """
+        tables = TIMES if batch_id is not None else {**TIMES, "last_sweep": ("swept_at",)}
         for table, names in tables.items():
             earlier = ", ".join(f"{name} = {name} - make_interval(secs => :s)" for name in names)
             where = "" if batch_id is None else " WHERE batch_id = :b"
-            connection.execute(
-                text(f"UPDATE {table} SET {earlier}{where}"), {"s": seconds, "b": batch_id}
+            self._execute(f"UPDATE {table} SET {earlier}{where}", {"s": seconds, "b": batch_id})
+
+    def write_snapshot(
+        self,
+        batch: Batch,
+        folder: Path,
+        rows: list[dict[str, Any]],
+        files: int = 2,
+        group_rows: int = 2,
+    ) -> list[Path]:
+        """Write the rows of a batch's source, in order, to files of row groups that are small by
+        default, and list them in the ledger.
+        """
+        schema = pa.Table.from_pylist(rows).schema
+        share, paths = -(-len(rows) // files), []
+        for number in range(files):
+            first = number * share
+            part = rows[first : first + share]
+            path = folder / f"part-{number}.parquet"
+            pq.write_table(pa.Table.from_pylist(part, schema), path, row_group_size=group_rows)
+            self.change(
+                """
+                INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
+                SELECT emit_run_id, :first, :path, :bytes, :rows FROM batch_source
+                WHERE batch_id = :batch
+                """,
+                first=first,
+                path=str(path),
+                bytes=path.stat().st_size,
+                rows=len(part),
+                batch=batch.batch_id,
             )
+            paths.append(path)
+        return paths
 
+    def _execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        with self.database.plain.begin() as connection:
+            return connection.execute(text(statement), values).rowcount
 
-def deliver(database: Database, batch_id: int | None = None) -> None:
-    """Every sink publishes what is decided, of a batch or of all, as the library notes it: the
-    rows here are in no file.
-    """
-    query = "SELECT DISTINCT batch_id FROM pending_publication ORDER BY 1"
-    batch_ids = [row.batch_id for row in rows(database, query)]
-    for pending in batch_ids if batch_id is None else [batch_id]:
-        database.transact(lambda connection, pending=pending: _deliver(connection, pending))
+    def empty(self) -> None:
+        """Remove every row and every partition."""
+        with self.database.plain.begin() as connection:
+            names = connection.exec_driver_sql(
+                "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"
+                " = 'r'"
+            )
+            for (name,) in names.all():
+                connection.exec_driver_sql(f"DROP TABLE {name}")
+            connection.exec_driver_sql(f"TRUNCATE {TABLES} RESTART IDENTITY")
+            connection.exec_driver_sql("UPDATE root_counter SET next_root = 1")
 
 
 def _deliver(connection: Connection, batch_id: int) -> None:
@@ -258,28 +397,26 @@ def _deliver(connection: Connection, batch_id: int) -> None:
         publications.set_replaced(connection, replaced, row.sink)
 
 
-def reprocessed(database: Database, made: Pipeline, run_id: str = "again") -> Batch:
-    """An open batch that runs the first day again."""
-    key, interval = RunKey("dag", run_id), Interval(START, START + timedelta(days=1))
-    return open_batch(database, Settings(data="/data"), made, key, interval, reprocess=True)
+def one(database: Database, query: str, **values: Any) -> Any:
+    """See ``Ledger.row``."""
+    return Ledger(database).row(query, **values)
 
 
-def run_all(database: Database, batch: Batch, count: int = 5) -> Settlement | None:
-    """Run the chain for so many records, lose none, and settle."""
-    roots = emit(database, batch, count)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots)
-    return settle_once(database, batch.batch_id)
+def rows(database: Database, query: str, **values: Any) -> list[Any]:
+    """See ``Ledger.rows``."""
+    return Ledger(database).rows(query, **values)
 
 
-def empty(database: Database) -> None:
-    """Remove every row and every partition."""
-    with database.plain.begin() as connection:
-        names = connection.exec_driver_sql(
-            "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"
-            " = 'r'"
-        )
-        for (name,) in names.all():
-            connection.exec_driver_sql(f"DROP TABLE {name}")
-        connection.exec_driver_sql(f"TRUNCATE {TABLES} RESTART IDENTITY")
-        connection.exec_driver_sql("UPDATE root_counter SET next_root = 1")
+def age(database: Database, batch_id: int, seconds: float) -> None:
+    """See ``Ledger.age``."""
+    Ledger(database).age(batch_id, seconds)
+
+
+def started(database: Database, batch_id: int, step: str) -> OpenedRun:
+    """See ``Ledger.start``."""
+    return Ledger(database).start(batch_id, step)
+
+
+def whole_batch(database: Database, pipeline: Pipeline, **options: Any) -> tuple[Batch, range]:
+    """See ``Ledger.whole_batch``."""
+    return Ledger(database).whole_batch(pipeline, **options)

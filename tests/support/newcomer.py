@@ -14,10 +14,10 @@ class Newcomer:
         self.project = folder / "project"
         self.project.mkdir()
         names = ("ACKLEDGER_", "PYSPARK_", "SPARK_", "PYTHON", "AIRFLOW", "VIRTUAL_ENV")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+        rest = {name: value for name, value in os.environ.items() if not name.startswith(names)}
         self._command = str(python.parent / "ackledger")
         self.environment = {
-            **kept,
+            **rest,
             "PATH": os.pathsep.join([str(python.parent), *other_programs(os.environ["PATH"])]),
             "ACKLEDGER_HOME": str(folder / "home"),
         }
@@ -33,8 +33,8 @@ class Newcomer:
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
-        said = done.stdout + done.stderr
-        assert not [word for word in ("WARN", "Warning") if word in said], said
+        text = done.stdout + done.stderr
+        assert not [word for word in ("WARN", "Warning") if word in text], text
         return done
 
     def json(self, *arguments: str, code: int = 0):
@@ -45,4 +45,4 @@ class Newcomer:
 def other_programs(path: str) -> list[str]:
     """The folders of programs, Java's among them, but for those of this environment."""
     own = Path(sys.executable).parent.resolve()
-    return [one for one in path.split(os.pathsep) if one and Path(one).resolve() != own]
+    return [folder for folder in path.split(os.pathsep) if folder and Path(folder).resolve() != own]

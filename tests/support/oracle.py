@@ -45,19 +45,19 @@ class Oracle:
     def emit(self, position, anchors, failed, dropped):
         """A row is written."""
         shared = len({root for root, _, _ in anchors}) > 1
-        given = set()
+        seen = set()
         for root, number, parent in sorted(anchors):
             self.by_input[root, number, parent].append(dropped)
             self.seen.add(root)
             if failed is not None:
-                found = (shared, failed)
-                self.fails[root] = min(self.fails.get(root, found), found)
-            elif dropped is None and root not in given:
+                result = (shared, failed)
+                self.fails[root] = min(self.fails.get(root, result), result)
+            elif dropped is None and root not in seen:
                 self.going[root, number, parent] += 1
                 for consumer in self.edges.consumers:
                     self.emitted[root] ^= edge(f"{self.edges.run_id}:{consumer}", position, root)
                     self.out[root] += 1
-            given.add(root)
+            seen.add(root)
 
     def ack_emitted(self):
         """Each distinct input is acked that a row comes from."""
@@ -66,11 +66,11 @@ class Oracle:
 
     def drops(self):
         """Inputs of which every row was dropped, by reason."""
-        found = defaultdict(int)
+        result = defaultdict(int)
         for marks in self.by_input.values():
             if None not in marks and min(marks):
-                found[min(marks)] += 1
-        return dict(found)
+                result[min(marks)] += 1
+        return dict(result)
 
     def deltas(self):
         """Of each root delta, acked, edges emitted, edges acked."""
@@ -92,24 +92,24 @@ def signed(value):
 
 def texts(values):
     """A column of texts, coded in the order in which they come."""
-    words = [one for one in dict.fromkeys(values) if one is not None]
-    codes = [NONE if one is None else words.index(one) for one in values]
+    words = [text_ for text_ in dict.fromkeys(values) if text_ is not None]
+    codes = [NONE if text_ is None else words.index(text_) for text_ in values]
     return Texts.of(np.array(codes, np.int32), words)
 
 
 def flat(written, lists):
     """Written rows as the kernel takes them: one for each anchor."""
-    found = []
+    results = []
     for position, anchors, failed, dropped in written:
-        given, roots = set(), {root for root, _, _ in anchors}
+        seen, roots = set(), {root for root, _, _ in anchors}
         for root, number, parent in sorted(anchors):
-            found.append(
-                (root, number, parent, position, root not in given, len(roots) > 1, failed, dropped)
+            results.append(
+                (root, number, parent, position, root not in seen, len(roots) > 1, failed, dropped)
             )
-            given.add(root)
-    columns = list(zip(*found, strict=True)) or [()] * 8
-    root, number, parent, position = (np.array(one, np.int64) for one in columns[:4])
-    first, shared = (np.array(one, bool) for one in columns[4:6])
+            seen.add(root)
+    columns = list(zip(*results, strict=True)) or [()] * 8
+    root, number, parent, position = (np.array(column, np.int64) for column in columns[:4])
+    first, shared = (np.array(column, bool) for column in columns[4:6])
     return Rows(
         root,
         parent,
@@ -117,14 +117,16 @@ def flat(written, lists):
         number.astype(np.int32),
         first if lists else None,
         shared if lists else None,
-        texts(columns[6]) if any(one is not None for one in columns[6]) else None,
-        texts(columns[7]) if any(one is not None for one in columns[7]) else None,
+        texts(columns[6]) if any(column is not None for column in columns[6]) else None,
+        texts(columns[7]) if any(column is not None for column in columns[7]) else None,
     )
 
 
 anchor = st.tuples(st.integers(1, 5), st.integers(0, 1), st.integers(5, 8))
 marks = st.sampled_from(
-    [(None, None)] * 4 + [(one, None) for one in REASONS] + [(None, one) for one in REASONS]
+    [(None, None)] * 4
+    + [(reason, None) for reason in REASONS]
+    + [(None, reason) for reason in REASONS]
 )
 
 
@@ -147,9 +149,9 @@ def as_dict(deltas):
     """What ``Oracle.deltas`` makes."""
     names = ("delta", "acked", "emitted_edges", "acked_edges")
     columns = [getattr(deltas, name).tolist() for name in names]
-    found = dict(zip(deltas.root.tolist(), zip(*columns, strict=True), strict=True))
-    assert len(found) == len(deltas.root)
-    return found
+    result = dict(zip(deltas.root.tolist(), zip(*columns, strict=True), strict=True))
+    assert len(result) == len(deltas.root)
+    return result
 
 
 def fails_of(deltas):
@@ -157,12 +159,12 @@ def fails_of(deltas):
     it: the first by name, one of its own before a shared one, that it was repeated after every
     other.
     """
-    found = defaultdict(list)
-    for one in deltas.fails:
-        columns = (one.root.tolist(), one.reason.tolist(), one.shared.tolist())
+    result = defaultdict(list)
+    for delta in deltas.fails:
+        columns = (delta.root.tolist(), delta.reason.tolist(), delta.shared.tolist())
         for root, code, shared in zip(*columns, strict=True):
-            found[root].append((shared, one.words[code]))
+            result[root].append((shared, delta.words[code]))
     return {
         root: min(fails, key=lambda fail: (fail[1] == REPEATED, fail))
-        for root, fails in found.items()
+        for root, fails in result.items()
     }

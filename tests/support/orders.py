@@ -45,21 +45,21 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
     folder.
     """
     once = variant.guarantee == "exactly_once"
-    made = Pipeline("shop", guarantee=variant.guarantee, max_replays=1, message_timeout="10s")
-    given = FileSource("orders.csv", schema="id INT, shop STRING, items INT")
+    flow = Pipeline("shop", guarantee=variant.guarantee, max_replays=1, message_timeout="10s")
+    source = FileSource("orders.csv", schema="id INT, shop STRING, items INT")
 
     if once:
-        made.source(
+        flow.source(
             "orders",
-            given,
+            source,
             on_ack=lambda batch_id, messages: note(folder, "acked", batch_id, messages),
             on_fail=lambda batch_id, messages: note(folder, "failed", batch_id, messages),
         )
     else:
-        made.source("orders", given)
-    made.reference("shops", FileSource("shops.csv", schema="shop STRING, city STRING"))
+        flow.source("orders", source)
+    flow.reference("shops", FileSource("shops.csv", schema="shop STRING, city STRING"))
 
-    @made.stage(reads="orders")
+    @flow.stage(reads="orders")
     def boxes(orders: DataFrame, *, shops: DataFrame) -> DataFrame:
         packed = orders.join(shops, "shop", "inner")
         box = F.explode(F.sequence(F.lit(1), "items")).alias("box")
@@ -68,7 +68,7 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
     broken = frozenset() if variant.fixed else BROKEN
     deadly, marker = variant.deadly, variant.marker
 
-    @made.record_stage(reads="boxes", schema="id INT, shop STRING, box INT, cents INT")
+    @flow.record_stage(reads="boxes", schema="id INT, shop STRING, box INT, cents INT")
     def priced(record: dict[str, Any]) -> Any:
         if deadly is not None and record["id"] == 170:
             from tests.support.orders import die  # where the executors of tests may not find it
@@ -78,7 +78,7 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
             raise FailedRecord("crushed")
         yield {**record, "cents": 100 * record["id"] + record["box"]}
 
-    known = {
+    sinks = {
         "lake": ParquetSink("lake", partition_by="shop", dedup=variant.dedup),
         "report": PostgresSink(
             warehouse,
@@ -90,17 +90,17 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
         "table": DeltaSink("table", dedup=variant.dedup),
     }
     for name in variant.sinks:
-        made.sink(name, known[name], reads="priced")
+        flow.sink(name, sinks[name], reads="priced")
     if once:
 
-        @made.combine(reads="priced")
+        @flow.combine(reads="priced")
         def totals(priced: DataFrame) -> DataFrame:
             return priced.groupBy("shop").agg(
                 F.count("*").alias("boxes"), F.sum("cents").alias("cents")
             )
 
-        made.sink("daily", ParquetSink("daily"), reads="totals")
-    return made
+        flow.sink("daily", ParquetSink("daily"), reads="totals")
+    return flow
 
 
 def note(folder: str, kind: str, batch_id: int, messages: DataFrame) -> None:
@@ -122,14 +122,14 @@ def write(folder: Path, *, fixed: bool = False) -> None:
 def expected(*, fixed: bool) -> Rows:
     """What each sink is to hold: (id, shop, box, cents) of the records that are good."""
     gone = UNREADABLE if fixed else UNREADABLE | HOMELESS | BROKEN
-    found: Rows = Counter()
+    counts: Rows = Counter()
     for number in range(COUNT):
         if number not in gone:
             _, shop, items = _line(number)
-            found.update(
+            counts.update(
                 (number, shop, box, 100 * number + box) for box in range(1, int(items) + 1)
             )
-    return found
+    return counts
 
 
 def totals(rows: Rows) -> Rows:

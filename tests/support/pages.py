@@ -13,7 +13,7 @@ DOCS = ROOT / "docs"
 # Pages for readers; a decision is a record of its day.
 PAGES = [
     ROOT / "README.md",
-    *sorted(one for one in DOCS.rglob("*.md") if one.parent.name != "decisions"),
+    *sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "decisions"),
 ]
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^ *```$",
@@ -59,12 +59,12 @@ def _defined(code: str) -> Iterator[str]:
 def blocks(page: Path, language: str | None = None) -> list[Block]:
     """Fenced blocks of a page, of one language or of all."""
     text = page.read_text()
-    found = []
-    for one in _FENCE.finditer(text):
-        above = re.findall(r"^#+ (.+)$", _FENCE.sub("", text[: one.start()]), re.MULTILINE)
-        code = textwrap.dedent(one["code"])
-        found.append(Block(page, above[-1], one["language"], one["title"] or "", code))
-    return [one for one in found if language in (None, one.language)]
+    results = []
+    for fence in _FENCE.finditer(text):
+        above = re.findall(r"^#+ (.+)$", _FENCE.sub("", text[: fence.start()]), re.MULTILINE)
+        code = textwrap.dedent(fence["code"])
+        results.append(Block(page, above[-1], fence["language"], fence["title"] or "", code))
+    return [result for result in results if language in (None, result.language)]
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def typed(block: Block) -> list[Typed]:
     lines = block.code.splitlines()
     if not any(line.startswith("$ ") for line in lines):
         return [Typed(line, ()) for line in lines if line and not line.startswith("#")]
-    found: list[Typed] = []
+    results: list[Typed] = []
     for line in lines:
         if line.startswith("$ "):
-            found.append(Typed(line.removeprefix("$ "), ()))
+            results.append(Typed(line.removeprefix("$ "), ()))
         elif line:
-            found[-1] = Typed(found[-1].command, (*found[-1].output, line))
-    return found
+            results[-1] = Typed(results[-1].command, (*results[-1].output, line))
+    return results
 
 
 def shows(printed: str, output: tuple[str, ...]) -> bool:
@@ -97,7 +97,7 @@ def shows(printed: str, output: tuple[str, ...]) -> bool:
         return True
     lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
     wanted = [_pattern(line) for line in output]
-    pattern = "".join("(?:.*\n)*?" if one is None else f"{one}\n" for one in wanted)
+    pattern = "".join("(?:.*\n)*?" if line_ is None else f"{line_}\n" for line_ in wanted)
     return re.search(f"^{pattern}", "\n".join(lines) + "\n", re.MULTILINE) is not None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import psycopg2
 from sqlalchemy import text
 
-from ledger.batch.step_runs import Record
+from ledger.batch.step_runs import OpenedRun, Record
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.kernel import Fails
 from ledger.deltas.posting import partition, post_fails
@@ -33,28 +33,27 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def post_bucket(
-    database: Database, batch_id: int, run_id: int, bucket: int, deltas: Iterable[Delta]
-) -> bool:
+def post_bucket(database: Database, run: OpenedRun, bucket: int, deltas: Iterable[Delta]) -> bool:
     """Post one bucket; False if another attempt of the task had posted it."""
-    rows, into = list(deltas), f"INSERT INTO {partition(batch_id)}"
+    batch_id, run_id, rows = run.batch.batch_id, run.run_id, list(deltas)
+    into = f"INSERT INTO {partition(batch_id)}"
     with database.writer.connect() as connection:
-        for one in rows:
+        for delta in rows:
             connection.execute(
                 text(f"{into} VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
                 {
                     "b": batch_id,
                     "r": run_id,
-                    "root": one.root,
-                    "delta": signed(one.acked ^ one.emitted),
-                    "acked": signed(one.acked),
-                    "e": one.emitted_edges,
-                    "a": one.acked_edges,
+                    "root": delta.root,
+                    "delta": signed(delta.acked ^ delta.emitted),
+                    "acked": signed(delta.acked),
+                    "e": delta.emitted_edges,
+                    "a": delta.acked_edges,
                 },
             )
-            if one.reason is not None:
-                roots, codes = np.array([one.root]), np.zeros(1, np.int32)
-                fails = Fails(roots, codes, np.zeros(1, bool), (one.reason,))
+            if delta.reason is not None:
+                roots, codes = np.array([delta.root]), np.zeros(1, np.int32)
+                fails = Fails(roots, codes, np.zeros(1, bool), (delta.reason,))
                 with raw_cursor(connection) as cursor:
                     post_fails(cursor, batch_id, run_id, [fails])
         try:
@@ -74,11 +73,11 @@ def post_bucket(
 def record_of(deltas: Iterable[Delta]) -> Record:
     """What the run that posted ``deltas`` records when it commits."""
     xor = rows = emitted = acked = 0
-    for one in deltas:
-        xor ^= one.acked ^ one.emitted
+    for delta in deltas:
+        xor ^= delta.acked ^ delta.emitted
         rows += 1
-        emitted += one.emitted_edges
-        acked += one.acked_edges
+        emitted += delta.emitted_edges
+        acked += delta.acked_edges
     return Record(
         delta_rows=rows,
         delta_xor=signed(xor),

@@ -215,9 +215,9 @@ def _united(rows: Reading, key: str, fates: Mapping[str, str]) -> Row:
 
 def _grouped(by: str):
     def rows_of(stage: Stage, reading: Reading, fates: Mapping[str, str]) -> list[Row]:
-        mine = lambda pair: getattr(pair[1], by)  # noqa: E731
-        rows = sorted((pair for pair in reading if fates.get(pair[1].key) != "lost"), key=mine)
-        groups = [list(group) for _, group in groupby(rows, mine)]
+        own = lambda pair: getattr(pair[1], by)  # noqa: E731
+        rows = sorted((pair for pair in reading if fates.get(pair[1].key) != "lost"), key=own)
+        groups = [list(group) for _, group in groupby(rows, own)]
         return [
             _united(group, "+".join(sorted(row.key for _, row in group)), fates) for group in groups
         ]
@@ -245,10 +245,10 @@ def _join(stage: Stage, reading: Reading, fates: Mapping[str, str]) -> list[Row]
     left, right = ([pair for pair in reading if pair[0] == name] for name in stage.reads)
     left = [pair for pair in left if fates.get(pair[1].key) != "lost"]
     rows = [
-        _united([one, other], f"{one[1].key}*{other[1].key}", fates)
-        for one in left
+        _united([row, other], f"{row[1].key}*{other[1].key}", fates)
+        for row in left
         for other in right
-        if one[1].unit == other[1].unit
+        if row[1].unit == other[1].unit
     ]
     for these, others in ((left, right), (right, left)):
         units = {row.unit for _, row in others}

@@ -97,7 +97,9 @@ class Oracle:
     def _runs(self) -> dict[str, Run]:
         plan, runs = self.plan, {}
         for source in plan.sources:
-            records = [one for one in source.records if self._is_emitted(source.name, *one)]
+            records = [
+                record for record in source.records if self._is_emitted(source.name, *record)
+            ]
             runs[source.name] = emit(source.name, records, source.letter)
         for stage in plan.stages:
             runs[stage.name] = plan.stage_run(stage, runs, self.round)
@@ -209,9 +211,9 @@ def _rivals(runs: Mapping[str, Run]) -> Iterator[str]:
         for place, run in enumerate(runs.values())
         for root, reason, shared in run.fails
     ]
-    for one, other in permutations(fails, 2):
-        if one[0] == other[0] and one[1:] < other[1:]:
-            differs = [a != b for a, b in zip(one, other, strict=True)]
+    for fail, other in permutations(fails, 2):
+        if fail[0] == other[0] and fail[1:] < other[1:]:
+            differs = [a != b for a, b in zip(fail, other, strict=True)]
             kinds = ("", "at two steps", "and repeated", "alone and with others", "for two reasons")
             yield f"failed {kinds[differs.index(True)]}"
 
@@ -267,10 +269,10 @@ class Naming:
             breaks = sorted(self._breaks(root))
             if root in own:
                 verdicts[root] = *own[root], OWN
-            elif root in shared and not any(one.alone for one in breaks):
+            elif root in shared and not any(break_.alone for break_ in breaks):
                 verdicts[root] = *shared[root], SHARED
             elif breaks:
-                first, alone = breaks[0], any(one.alone for one in breaks)
+                first, alone = breaks[0], any(break_.alone for break_ in breaks)
                 whose = OWN if not first.merging else NEITHER if alone else SHARED
                 verdicts[root] = first.step, first.reason, whose
                 kinds = {"two readers wrong": first.others, "a later reader named": first.late}
@@ -305,7 +307,7 @@ class Naming:
             same = [some for some in components if reads & self._producers(some)]
             components = [some for some in components if some not in same]
             if reads:
-                components.append([*(one for some in same for one in some), name])
+                components.append([*(edge for some in same for edge in some), name])
         return [sorted(some, key=self._place.__getitem__) for some in components]
 
     def _producers(self, consumers: Iterable[str]) -> set[str]:

@@ -207,10 +207,10 @@ class _Drawing:
         everything = {source.name for source in self.plan_.sources}
         singles = [[name] for name, origin in self.origins.items() if origin == everything]
         pairs = [
-            [one, other]
-            for one in self.runs
+            [run, other]
+            for run in self.runs
             for other in self.runs
-            if one != other and self.origins[one] | self.origins[other] == everything
+            if run != other and self.origins[run] | self.origins[other] == everything
         ]
         pairs = [pair for pair in pairs if set(pair) & set(self.unread)] or pairs
         return self.random.choice(singles if singles and self._maybe(0.5) else pairs or singles)
@@ -221,23 +221,23 @@ class _Drawing:
         merging = bool(self.plan_.merging & set(reads)) or whole
         form = self._form(reads, whole)
         acks = self.random.choice(("on_emit", "on_emit", "explicit", "on_read"))
-        one = form in ("frame", "record") and not merging and self._maybe(0.35)
+        single = form in ("frame", "record") and not merging and self._maybe(0.35)
         small = sum(len(self.runs[name].delivered) for name in reads) <= 60
         stage = Stage(
             name=f"stage_{letter}",
             reads=tuple(reads),
             form=form,
-            acks="on_emit" if form != "frame" or one else acks,
-            emits="one" if one else "any",
+            acks="on_emit" if form != "frame" or single else acks,
+            emits="one" if single else "any",
             copies=self.random.choice((1, 2, 3))
-            if form in ("frame", "record") and small and not one
+            if form in ("frame", "record") and small and not single
             else 1,
             letter=letter if form in ("frame", "record") and self._maybe(0.5) else "",
             files=self.random.choice((0, 0, 2, 3)) if form != "record" else 0,
         )
         # A replay by unit carries over what this stage lost without a failure: nothing repairs it.
         if stage.acks != "on_read" or self.plan_.unit is None:
-            self._misread(stage.name, stage.reads, double=one or stage.acks == "on_read")
+            self._misread(stage.name, stage.reads, double=single or stage.acks == "on_read")
         stage = self._with_fates(stage)
         self._set(stages=(*self.plan_.stages, stage))
         self.runs[stage.name] = self.plan_.stage_run(stage, self.runs, 0)
@@ -247,8 +247,8 @@ class _Drawing:
     def _form(self, reads: Sequence[str], whole: bool) -> str:
         if not whole:
             return "record" if len(reads) == 1 and self._maybe(0.3) else "frame"
-        one, other = (len(self.runs[name].delivered) for name in (reads[0], reads[-1]))
-        if len(reads) == 2 and one * other <= 150 * UNITS and self._maybe(0.6):
+        left, other = (len(self.runs[name].delivered) for name in (reads[0], reads[-1]))
+        if len(reads) == 2 and left * other <= 150 * UNITS and self._maybe(0.6):
             return "join"
         return self.random.choice(WHOLE[:3])
 
@@ -362,9 +362,9 @@ class _Drawing:
 
 def _fates_of(stage: Stage) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What may become of rows of a stage that takes one at a time, for good and as a fault."""
-    one = stage.emits == "one"
-    repeated = ("repeated",) if one else ()
-    twice = () if one else ("twice",)
+    single = stage.emits == "one"
+    repeated = ("repeated",) if single else ()
+    twice = () if single else ("twice",)
     if stage.form == "record":
         return ("dropped", *twice), ("lost", "failed", *repeated)
     faults = ("lost", "failed", "half", "marked", "beside", *repeated)
@@ -420,4 +420,4 @@ def features(plan: Plan) -> Iterator[str]:
 def _origins(plan: Plan, name: str) -> set[str]:
     """The sources that a step goes back to."""
     before = plan.reads[name]
-    return set().union(*(_origins(plan, one) for one in before)) if before else {name}
+    return set().union(*(_origins(plan, step) for step in before)) if before else {name}

@@ -1,19 +1,24 @@
-"""Batches whose runs have files, as gc and forget find them."""
+"""A ledger whose runs have files, as gc and forget find them."""
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import text
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.retention import GcOptions, gc_once
+from ledger import Pipeline
+from ledger.batch.records import forgetting
+from ledger.batch.records.forgetting import Forgotten
+from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import app
-from ledger.store.queries import batches
-from tests.support.ledgers import deliver, pipeline, rows, whole_batch
+from ledger.core.states import Need
+from ledger.store.connection import Database
+from ledger.store.queries.batches import Batch
+from tests.support.ledgers import Ledger, pipeline
 
 DAY = 86400.0
 
@@ -21,109 +26,146 @@ DAY = 86400.0
 OTHER = '{"n": 12, "email": "c@d.org"}'
 
 
-def kept(**options):
-    """The chain, of which files are kept for a day."""
+def expiring(**options: Any) -> Pipeline:
+    """The chain, whose files are kept for a day."""
     return pipeline(keep="1d", **options)
 
 
-@pytest.fixture
-def storage(database, tmp_path):
-    """Has every run write a file where it notes it, as drivers do."""
-    folder = tmp_path / "storage"
+@dataclass(frozen=True)
+class Archive(Ledger):
+    """A ledger with the files of its runs, in ``folder``."""
 
-    def write(database_):
-        for run in rows(database_, "SELECT * FROM step_run WHERE folder IS NULL"):
-            place = folder / run.step / f"batch={run.batch_id}" / f"run={run.step_run_id}"
-            place.mkdir(parents=True)
-            (place / "part.parquet").write_text("0123456789")
-            with database.writer.begin() as connection:
-                connection.execute(
-                    text("UPDATE step_run SET folder = :f WHERE step_run_id = :r"),
-                    {"f": str(place), "r": run.step_run_id},
-                )
-                connection.execute(
-                    text("INSERT INTO step_run_file VALUES (:r, 0, :f || '/part.parquet', 10, 1)"),
-                    {"f": str(place), "r": run.step_run_id},
-                )
+    folder: Path
 
-    write.folder = folder
-    write.there = lambda: {
-        int(path.name.removeprefix("run=")) for path in folder.glob("*/batch=*/run=*")
-    }
-    return write
+    def write_files(self) -> None:
+        """Have every run that has none write a file and note it, as drivers do."""
+        for run in self.rows("SELECT * FROM step_run WHERE folder IS NULL"):
+            folder = self.folder / run.step / f"batch={run.batch_id}" / f"run={run.step_run_id}"
+            folder.mkdir(parents=True)
+            (folder / "part.parquet").write_text("0123456789")
+            noted = {"f": str(folder), "r": run.step_run_id}
+            self.change("UPDATE step_run SET folder = :f WHERE step_run_id = :r", **noted)
+            self.change(
+                "INSERT INTO step_run_file VALUES (:r, 0, :f || '/part.parquet', 10, 1)", **noted
+            )
 
+    def runs(self) -> set[int]:
+        """The runs that have a folder."""
+        return {int(path.name.removeprefix("run=")) for path in self.folder.glob("*/batch=*/run=*")}
 
-def settled(database, made, write, publish=True, **options):
-    """A batch that is settled, published and whose content is kept."""
-    batch, roots = whole_batch(database, made, **options)
-    settle_once(database, batch.batch_id)
-    write(database)
-    if publish:
-        published(database)
-    return batch, roots
+    def settled(
+        self, pipeline: Pipeline, *, publish: bool = True, **options: Any
+    ) -> tuple[Batch, range]:
+        """A batch that is settled, published and whose content is kept."""
+        batch, roots = self.whole_batch(pipeline, **options)
+        self.settle(batch.batch_id)
+        self.write_files()
+        if publish:
+            self.publish()
+        return batch, roots
 
-
-def published(database):
-    """Every sink publishes, and the content of failed records is kept."""
-    deliver(database)
-    with database.plain.begin() as connection:
-        connection.execute(
-            text("""
+    def publish(self) -> None:
+        """Every sink publishes, and the content of failed records is kept."""
+        self.deliver()
+        self._execute(
+            """
             INSERT INTO failed_payload (message_id, batch_id, root_id, key, content, parsed)
             SELECT message_id, original_batch_id, message_id, '{"n": 4711}',
                    '{"n": 4711, "email": "a@b.org"}', true
             FROM failed_message ON CONFLICT DO NOTHING
-            """)
+            """,
+            {},
         )
 
-
-def later(database, days=3.0):
-    return database.transact(batches.database_now) + timedelta(days=days)
-
-
-def collect(database, days=3.0, **options):
-    return gc_once(database, GcOptions(**options), now=later(database, days))
-
-
-def need(database):
-    """What keeps the files of the only old family."""
-    (found,) = collect(database).needed
-    return found.need
-
-
-def recorded(database, step_run_id, contents):
-    """As if a source's run had read these records, of number and address."""
-    table = pa.table({"n": [n for n, _ in contents], "email": [email for _, email in contents]})
-    with database.plain.begin() as connection:
-        keys = {"r": step_run_id}
-        find = text("SELECT path FROM step_run_file WHERE step_run_id = :r")
-        path = connection.execute(find, keys).scalar_one()
+    def write_records(self, step_run_id: int, records: list[tuple[int, str]]) -> None:
+        """As if a source's run had read these records, of number and address."""
+        table = pa.table({"n": [n for n, _ in records], "email": [email for _, email in records]})
+        query = "SELECT path FROM step_run_file WHERE step_run_id = :r"
+        path = self.row(query, r=step_run_id).path
         pq.write_table(table, path)
-        connection.execute(
-            text("UPDATE step_run_file SET bytes = :b, rows = :n WHERE step_run_id = :r"),
-            {**keys, "b": Path(path).stat().st_size, "n": len(contents)},
+        self.change(
+            "UPDATE step_run_file SET bytes = :b, rows = :n WHERE step_run_id = :r",
+            r=step_run_id,
+            b=Path(path).stat().st_size,
+            n=len(records),
         )
 
+    def replay_beside_a_forgotten_record(self, pipeline: Pipeline) -> tuple[Batch, int, int, int]:
+        """The replay of a failed record by unit, with which comes along a record that failed,
+        recovered and was forgotten: the batch, the forgotten record, and in the batch the roots of
+        the one that failed and of the one that comes along.
+        """
+        batch, (forgotten, *_) = self.settled(pipeline, lose_sink=[0, 1])
+        first = self.replay(pipeline, batch.batch_id)
+        roots = self.emit_replay(first)
+        self.run_middle(first, roots)
+        self.run_sink(first, roots, lose=roots[1:])
+        self.settle(first.batch_id)
+        self.write_files()
+        for run in self.rows("SELECT emit_run_id AS id FROM batch_source ORDER BY 1"):
+            self.write_records(run.id, [(4711, "a@b.org"), *((n, "e@f.org") for n in range(9))])
+        self.publish()
+        self.forget(forgotten)
+        second = self.replay(pipeline, batch.batch_id, "unit")
+        self.change(  # as if the stage merged records, of which units come along
+            "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
+            " WHERE batch_id = 3 AND name = 'middle'"
+        )
+        failed, along = self.emit_replay(second, companions=[forgotten])
+        return second, forgotten, failed, along
 
-def changed(database, statement, **values):
-    """Change a row as nobody but the owner may."""
-    with database.plain.begin() as connection:
-        assert connection.execute(text(statement), values).rowcount == 1
+    def later(self, days: float = 3.0) -> datetime:
+        """The time so many days from now."""
+        return self.now() + timedelta(days=days)
+
+    def collect(self, days: float = 3.0, *, on_progress: Any = None, **options: Any) -> Collected:
+        """gc so many days from now."""
+        rules, now = GcOptions(**options), self.later(days)
+        return gc_once(self.database, rules, now=now, on_progress=on_progress)
+
+    def need(self) -> Need:
+        """What keeps the files of the only old family."""
+        (needed,) = self.collect().needed
+        return needed.need
+
+    def forget(self, number: int, **options: Any) -> Forgotten:
+        """Forget a record, which is named by its number."""
+        return forgetting.forget(self.database, forgetting.named(self.database, number), **options)
+
+    def text(self) -> str:
+        """Every row of every table as text."""
+        tables = self.rows(
+            "SELECT tablename FROM pg_tables"
+            " WHERE schemaname = 'public' AND tablename <> 'pipeline'"
+        )
+        with self.database.plain.connect() as connection:
+            texts = [
+                connection.exec_driver_sql(
+                    f"SELECT coalesce(string_agg(t::text, ' '), '') FROM {name} t"
+                ).scalar_one()
+                for (name,) in tables
+            ]
+        return " ".join(texts)
 
 
 @pytest.fixture
-def forgettable(database, storage):
+def archive(database: Database, tmp_path: Path) -> Archive:
+    """The empty ledger, with a folder for files."""
+    return Archive(database, tmp_path / "storage")
+
+
+@pytest.fixture
+def forgettable(archive: Archive) -> tuple[Batch, range]:
     """A batch with a quarantined record whose content and reason name an address."""
-    batch, roots = settled(database, kept(max_replays=0), storage, lose_sink=[0, 1])
-    recorded(database, 1, [(4711, "a@b.org"), (12, "c@d.org"), *((n, "e@f.org") for n in range(8))])
-    changed(
-        database,
+    batch, roots = archive.settled(expiring(max_replays=0), lose_sink=[0, 1])
+    rest = ((n, "e@f.org") for n in range(8))
+    archive.write_records(1, [(4711, "a@b.org"), (12, "c@d.org"), *rest])
+    archive.change(
         "UPDATE failed_root SET reason = 'no such customer: a@b.org', detail = '4711,a@b.org'"
         " WHERE root_id = :r",
         r=roots[0],
     )
-    changed(
-        database,
+    archive.change(
         "UPDATE failed_payload SET content = :c, key = NULL WHERE message_id = :r",
         r=roots[1],
         c=OTHER,
@@ -131,19 +173,6 @@ def forgettable(database, storage):
     return batch, roots
 
 
-def everything(database):
-    """Every row of every table as text."""
-    tables = rows(
-        database,
-        "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'pipeline'",
-    )
-    with database.plain.connect() as connection:
-        found = [
-            connection.execute(text(f"SELECT coalesce(string_agg(t::text, ' '), '') FROM {name} t"))
-            for (name,) in tables
-        ]
-        return " ".join(one.scalar() for one in found)
-
-
-def command(*arguments):
+def command(*arguments: str) -> Result:
+    """Run the command line in this process."""
     return CliRunner().invoke(app, list(arguments))

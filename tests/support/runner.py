@@ -9,6 +9,7 @@ from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.execution import StepResult, run_step, settle_and_follow
 from ledger.spark.job import Job
 from ledger.store.queries.batches import Batch
+from tests.support.ledgers import Ledger
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 
@@ -18,6 +19,7 @@ class Runner:
 
     def __init__(self, job: Job):
         self.job = job
+        self.ledger = Ledger(job.database)
 
     def open(self, run_id: str = "run", start: datetime = START, end: datetime = END) -> Batch:
         """The batch of ``run_id`` over the interval."""
@@ -28,9 +30,9 @@ class Runner:
 
     def open_replay(self, original: int, run_id: str = "replay", **selection: object) -> Batch:
         """A replay of the original's failed messages."""
-        job, chosen = self.job, Selection(**selection)  # type: ignore[arg-type]
+        job, records = self.job, Selection(**selection)  # type: ignore[arg-type]
         return open_replay(
-            job.database, job.settings, job.pipeline, RunKey("", run_id), original, chosen
+            job.database, job.settings, job.pipeline, RunKey("", run_id), original, records
         )
 
     def step(self, batch: Batch, name: str) -> StepResult:

@@ -41,8 +41,8 @@ _OBJECTS = f"""
 def schema(database: Database) -> dict[str, tuple[str | None, str | None]]:
     """Every object of the ledger's schema: who may do what with it, and its definition."""
     with database.plain.connect() as connection:
-        found = connection.execute(text(_OBJECTS)).all()
-    return {name: (grants, made) for name, grants, made in found}
+        rows = connection.execute(text(_OBJECTS)).all()
+    return {name: (grants, result) for name, grants, result in rows}
 
 
 def columns(database: Database, table: str) -> list[str]:

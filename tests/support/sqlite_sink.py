@@ -80,22 +80,22 @@ class SqlitePublisher:
         return ()
 
     def refused(self, delivery: Delivery) -> list[Refusal]:
-        found = []
+        refusals = []
         with self._transaction(keep=False) as connection:
             self._make_room(connection, delivery)
             for position, (statement, row) in enumerate(self._inserts(delivery)):
                 try:
                     connection.execute(statement, row)
                 except sqlite3.IntegrityError as exc:
-                    found.append(Refusal(position, str(exc)))
-        return found
+                    refusals.append(Refusal(position, str(exc)))
+        return refusals
 
     def publish(self, delivery: Delivery) -> None:
         with self._transaction() as connection:
-            known = self._version(connection, delivery)
-            if known == delivery.version:
+            newest = self._version(connection, delivery)
+            if newest == delivery.version:
                 return
-            _require_newest(delivery, known)
+            _require_newest(delivery, newest)
             require_staged(delivery)
             self._make_room(connection, delivery)
             for statement, row in self._inserts(delivery):
@@ -104,11 +104,11 @@ class SqlitePublisher:
 
     def _version(self, connection: sqlite3.Connection, delivery: Delivery) -> float | None:
         """What the record has of the batch: a version, infinity once another batch replaced it."""
-        found = connection.execute(
+        row = connection.execute(
             "SELECT version FROM ackledger_commit WHERE sink = ? AND batch_id = ?",
             (delivery.sink, delivery.batch_id),
         ).fetchone()
-        return None if found is None else float(found[0])
+        return None if row is None else float(row[0])
 
     def _record(self, connection: sqlite3.Connection, delivery: Delivery) -> None:
         versions = dict.fromkeys(delivery.replaces, float("inf"))
@@ -148,8 +148,8 @@ class SqlitePublisher:
 
     def _there(self, connection: sqlite3.Connection) -> dict[str, str]:
         """The columns of the table; none if it is yet to be made."""
-        found = connection.execute(f'PRAGMA table_info("{self.table}")')
-        return {name: kind for _, name, kind, *_ in found}
+        result = connection.execute(f'PRAGMA table_info("{self.table}")')
+        return {name: kind for _, name, kind, *_ in result}
 
     @contextmanager
     def _transaction(self, *, keep: bool = True) -> Iterator[sqlite3.Connection]:
@@ -187,8 +187,8 @@ def _columns(schema: pa.Schema) -> dict[str, str]:
     return {field.name: TYPES[field.type] for field in schema}
 
 
-def _require_newest(delivery: Delivery, known: float | None) -> None:
-    if known is not None and known > delivery.version:
+def _require_newest(delivery: Delivery, newest: float | None) -> None:
+    if newest is not None and newest > delivery.version:
         raise FencedError(
             f"sink {delivery.sink}: run {delivery.version} of batch {delivery.batch_id} comes "
             "after a newer one, or after a batch that replaced it. Nothing is lost: stop"

@@ -10,7 +10,6 @@ from deltalake import DeltaTable
 from ledger.batch import state_runs
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.publishing import publish
-from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import StateRun
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
@@ -20,9 +19,8 @@ from ledger.spark.steps.state import run_state
 from ledger.store.queries.batches import Batch
 from tests.support import accounts
 from tests.support.crashing import run_open_steps, settings_of
-from tests.support.kept import NOTHING, Kept
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
+from tests.support.stop_lab import NOTHING, StopLab
 
 # What was done before the crash: the first batch is in the state; the second is settled, its state
 # is committed, is published; the second is done; what was lost of it is settled, is in a state that
@@ -39,7 +37,7 @@ STOPS = (
 )
 
 
-class StateLab(Kept):
+class StateLab(StopLab):
     """The life of a state, in one of its forms."""
 
     def __init__(
@@ -63,8 +61,13 @@ class StateLab(Kept):
 
     def job(self, *, fixed: bool = False) -> Job:
         """The surroundings of the pipeline in this process."""
-        made = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
-        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+        pipeline = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
+        return Job(
+            self.spark,
+            self.ledger.database,
+            settings_of(str(self.home), str(self.folder)),
+            pipeline,
+        )
 
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
@@ -95,22 +98,21 @@ class StateLab(Kept):
     def shown(self) -> accounts.State:
         """What a reader of the state's sink sees."""
         table = DeltaTable(str(self.folder / "balances")).to_pyarrow_table().to_pylist()
-        found = [(row["account"], row["cents"], row["days"]) for row in table]
-        assert len(found) == len(set(found)), "a row is there twice"
-        return set(found)
+        results = [(row["account"], row["cents"], row["days"]) for row in table]
+        assert len(results) == len(set(results)), "a row is there twice"
+        return set(results)
 
     def entered(self) -> list[int]:
         """How many rows of each batch the sink of records shows."""
-        found = rows(
-            self.ledger,
+        published = self.ledger.rows(
             "SELECT rows FROM publication WHERE sink = 'entered' AND published_at IS NOT NULL ORDER"
             " BY batch_id",
         )
-        return [row.rows for row in found]
+        return [row.rows for row in published]
 
     def _settle(self, job: Job, batch: Batch) -> None:
         self._run(job, batch)
-        settle_once(job.database, batch.batch_id)
+        self.ledger.settle(batch.batch_id)
         publish_settled(job, batch.batch_id)
 
     def _run(self, job: Job, batch: Batch) -> int:

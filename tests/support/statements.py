@@ -14,8 +14,8 @@ def source(*folders: str) -> str:
     """The text of the modules of these folders that the writer runs, without expressions within
     texts."""
     paths = (path for folder in folders for path in sorted((ROOT / folder).glob("*.py")))
-    found = (path for path in paths if path.name not in OF_READERS)
-    return re.sub(r"\{[^{}\n]*\}", "", "\n".join(map(Path.read_text, found)))
+    modules = (path for path in paths if path.name not in OF_READERS)
+    return re.sub(r"\{[^{}\n]*\}", "", "\n".join(map(Path.read_text, modules)))
 
 
 def updated() -> dict[str, set[str]]:
@@ -23,11 +23,11 @@ def updated() -> dict[str, set[str]]:
     text = source("ledger/store/queries")
     updates = re.findall(rf'UPDATE (\w+)(?: \w+)?\s+SET([^"]*?){_END}', text)
     updates += re.findall(rf'INSERT INTO (\w+)\b[^"]*?DO UPDATE SET([^"]*?){_END}', text)
-    found: dict[str, set[str]] = {}
+    columns: dict[str, set[str]] = {}
     for table, assignments in updates:
-        found.setdefault(table, set()).update(re.findall(r"(?<!:)\b(\w+) = ", assignments))
-    del found["settling"]  # a temporary table, the writer's own
-    return found
+        columns.setdefault(table, set()).update(re.findall(r"(?<!:)\b(\w+) = ", assignments))
+    del columns["settling"]  # a temporary table, the writer's own
+    return columns
 
 
 def read() -> set[str]:

@@ -26,12 +26,12 @@ def facts_in_file(path: str, context: Any) -> None:
     append(path, context["ledger"])
 
 
-def append(path: str, said: Any) -> None:
+def append(path: str, message: Any) -> None:
     """One line more."""
     with Path(path).open("a") as file:
-        file.write(json.dumps(said, default=str) + "\n")
+        file.write(json.dumps(message, default=str) + "\n")
 
 
-def told(path: Path) -> list[Any]:
+def messages(path: Path) -> list[Any]:
     """All lines so far."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

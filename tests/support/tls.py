@@ -56,8 +56,8 @@ class Authority:
     def issue(self, name: str) -> tuple[bytes, bytes]:
         """A certificate for 127.0.0.1, or a user, of this name, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self._signed(_named(name), key.public_key(), ca=False)
-        return _pem(made), key.private_bytes(
+        result = self._signed(_named(name), key.public_key(), ca=False)
+        return _pem(result), key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
@@ -96,9 +96,9 @@ class SecureServer:
 
     def url(self, database: str, user: str = "app", **options: str) -> str:
         """An address with the options of libpq; the password is that of ``app``."""
-        given = "&".join(f"{name}={value}" for name, value in options.items())
+        text = "&".join(f"{name}={value}" for name, value in options.items())
         who = f"{user}:{PASSWORD}" if user == "app" else user
-        return f"postgresql://{who}@127.0.0.1:{self.port}/{database}?{given}"
+        return f"postgresql://{who}@127.0.0.1:{self.port}/{database}?{text}"
 
     def verified(self, database: str) -> str:
         """The address that makes sure whom it talks to."""
@@ -157,7 +157,7 @@ def _give(user: str | None, *paths: Path) -> None:
 
 
 def _do(user: str | None, program: Path, *arguments: object) -> None:
-    command = [str(one) for one in (program, *arguments)]
+    command = [str(argument) for argument in (program, *arguments)]
     done = subprocess.run(command, user=user, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, (command, done.stdout, done.stderr)
 

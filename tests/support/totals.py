@@ -10,35 +10,35 @@ FLIGHTS = "flight INT, carrier STRING, delay INT"
 FLOWN = [{"flight": n, "carrier": "AA" if n % 3 else "UA", "delay": n} for n in range(30)]
 
 
-def totals(lose=(), fail=(), guarantee="exactly_once", partial=False, **options) -> Pipeline:
+def pipeline(lose=(), fail=(), guarantee="exactly_once", partial=False, **options) -> Pipeline:
     """flights -> checked, which may lose or fail some -> the flights, and a total per carrier."""
-    made = Pipeline("totals", guarantee=guarantee, **{"max_replays": 2, **options})
-    made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+    flow = Pipeline("totals", guarantee=guarantee, **{"max_replays": 2, **options})
+    flow.source("flights", FileSource("flights.csv", schema=FLIGHTS))
 
-    @made.stage(reads="flights")
+    @flow.stage(reads="flights")
     def checked(flights):
         bad = F.col("flight").isin([-1, *fail])
-        kept = flights.where(~F.col("flight").isin([-1, *lose]))
-        return kept.withColumn("_failed", F.when(bad, "implausible"))
+        rest = flights.where(~F.col("flight").isin([-1, *lose]))
+        return rest.withColumn("_failed", F.when(bad, "implausible"))
 
-    @made.combine(reads="checked", partial=partial)
+    @flow.combine(reads="checked", partial=partial)
     def per_carrier(checked):
         return checked.groupBy("carrier").agg(
             F.count("*").alias("n"), F.sum("delay").alias("delay")
         )
 
-    made.sink("departures", ParquetSink("departures"), reads="checked")
-    made.sink("daily", ParquetSink("daily"), reads="per_carrier")
-    return made
+    flow.sink("departures", ParquetSink("departures"), reads="checked")
+    flow.sink("daily", ParquetSink("daily"), reads="per_carrier")
+    return flow
 
 
 def oracle(without=()):
     left = [row for row in FLOWN if row["flight"] not in without]
-    found = Counter()
+    counts = Counter()
     for row in left:
-        found[row["carrier"], "n"] += 1
-        found[row["carrier"], "delay"] += row["delay"]
-    return sorted((c, found[c, "n"], found[c, "delay"]) for c in {r["carrier"] for r in left})
+        counts[row["carrier"], "n"] += 1
+        counts[row["carrier"], "delay"] += row["delay"]
+    return sorted((c, counts[c, "n"], counts[c, "delay"]) for c in {r["carrier"] for r in left})
 
 
 def daily(result):

@@ -26,10 +26,10 @@ _TOPOLOGY = (
 )
 
 
-def batch(**given: Any) -> Batch:
+def batch(**values: Any) -> Batch:
     """Batch 7, or a replay of batch 3, of a run of the command line or of DAG a."""
-    kind = given.get("kind", BatchKind.ORIGINAL)
-    known: dict[str, Any] = {
+    kind = values.get("kind", BatchKind.ORIGINAL)
+    defaults: dict[str, Any] = {
         "batch_id": 7,
         "kind": kind,
         "original_batch_id": 3 if kind is BatchKind.REPLAY else None,
@@ -41,9 +41,9 @@ def batch(**given: Any) -> Batch:
         "topology": _TOPOLOGY,
         "guarantee": Guarantee.EXACTLY_ONCE,
         "settle": SettlePolicy.PUBLISH_ACKED,
-        **given,
+        **values,
     }
-    return Batch(**{field.name: known.get(field.name) for field in fields(Batch)})
+    return Batch(**{field.name: defaults.get(field.name) for field in fields(Batch)})
 
 
 def require_typed(command: str | None) -> None:

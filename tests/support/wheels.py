@@ -69,28 +69,28 @@ def _link_all(waiting: list[Requirement], place: Path) -> None:
         if (wanted.name, frozenset(wanted.extras)) in seen:
             continue
         seen.add((wanted.name, frozenset(wanted.extras)))
-        found = distribution(wanted.name)
-        assert found.version in wanted.specifier, f"{found.name} {found.version} is not {wanted}"
-        _link(found, place)
-        waiting += _required(found, wanted.extras)
+        result = distribution(wanted.name)
+        assert result.version in wanted.specifier, f"{result.name} {result.version} is not {wanted}"
+        _link(result, place)
+        waiting += _required(result, wanted.extras)
 
 
-def _required(found: Distribution, extras: Iterable[str]) -> Iterable[Requirement]:
-    for requirement in map(Requirement, found.requires or []):
+def _required(seen: Distribution, extras: Iterable[str]) -> Iterable[Requirement]:
+    for requirement in map(Requirement, seen.requires or []):
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": name}) for name in ("", *extras)):
             yield requirement
 
 
-def _link(found: Distribution, place: Path) -> None:
+def _link(seen: Distribution, place: Path) -> None:
     """Link modules, packages and metadata, and copy programs, for the Python of that place."""
-    files = found.files or []
+    files = seen.files or []
     for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
         if not (place / top).exists():
-            (place / top).symlink_to(Path(str(found.locate_file(top))))
+            (place / top).symlink_to(Path(str(seen.locate_file(top))))
     programs = place.parents[2] / "bin"
-    for file in (one for one in files if one.parts[-2:-1] == ("bin",) and one.parts[0] == ".."):
-        text = Path(str(found.locate_file(file))).read_bytes()
-        made = programs / file.name
-        made.write_bytes(text.replace(sys.executable.encode(), bytes(programs / "python"), 1))
-        made.chmod(0o755)
+    for file in (file for file in files if file.parts[-2:-1] == ("bin",) and file.parts[0] == ".."):
+        text = Path(str(seen.locate_file(file))).read_bytes()
+        folder = programs / file.name
+        folder.write_bytes(text.replace(sys.executable.encode(), bytes(programs / "python"), 1))
+        folder.chmod(0o755)

@@ -26,7 +26,7 @@ def commands(
 ) -> Callable[..., str]:
     """A function that runs a command on that ledger and returns what it printed. ``refused``: what
     the command may not load."""
-    given = {
+    data = {
         "ACKLEDGER_DATABASE_URL": database.url.render_as_string(hide_password=False),
         "JAVA_HOME": str(folder / "no java"),
         "PATH": str(folder),
@@ -36,7 +36,7 @@ def commands(
     def run(*arguments: object) -> str:
         program = _COMMAND.replace("{refused}", repr(set(refused)))
         command = [sys.executable, "-c", program, *map(str, arguments)]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=data, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

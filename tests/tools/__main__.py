@@ -38,9 +38,9 @@ def install(tool: str, wheel: Path) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     python = place / "bin" / "python"
     subprocess.run(["uv", "venv", "--quiet", "--python", sys.executable, place], check=True)
-    given = ["--requirement", requirements(tool), wheel]
+    arguments = ["--requirement", requirements(tool), wheel]
     options = ["--quiet", "--python", python]
-    subprocess.run(["uv", "pip", "install", *options, *given], check=True)
+    subprocess.run(["uv", "pip", "install", *options, *arguments], check=True)
     return python
 
 

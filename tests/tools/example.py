@@ -40,37 +40,38 @@ def main(tool: str) -> None:
             without_workspace()
         if tool == "spark_expectations":
             spark.sql("CREATE SCHEMA dq")
-        found = declared(tool)
-        made = found["pipeline"]
-        made.sink("out", ParquetSink("out"), reads="checked")
-        done = testing.run_batch(made, {"orders": ORDERS}, spark=spark)
-        first = min(one.message_id for one in done.failed)
+        result = declared(tool)
+        pipeline = result["pipeline"]
+        pipeline.sink("out", ParquetSink("out"), reads="checked")
+        done = testing.run_batch(pipeline, {"orders": ORDERS}, spark=spark)
+        first = min(record.message_id for record in done.failed)
         refused = {
-            str(one.message_id - first + 2): one.reason.replace("_", " ") for one in done.failed
+            str(record.message_id - first + 2): record.reason.replace("_", " ")
+            for record in done.failed
         }
         assert refused == EXPECTED, refused
         assert done.rows["out"] == ORDERS[:1], done.rows["out"]
         again = testing.replay(done)
         assert again.roots.failed == len(EXPECTED), again
-        verified(found, spark, Path(folder))
+        verified(result, spark, Path(folder))
         spark.stop()
 
 
 def declared(tool: str, page: Iterable[Block] | None = None) -> dict[str, Any]:
     """What the blocks below the tool's heading define, its files saved beside them."""
-    made = Pipeline("orders")
+    pipeline = Pipeline("orders")
     schema = "id STRING, customer STRING, cents BIGINT"
-    made.source("orders", FileSource("orders.csv", schema=schema))
-    found: dict[str, Any] = {"__name__": "orders", "pipeline": made}
-    found |= {"DataFrame": DataFrame, "F": F}
+    pipeline.source("orders", FileSource("orders.csv", schema=schema))
+    namespace: dict[str, Any] = {"__name__": "orders", "pipeline": pipeline}
+    namespace |= {"DataFrame": DataFrame, "F": F}
     for block in blocks(PAGE) if page is None else page:
         if block.heading != HEADINGS[tool]:
             continue
         if block.language == "yaml":
             Path(block.title).write_text(block.code)
         if block.language == "python":
-            exec(compile(block.code, f"{block.place}: {block.name}", "exec"), found)
-    return found
+            exec(compile(block.code, f"{block.place}: {block.name}", "exec"), namespace)
+    return namespace
 
 
 def without_workspace() -> None:
@@ -84,21 +85,21 @@ def without_workspace() -> None:
     sdk.WorkspaceClient = type("WorkspaceClient", (sdk.WorkspaceClient,), mocked)
 
 
-def verified(found: dict[str, Any], spark: SparkSession, folder: Path) -> None:
+def verified(checked: dict[str, Any], spark: SparkSession, folder: Path) -> None:
     """The contract of Soda is kept by the published rows, and broken by all that was read."""
-    verify = found.get("verify")
+    verify = checked.get("verify")
     if verify is None:
         return
     for name, rows in (("published", ORDERS[:1]), ("read", ORDERS)):
         frame = spark.createDataFrame(rows, "id STRING, customer STRING, cents BIGINT")
         frame.write.parquet(str(folder / name))
     verify(spark, str(folder / "published"))
-    said = "the contract was kept"
+    message = "the contract was kept"
     try:
         verify(spark, str(folder / "read"))
     except RuntimeError as exc:
-        said = str(exc)
-    assert said.startswith("2 checks failed"), said
+        message = str(exc)
+    assert message.startswith("2 checks failed"), message
 
 
 if __name__ == "__main__":

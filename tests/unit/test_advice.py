@@ -43,21 +43,21 @@ REPROCESSED = (
 )
 
 
-def case(cause=Cause.UNPARSED, step="src", **given):
+def case(cause=Cause.UNPARSED, step="src", **values):
     """A case of batch 7, whose run had a parameter."""
     fields = {
         "state": RecordState.FAILED,
         "rereads": False,
         "reprocesses": True,
         "dag_id": "",
-        **given,
+        **values,
     }
     params = {"region": "north west"}
     return Case("jobs.a:pipeline", 7, START, END, params, cause=cause, step=step, **fields)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("fields", "expected"),
     [
         (
             case(Cause.LOST, "pages"),
@@ -143,12 +143,12 @@ def case(cause=Cause.UNPARSED, step="src", **given):
         ),
     ],
 )
-def test_each_cause_has_its_command(given, expected):
+def test_each_cause_has_its_command(fields, expected):
     """By cause and state there is a sentence that fits, and the commands that do what it says."""
-    found = lines(of_records(given))
-    for line, part in zip(found, expected, strict=False):
+    result = lines(of_records(fields))
+    for line, part in zip(result, expected, strict=False):
         assert part in line
-    assert len(found) >= len(expected)
+    assert len(result) >= len(expected)
 
 
 RECORDS = {
@@ -168,8 +168,8 @@ def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, sta
     can be typed; records that nothing is left to do for have no command.
     """
     for values in product(*RECORDS.values()):
-        given = dict(zip(RECORDS, values, strict=True))
-        records = case(cause, "a step", state=state, due_at=START, replay_batch_id=8, **given)
+        fields = dict(zip(RECORDS, values, strict=True))
+        records = case(cause, "a step", state=state, due_at=START, replay_batch_id=8, **fields)
         actions = of_records(records)
         assert all(action.what for action in actions)
         commands = [action.command for action in actions if action.command is not None]
@@ -193,14 +193,14 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
     """
     owner = batch(kind=kind, dag_id=dag_id)
     for step in ("src", "join", "total"):
-        found = of_standing(owner, "jobs.a:pipeline", standing, step, "no such\ncolumn.")
-        assert "\n" not in found.because
-        commands = [one.command for one in found.actions if one.command is not None]
+        result = of_standing(owner, "jobs.a:pipeline", standing, step, "no such\ncolumn.")
+        assert "\n" not in result.because
+        commands = [action.command for action in result.actions if action.command is not None]
         assert (commands == []) is (standing is Standing.STEP_RUNS)
         for command in commands:
             require_typed(command)
         waits = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED) and step == "src"
-        assert ("message_timeout" in str(found)) is waits
+        assert ("message_timeout" in str(result)) is waits
 
 
 @pytest.mark.parametrize("settle", SettlePolicy)
@@ -209,10 +209,10 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
 def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
     """A batch on hold runs again; only one with too many failures is released."""
     owner = batch(settle=settle, dag_id=dag_id, held_reason="3 of 10 records failed")
-    found = of_hold(owner, "jobs.a:pipeline", over_limit=over_limit)
-    assert found.because == "3 of 10 records failed"
-    assert [action.command for action in found.actions[1:]] == ["ackledger release 7"] * over_limit
-    for action in found.actions:
+    result = of_hold(owner, "jobs.a:pipeline", over_limit=over_limit)
+    assert result.because == "3 of 10 records failed"
+    assert [action.command for action in result.actions[1:]] == ["ackledger release 7"] * over_limit
+    for action in result.actions:
         assert action.command is not None
         require_typed(action.command)
 
@@ -220,10 +220,10 @@ def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
 @pytest.mark.parametrize("obstacle", Obstacle)
 def test_each_obstacle_of_a_state_has_a_sentence(obstacle):
     """What a settled batch lacks for which a state waits, and the commands that end it."""
-    found = of_obstacle(obstacle, "jobs.a:pipeline", 7)
-    assert found.because
-    assert found.actions
-    for action in found.actions:
+    result = of_obstacle(obstacle, "jobs.a:pipeline", 7)
+    assert result.because
+    assert result.actions
+    for action in result.actions:
         require_typed(action.command)
 
 
@@ -241,13 +241,13 @@ def test_other_commands_can_be_typed():
     has.
     """
     interval = Interval(START, END, {"region": "north west"})
-    found = list(publish("jobs.a:pipeline", 7))
+    result = list(publish("jobs.a:pipeline", 7))
     for dag_id, run_id in (("", "my run"), ("a", "manual__1"), ("a", f"manual__1{REPROCESS}")):
         owner = batch(dag_id=dag_id, run_id=run_id)
-        found += instead_of_a_second_run("jobs.a:pipeline", interval, owner)
-        found += instead_of_a_lost_file(batch(dag_id=dag_id), "jobs.a:pipeline")
-    found.append(still_failed(7, 2))
-    for action in found:
+        result += instead_of_a_second_run("jobs.a:pipeline", interval, owner)
+        result += instead_of_a_lost_file(batch(dag_id=dag_id), "jobs.a:pipeline")
+    result.append(still_failed(7, 2))
+    for action in result:
         assert action.command is not None
         require_typed(action.command)
 
@@ -265,8 +265,8 @@ def test_commands_are_spelt_in_one_module():
 def test_many_causes_are_named_once():
     """The first three have their commands, the others the command that lists them."""
     cases = [case(Cause.LOST, f"step {number}", records=9 - number) for number in range(5)]
-    *found, (rest,) = by_cause(cases)
-    assert [actions[0].what.split(":")[0] for actions in found] == [
+    *result, (rest,) = by_cause(cases)
+    assert [actions[0].what.split(":")[0] for actions in result] == [
         "batch 7, 9 records at step 0",
         "batch 7, 8 records at step 1",
         "batch 7, 7 records at step 2",

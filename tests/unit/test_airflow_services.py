@@ -28,12 +28,12 @@ def environment(tmp_path):
 
 def session(pid):
     """The live processes of a session."""
-    found = []
+    results = []
     for process in psutil.process_iter(["status"]):
         with suppress(ProcessLookupError):
             if os.getsid(process.pid) == pid and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+                results.append(process.pid)
+    return results
 
 
 def test_what_a_killed_service_leaves_behind_is_ended(tmp_path, environment, monkeypatch):

@@ -13,7 +13,7 @@ from benchmarks.history_figures import NEWEST
 from benchmarks.measure import Fold, FoldLog, fold_rows_per_second
 from ledger import Pipeline
 
-MADE = {
+RESULT = {
     "flights": lambda: pipelines.flights(2),
     "clean flights": lambda: pipelines.flights_clean(0),
     "flights, few lost": lambda: pipelines.flights_few_lost(2),
@@ -28,12 +28,12 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("make", RESULT.values(), ids=RESULT)
 def test_each_pipeline_has_a_topology(make):
     """From its sources to a sink, as it would be opened."""
-    made = make()
-    assert isinstance(made, Pipeline)
-    kinds = [step["kind"] for step in made.topology()]
+    result = make()
+    assert isinstance(result, Pipeline)
+    kinds = [step["kind"] for step in result.topology()]
     assert (kinds[0], kinds[-1]) == ("source", "sink")
 
 
@@ -62,10 +62,10 @@ def test_the_picture_has_the_figures_that_were_measured():
 
 def test_each_table_is_on_a_page():
     """Once, all of them."""
-    found = [
+    matches = [
         name for page in published.PAGES for name in re.findall(r"figures: (\w+)", page.read_text())
     ]
-    assert sorted(found) == sorted(published.BLOCKS)
+    assert sorted(matches) == sorted(published.BLOCKS)
 
 
 def test_a_history_costs_what_it_may():
@@ -151,8 +151,8 @@ NEW = {
 @pytest.mark.parametrize("block", NEW)
 def test_figures_are_shown_once_they_are_measured(block):
     """Each in its table; until then the table is as complete as what was measured."""
-    made = published.BLOCKS[block](measured_everywhere())
-    assert [text for text in NEW[block] if text not in made] == []
+    result = published.BLOCKS[block](measured_everywhere())
+    assert [text for text in NEW[block] if text not in result] == []
     without = json.loads(published.RESULTS.read_text())
     for key in [key for key in without if "few_lost" in key or "fold_rows" in key]:
         del without[key]
@@ -164,10 +164,10 @@ def test_the_picture_has_a_bar_for_each_variant_that_was_measured():
     """And none for what was not."""
     results = measured_everywhere()
     works = published.measured_works(results)
-    made = published.cost(results, works, published.VARIANTS)
-    assert made.count("77.7 s") == 1
+    result = published.cost(results, works, published.VARIANTS)
+    assert result.count("77.7 s") == 1
     bars = sum(len(results[f"{name}.seconds"]) for name in works)
-    assert made.count("<rect") == bars + 1
+    assert result.count("<rect") == bars + 1
 
 
 def test_few_flights_are_lost(tmp_path):

@@ -9,13 +9,13 @@ from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, encode
 
 def test_rows_as_documented():
     """A tuple is a 16-bit count of fields, then each field's length and big-endian value."""
-    made = encode(
+    result = encode(
         {"batch": 7, "delta": np.array([-1, 2], np.int64), "edges": np.array([3, 4], np.int32)}
     )
     expected = b"".join(
         struct.pack(">hiqiqii", 3, 8, 7, 8, delta, 4, edges) for delta, edges in [(-1, 3), (2, 4)]
     )
-    assert made == expected
+    assert result == expected
 
 
 def test_frame_of_a_stream():

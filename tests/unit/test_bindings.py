@@ -1,4 +1,4 @@
-"""Names in the library: a noun of the field, never a participle or pronoun that says nothing."""
+"""Names in code and tests: a noun of the field, never a participle or pronoun that says nothing."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,26 @@ import pytest
 from tests.support.places import ROOT
 
 EMPTY = {"found", "made", "told", "said", "given", "chosen", "known", "kept", "one", "mine"}
-FILES = sorted((ROOT / "ledger").rglob("*.py"))
+FOLDERS = (
+    "benchmarks",
+    "chaos",
+    "dags",
+    "demo",
+    "jobs",
+    "ledger",
+    "migrations",
+    "scripts",
+    "tests",
+)
+# Tests that are being rewritten: their names come with that.
+PENDING = {
+    "arrow_source", "feeds", "ledgers", "source_kinds", "test_publishing_units", "test_redact",
+    "test_redaction", "test_source_contract", "test_source_kinds", "test_source_state",
+    "test_sources", "test_trace", "test_units", "unit_totals",
+}  # fmt: skip
+FILES = sorted(
+    path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if path.stem not in PENDING
+)
 
 
 def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -24,12 +24,12 @@ def rows_of(batch):
     """Batch 1: the second day, a clean one; 2: the first without its late region; 3: the replay
     that brings that.
     """
-    chosen = {
+    selection = {
         1: lambda order: order.day == CLEAN,
         2: lambda order: order.day == DIRTY and order.region != data.LATE_REGION,
         3: lambda order: order.day == DIRTY and order.region == data.LATE_REGION,
     }[batch]
-    return [row for order in GOOD if chosen(order) for row in order.rows()]
+    return [row for order in GOOD if selection(order) for row in order.rows()]
 
 
 def evidence():
@@ -57,9 +57,9 @@ def evidence():
     )
 
 
-def failed(found):
+def failed(rows):
     """The assertions that do not hold."""
-    return [name.split()[-1] for name, wrong in judge(ORDERS, found).items() if wrong]
+    return [name.split()[-1] for name, wrong in judge(ORDERS, rows).items() if wrong]
 
 
 def test_a_good_run_passes():

@@ -59,8 +59,8 @@ def lines_of(renderable, width=80):
 def commands(command=None, path=()):
     """Every command with the words that call it."""
     command = command or get_command(app)
-    for name, one in getattr(command, "commands", {}).items():
-        yield from commands(one, (*path, name))
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands(child, (*path, name))
     if not hasattr(command, "commands"):
         yield path
 
@@ -89,7 +89,7 @@ def test_every_argument_and_option_says_what_it_is(path):
     command = get_command(app)
     for word in path:
         command = command.commands[word]
-    assert [one.name for one in command.params if not getattr(one, "help", None)] == []
+    assert [param.name for param in command.params if not getattr(param, "help", None)] == []
 
 
 def test_commands_stand_in_groups_in_the_order_in_which_one_needs_them():
@@ -97,7 +97,7 @@ def test_commands_stand_in_groups_in_the_order_in_which_one_needs_them():
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
     assert {name for names in PANELS.values() for name in names} == {*get_command(app).commands}
     wanted = [word for panel, names in PANELS.items() for word in (f"╭─ {panel}", *names)]
-    places = [shown.index(f"\n│ {one} " if one[0] != "╭" else one) for one in wanted]
+    places = [shown.index(f"\n│ {title} " if title[0] != "╭" else title) for title in wanted]
     assert places == sorted(places)
     listed = shown[places[0] :].splitlines()
     assert sum(line.startswith("│") for line in listed) == sum(map(len, PANELS.values()))
@@ -123,8 +123,8 @@ def test_a_variable_that_does_not_exist_is_named(monkeypatch):
     for name in ("STORGE", "STATUS_LIMIT", "BACKFILL_FROM", "JSON", "LOG_FORMAT", "VERBOSE"):
         monkeypatch.setenv(f"ACKLEDGER_{name}", "")
     for command in (["check"], ["db", "status"]):
-        told = CliRunner().invoke(app, [*command, "--help"]).stderr.splitlines()
-        assert told == [] or told == [STORGE]
+        result = CliRunner().invoke(app, [*command, "--help"]).stderr.splitlines()
+        assert result == [] or result == [STORGE]
     monkeypatch.setattr(maintaining, "state_of", lambda settings: Ready())
     done = CliRunner().invoke(app, ["db", "status"], env={"ACKLEDGER_VERBOSE": "0"})
     assert done.stderr.splitlines() == [STORGE]
@@ -155,12 +155,12 @@ class Ready:
 )
 def test_a_time_is_typed_in_any_of_its_forms(typed, wanted, monkeypatch):
     """With minutes, with seconds, and with a zone."""
-    given = []
+    records = []
     monkeypatch.setattr(checking, "load", lambda target: None)
-    monkeypatch.setattr(checking, "examine", lambda *all, **_: given.append(all[2]) or [])
+    monkeypatch.setattr(checking, "examine", lambda *all, **_: records.append(all[2]) or [])
     day = ["--interval-start", typed, "--interval-end", "2026-02-01"]
     assert CliRunner().invoke(app, ["check", "m:p", *day]).exit_code == 0
-    assert given[0].start == (wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC))
+    assert records[0].start == (wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC))
 
 
 @pytest.mark.parametrize("typed", ["2026-02-30", "2026", "01/02/2026", "20260101", "2026-01-01T6"])
@@ -193,10 +193,10 @@ def test_things_that_are_wrong_are_a_line_each(monkeypatch, capsys):
 def test_an_option_is_taken_from_its_variable():
     """As if it were typed; what is typed goes first."""
     env = {"ACKLEDGER_STATUS_LIMIT": "none"}
-    said = CliRunner().invoke(app, ["status"], env=env)
-    assert said.exit_code == 2
-    assert "--limit" in said.stderr
-    assert "valid integer" in said.stderr
+    result = CliRunner().invoke(app, ["status"], env=env)
+    assert result.exit_code == 2
+    assert "--limit" in result.stderr
+    assert "valid integer" in result.stderr
 
 
 def test_ids_can_be_pasted_back_and_counts_can_be_read():
@@ -204,7 +204,7 @@ def test_ids_can_be_pasted_back_and_counts_can_be_read():
     columns' names.
     """
     shown = printed(tables.rows([{"batch_id": 12345, "record": 28677, "records": 15482}]))
-    header, _, line = [one for one in shown.splitlines() if one.strip()]
+    header, _, line = [line for line in shown.splitlines() if line.strip()]
     assert header.split() == ["batch_id", "record", "records"]
     assert line.split() == ["12345", "28677", "15,482"]
     failed = {
@@ -303,7 +303,7 @@ def test_rows_too_wide_for_a_table_stand_below_each_other():
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_listed_record_keeps_its_number_and_a_part_of_its_content(width):
     """``explain`` needs the number: it is whole, beside the key and the content, at any width."""
-    one = {
+    record = {
         "record": 1351027744,
         "key": {"id": "K" * 300},
         "source_file": None,
@@ -313,7 +313,7 @@ def test_a_listed_record_keeps_its_number_and_a_part_of_its_content(width):
         "status": "failed",
         "accepted_by": None,
     }
-    lines = lines_of(listed({"records": [one], "total": 1}), width)
+    lines = lines_of(listed({"records": [record], "total": 1}), width)
     assert max(map(len, lines[:3])) <= width
     assert lines[0].split()[:4] == ["record", "key", "or", "line"] or width == 40
     assert lines[2].split()[0] == "1351027744"
@@ -327,11 +327,11 @@ def test_a_listed_record_keeps_its_number_and_a_part_of_its_content(width):
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(0, "0 records"), (1, "1 record"), (12345, "12,345 records")]
+    ("number", "message"), [(0, "0 records"), (1, "1 record"), (12345, "12,345 records")]
 )
-def test_one_thing_is_not_many(number, said):
+def test_one_thing_is_not_many(number, message):
     """As 1 record, and not as 1 records."""
-    assert quantity(number, "record") == said
+    assert quantity(number, "record") == message
     assert quantity(1, "batch", "batches") == "1 batch"
     assert quantity(2, "batch", "batches") == "2 batches"
 
@@ -451,7 +451,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     wanted = lines(actions)
     assert max(map(len, wanted)) > 80
     nothing = dict.fromkeys(field.name for field in fields(Explanation))
-    told = {
+    explanation = {
         **nothing,
         "record": 7,
         "root": 7,
@@ -459,7 +459,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
         "decisions": [],
         "next": wanted,
     }
-    shown = printed(records._explained(told)).splitlines()
+    shown = printed(records._explained(explanation)).splitlines()
     assert [line.strip() for line in shown[-len(wanted) :]] == wanted
     # failed prints its advice by itself, after the table
     out = Console(file=io.StringIO(), width=80)
@@ -565,11 +565,11 @@ def test_a_bar_with_rows_and_step_on_a_terminal(monkeypatch):
         shown.on_step("parse", result)
         shown.on_step(name, None)
         shown.on_tasks(Tasks(3, 40), 2.0)
-    said = err.file.getvalue()
-    assert "a_step_with_a" in said
-    assert "1/3" in said
-    assert "3 of 40 tasks, 15,482 rows to read" in said
-    assert "0:00:00" in said
+    output = err.file.getvalue()
+    assert "a_step_with_a" in output
+    assert "1/3" in output
+    assert "3 of 40 tasks, 15,482 rows to read" in output
+    assert "0:00:00" in output
 
 
 def test_the_tasks_of_a_step_are_those_of_its_stages():
@@ -593,17 +593,17 @@ def test_progress_that_cannot_be_had_fails_no_step():
         def registerProgressHandler(self, handler):  # noqa: N802  # Spark's name
             raise RuntimeError("no server")
 
-    told, raised = [], Event()
+    reports, raised = [], Event()
 
     def tell(tasks, seconds):
-        told.append(tasks)
+        reports.append(tasks)
         raised.set()
         raise RuntimeError("no terminal")
 
     with watching(Broken(), tell, every=0.001) as restart:
         restart()
         assert raised.wait(10)
-    assert told == [Tasks()]
+    assert reports == [Tasks()]
 
 
 def test_a_server_reports_the_tasks_of_a_step():

@@ -8,7 +8,7 @@ from ledger.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "comparison"),
     [
         ("order_id = 'O7'", [Comparison("order_id", "=", "O7")]),
         ("a='it''s' and b != 'x'", [Comparison("a", "=", "it's"), Comparison("b", "<>", "x")]),
@@ -23,9 +23,9 @@ from ledger.errors import InputError
     ],
     ids=str,
 )
-def test_what_is_read(text, found):
+def test_what_is_read(text, comparison):
     """A condition is comparisons joined by AND, their values apart from their operators."""
-    assert conditions.parse(text) == found
+    assert conditions.parse(text) == comparison
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,12 @@ class Declared:
     def _function(self, name, inputs):
         if inputs == 1:
 
-            def rows(one):
-                return one
+            def rows(first):
+                return first
         else:
 
-            def rows(one, other):
-                return one
+            def rows(first, other):
+                return first
 
         rows.__name__ = name
         return rows

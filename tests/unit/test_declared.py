@@ -13,7 +13,7 @@ from ledger.types import ddl
 
 
 @pytest.mark.parametrize(
-    ("schema", "found"),
+    ("schema", "fields"),
     [
         ("id STRING, cents BIGINT", {"id": "string", "cents": "bigint"}),
         (
@@ -32,11 +32,11 @@ from ledger.types import ddl
         (StructType([StructField("n", IntegerType())]), {"n": "int"}),
     ],
 )
-def test_columns_of_a_schema(schema, found):
+def test_columns_of_a_schema(schema, fields):
     """Names and types are told of DDL and StructTypes alike; text that cannot be told apart
     gives none.
     """
-    assert ddl.columns(schema) == found
+    assert ddl.columns(schema) == fields
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def test_columns_of_a_schema(schema, found):
 def test_a_type_that_does_not_exist(schema, says):
     """A schema that Spark cannot parse is refused where it is declared, without Spark, with whose
     it is and the column; of a source, a reference and a record stage."""
-    made = Pipeline("typed")
+    pipeline = Pipeline("typed")
     with pytest.raises(DeclarationError, match=re.escape(f"source 'orders': {says}")):
-        made.source("orders", FileSource("in.csv", schema=schema))
+        pipeline.source("orders", FileSource("in.csv", schema=schema))
     with pytest.raises(DeclarationError, match=re.escape(f"reference 'all' of 'typed': {says}")):
-        made.reference("all", FileSource("in.csv", schema=schema))
+        pipeline.reference("all", FileSource("in.csv", schema=schema))
     with pytest.raises(DeclarationError, match=re.escape(f"record stage 'split': {says}")):
 
-        @made.record_stage(reads="orders", schema=schema)
+        @pipeline.record_stage(reads="orders", schema=schema)
         def split(record):
             yield record
 
 
 def test_types_in_arrow():
     """Plain types are those that Spark hands over; one with parts leaves the whole unknown."""
-    found = ddl.arrow_schema("n BIGINT, d DECIMAL(10,2), at TIMESTAMP")
-    assert found == pa.schema(
+    fields = ddl.arrow_schema("n BIGINT, d DECIMAL(10,2), at TIMESTAMP")
+    assert fields == pa.schema(
         [("n", pa.int64()), ("d", pa.decimal128(10, 2)), ("at", pa.timestamp("us", "UTC"))]
     )
     texts = ddl.arrow_schema("a CHAR(3), b varchar ( 3 ), c STRING COLLATE UTF8_LCASE")
@@ -80,19 +80,19 @@ def test_types_in_arrow():
 
 
 @pytest.mark.parametrize(
-    ("said", "ok"), [("17.0.15", True), ("21", True), ("11.0.2", False), ("1.8.0_9", False)]
+    ("message", "ok"), [("17.0.15", True), ("21", True), ("11.0.2", False), ("1.8.0_9", False)]
 )
-def test_versions_of_java(said, ok, tmp_path, monkeypatch):
+def test_versions_of_java(message, ok, tmp_path, monkeypatch):
     """Java 17 and 21 are taken, any other is named with its place."""
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{said}\"' >&2\n")
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{message}\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     if ok:
         assert str(java) in require_java()
         return
-    with pytest.raises(ConfigurationError, match=rf"found {said.split('.')[0]} \({java}\)"):
+    with pytest.raises(ConfigurationError, match=rf"found {message.split('.')[0]} \({java}\)"):
         require_java()
 
 

@@ -20,10 +20,10 @@ def test_it_ends_by_saying_which_page_to_open(monkeypatch, missing, code):
     console = Console(file=io.StringIO(), width=1000)
     monkeypatch.setattr(shown, "console", console)
     database = SimpleNamespace(reader=None, transact=lambda work, engine: COUNTS)
-    wanted, found = Counter({("a",): 1 + missing}), Counter({("a",): 1})
-    assert shown._conclude(database, wanted, found, True, 0.0) == code
-    said = [line for line in console.file.getvalue().splitlines() if line]
-    page, start, _whole, verdict = said[-4:]
+    wanted, counts = Counter({("a",): 1 + missing}), Counter({("a",): 1})
+    assert shown._conclude(database, wanted, counts, True, 0.0) == code
+    line = [line for line in console.file.getvalue().splitlines() if line]
+    page, start, _whole, verdict = line[-4:]
     assert page == "http://127.0.0.1:8080/plugin/ledger?batch=1"
     assert start.endswith(" make up")
     assert "ACKLEDGER_HOME=" in start
@@ -41,5 +41,5 @@ def test_it_fits_the_terminal(monkeypatch):
     database = SimpleNamespace(reader=None, transact=lambda work, engine: counts)
     flights = Counter({("a",): 336776})
     shown._conclude(database, flights, flights, True, 0.0)
-    lines = [one for one in console.file.getvalue().splitlines() if "ACKLEDGER_HOME" not in one]
+    lines = [line for line in console.file.getvalue().splitlines() if "ACKLEDGER_HOME" not in line]
     assert max(map(len, lines)) <= 80

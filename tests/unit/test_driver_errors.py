@@ -28,10 +28,10 @@ SINK = Target(sa.make_url(URL))
 SOURCE = ReadFrom(TableSource(URL, table="orders", cursor="id", schema="id BIGINT"))
 
 
-def raised(kind, said, code=None, base=psycopg2.Error, statement="SELECT 1"):
+def raised(kind, message, code=None, base=psycopg2.Error, statement="SELECT 1"):
     """An error of a driver, as SQLAlchemy has it."""
-    made = type(kind.__name__, (kind,), {"pgcode": code})(said)
-    return DBAPIError.instance(statement, None, made, base)
+    result = type(kind.__name__, (kind,), {"pgcode": code})(message)
+    return DBAPIError.instance(statement, None, result, base)
 
 
 QUOTING = {
@@ -45,10 +45,10 @@ QUOTING = {
 def test_what_a_source_s_database_says_is_a_quote(what):
     """Reading a view may fail at a value, which the server quotes: for a pipeline that redacts its
     words are left out, and the rest of the error stays."""
-    said, code = QUOTING[what]
+    message, code = QUOTING[what]
     with pytest.raises(LedgerError) as caught, translated(SOURCE):
-        raise raised(psycopg2.OperationalError, said, code)
-    assert said in str(caught.value)
+        raise raised(psycopg2.OperationalError, message, code)
+    assert message in str(caught.value)
     shown = str(redacted(caught.value))
     assert "ann" not in shown
     assert "***" in shown
@@ -95,31 +95,31 @@ def test_each_report_has_one_meaning_for_each_database(name):
     error = REPORTS[name]
     assert trouble_of(error) is trouble
     for database, kind in zip((LEDGER, SINK, SOURCE), kinds, strict=True):
-        with pytest.raises(LedgerError) as found, translated(database):
+        with pytest.raises(LedgerError) as caught, translated(database):
             raise error
-        assert type(found.value) is kind
-        assert str(error.orig) in str(found.value) or kind is WaitedError
-        assert "secret" not in str(found.value)
-        assert found.value.__cause__ is error
+        assert type(caught.value) is kind
+        assert str(error.orig) in str(caught.value) or kind is WaitedError
+        assert "secret" not in str(caught.value)
+        assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("database", [LEDGER, SINK, SOURCE])
 def test_a_driver_that_quotes_the_password_is_not_quoted(database):
     """Neither in the message nor as its cause, be it in the first line or in a detail."""
-    for said in ("bad conninfo: password=secret", "bad conninfo\nDETAIL: password=secret"):
-        with pytest.raises(LedgerError, match="bad conninfo") as found, translated(database):
-            raise raised(psycopg2.OperationalError, said)
-        assert "secret" not in str(found.value)
-        assert found.value.__cause__ is None
+    for message in ("bad conninfo: password=secret", "bad conninfo\nDETAIL: password=secret"):
+        with pytest.raises(LedgerError, match="bad conninfo") as error, translated(database):
+            raise raised(psycopg2.OperationalError, message)
+        assert "secret" not in str(error.value)
+        assert error.value.__cause__ is None
 
 
 def test_a_password_that_is_a_common_word_hides_nothing():
     """What the server says, and the statement, are told and kept as the cause."""
-    said = 'relation "secret_table" is broken'
-    error = raised(psycopg2.ProgrammingError, said, "42601", statement="SELECT 'secret'")
-    with pytest.raises(LedgerError, match=said) as found, translated(LEDGER):
+    message = 'relation "secret_table" is broken'
+    error = raised(psycopg2.ProgrammingError, message, "42601", statement="SELECT 'secret'")
+    with pytest.raises(LedgerError, match=message) as caught, translated(LEDGER):
         raise error
-    assert found.value.__cause__ is error
+    assert caught.value.__cause__ is error
 
 
 def test_a_connection_that_was_lost_is_no_refusal():

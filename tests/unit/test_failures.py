@@ -95,8 +95,8 @@ def test_whose_code_it_was(name):
     """A user's own package counts as the user's where it is installed; known libraries and the
     standard library do not."""
     paths, expected = FRAMES[name]
-    found = _own_frame([(path, 7, "price") for path in paths])
-    assert found == (expected and f"{expected}:7, in price")
+    result = _own_frame([(path, 7, "price") for path in paths])
+    assert result == (expected and f"{expected}:7, in price")
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_whose_code_it_was(name):
 def test_spark_is_translated(raised, kind, line, monkeypatch):
     """An error of Spark is one line of the ledger's class for it: what, where, and what to do."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/nowhere/scratch")
-    told = translated(raised)
-    assert (type(told), str(told)) == (kind, line)
+    error = translated(raised)
+    assert (type(error), str(error)) == (kind, line)
 
 
 def test_a_disk_without_space_is_named_with_what_is_free(tmp_path, monkeypatch):
@@ -229,25 +229,25 @@ def test_a_disk_without_space_is_named_with_what_is_free(tmp_path, monkeypatch):
     out = f"{tmp_path}/out"
     for cause in ("No space left on device", "Disk quota exceeded", "File too large"):
         words = f"[TASK_WRITE_FAILED] Task failed while writing rows to file:{out}. SQLSTATE: 5\n"
-        told = translated(Py4JError(f"{CALL}{words}Caused by: java.io.IOException: {cause}\n"))
-        assert type(told) is UnavailableError
-        assert re.search(rf"disk of {out}{free}: .* scratch folder {tmp_path}{free}", str(told))
+        error = translated(Py4JError(f"{CALL}{words}Caused by: java.io.IOException: {cause}\n"))
+        assert type(error) is UnavailableError
+        assert re.search(rf"disk of {out}{free}: .* scratch folder {tmp_path}{free}", str(error))
     unmade = f"Caused by: java.io.IOException: Mkdirs failed to create file:{out}/a (exists=false)"
-    told = translated(Py4JError(f"{CALL}x\n{unmade}\n"))
-    assert re.match(rf"folder {out}/a could not be made{free}: make ", str(told))
+    error = translated(Py4JError(f"{CALL}x\n{unmade}\n"))
+    assert re.match(rf"folder {out}/a could not be made{free}: make ", str(error))
 
 
 WRITING = f"{CALL}[TASK_WRITE_FAILED] Task failed while writing rows to file:/out. SQLSTATE: 5\n"
 NO_DISK = [
-    PySparkException(WORKER.replace("could not convert string to float: 'x'", said))
-    for said in ("upload rejected: File too large (12 MB), limit 10", "no space left in the van")
+    PySparkException(WORKER.replace("could not convert string to float: 'x'", message))
+    for message in ("upload rejected: File too large (12 MB), limit 10", "no space left in the van")
 ]
 FULL_DISKS = [
-    PySparkException(f"{WORKER[: WORKER.index('ValueError')]}OSError: {said}: '/out'")
-    for said in ("[Errno 28] No space left on device", "[Errno 27] File too large")
+    PySparkException(f"{WORKER[: WORKER.index('ValueError')]}OSError: {message}: '/out'")
+    for message in ("[Errno 28] No space left on device", "[Errno 27] File too large")
 ] + [
-    Py4JError(f"{WRITING}Caused by: {said}\n{JAVA}")
-    for said in (
+    Py4JError(f"{WRITING}Caused by: {message}\n{JAVA}")
+    for message in (
         "java.nio.file.FileSystemException: /out/a b: File too large",
         "java.io.IOException: File too large",
         "java.io.IOException: No space left on device",
@@ -260,9 +260,9 @@ FULL_DISKS = [
 @pytest.mark.parametrize("raised", NO_DISK)
 def test_words_of_a_users_error_are_no_full_disk(raised):
     """What a stage says of files, space and memory is its own error, with its words and place."""
-    told = translated(raised)
-    assert type(told) is StageError
-    assert str(told).endswith(" (/home/me/orders.py:7, in parse)")
+    error = translated(raised)
+    assert type(error) is StageError
+    assert str(error).endswith(" (/home/me/orders.py:7, in parse)")
     assert type(translated(ValueError("a line of a log: MemoryError"))) is LedgerError
     logged = WORKER.replace("could not convert", "MemoryError in")
     assert str(translated(PySparkException(logged))).startswith("ValueError: MemoryError in")
@@ -306,12 +306,12 @@ def test_an_error_of_a_task_says_itself_which_disk_is_full():
     )
     cause = f"{trace}OSError: [Errno 28] No space left on device\n\nThe above exception was\n\n"
     full = f"{cause}{trace}ledger.errors.UnavailableError: no space is left on the disk of /scratch"
-    told = translated(PySparkException(full))
-    assert (type(told), str(told)) == (
+    error = translated(PySparkException(full))
+    assert (type(error), str(error)) == (
         UnavailableError,
         "no space is left on the disk of /scratch",
     )
-    assert recorded(PySparkException(full)) == f"UnavailableError: {told}"
+    assert recorded(PySparkException(full)) == f"UnavailableError: {error}"
     broken = f"{trace}ledger.errors.InputError: source file a.gz cannot be read: not a gzip file"
     assert str(translated(PySparkException(broken))).startswith("source file a.gz")
 
@@ -321,8 +321,8 @@ def test_errors_of_tasks_keep_their_class():
     trace = (
         'Traceback (most recent call last):\n  File "/x/site-packages/pyspark/a.py", line 3, in b\n'
     )
-    told = translated(PySparkException(f"{trace}ledger.errors.LostFileError: file a is gone"))
-    assert (type(told), str(told)) == (LostFileError, "file a is gone")
+    error = translated(PySparkException(f"{trace}ledger.errors.LostFileError: file a is gone"))
+    assert (type(error), str(error)) == (LostFileError, "file a is gone")
 
 
 def test_own_code_is_named_by_its_line():
@@ -334,10 +334,10 @@ def test_own_code_is_named_by_its_line():
 
     with pytest.raises(KeyError) as caught:
         stage()
-    told = translated(caught.value)
+    error = translated(caught.value)
     line = stage.__code__.co_firstlineno + 1
-    assert type(told) is StageError
-    assert str(told) == f"KeyError: 'no such\\ncolumn' ({__file__}:{line}, in stage)"
+    assert type(error) is StageError
+    assert str(error) == f"KeyError: 'no such\\ncolumn' ({__file__}:{line}, in stage)"
     with pytest.raises(SyntaxError) as broken:
         compile("def (", "/home/me/orders.py", "exec")
     assert str(translated(broken.value)) == "SyntaxError: invalid syntax (/home/me/orders.py:1)"
@@ -382,14 +382,14 @@ def test_the_ledger_keeps_no_words_that_may_quote_a_record(name):
     """Of what Spark, Java and libraries say, the ledger keeps the class, the condition and the
     file.
     """
-    raised, kept = QUOTING[name]
+    raised, words = QUOTING[name]
     assert "marked" not in recorded(raised)
-    assert recorded(raised).startswith(f"{kept}. ")
+    assert recorded(raised).startswith(f"{words}. ")
     assert len(recorded(raised).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("raised", "kept"),
+    ("raised", "words"),
     [
         (StageError("two\n lines"), "StageError: two lines"),
         (PySparkException(WORKER), f"StageError: {translated(PySparkException(WORKER))}"),
@@ -406,11 +406,11 @@ def test_the_ledger_keeps_no_words_that_may_quote_a_record(name):
         (KeyboardInterrupt(), "KeyboardInterrupt"),
     ],
 )
-def test_the_ledger_keeps_what_was_meant_for_readers(raised, kept):
+def test_the_ledger_keeps_what_was_meant_for_readers(raised, words):
     """The ledger's own words, those of a stage's code and those about a plan are kept, in one
     line.
     """
-    assert recorded(raised) == kept
+    assert recorded(raised) == words
 
 
 def test_a_place_is_kept_where_nobodys_own_code_raised():
@@ -429,9 +429,9 @@ def test_a_setting_that_cannot_be(monkeypatch):
     monkeypatch.setenv("ACKLEDGER_GUARANTEE", "twice")
     with pytest.raises(ValueError, match="guarantee") as caught:
         Settings()
-    told = translated(caught.value)
-    assert type(told) is ConfigurationError
-    assert str(told).startswith("ACKLEDGER_GUARANTEE=twice: Input should be 'exactly_once' or")
+    error = translated(caught.value)
+    assert type(error) is ConfigurationError
+    assert str(error).startswith("ACKLEDGER_GUARANTEE=twice: Input should be 'exactly_once' or")
 
 
 @pytest.mark.parametrize("name", ["a.csv.zip", "A.ZIP", "a.tar.gz", "a.7z", "a.csv.xz"])
@@ -467,18 +467,18 @@ def command(monkeypatch, capsys):
 def test_a_command_fails_in_one_line(command, monkeypatch):
     """Whatever is raised is one line and exit code 1; the traceback comes with --verbose, before
     the line."""
-    code, told = command(PySparkException(WORKER))
+    code, result = command(PySparkException(WORKER))
     assert code == 1
-    assert told.splitlines() == [f"ackledger: {translated(PySparkException(WORKER))}"]
-    _, told = command(InputError("two\n\n  lines"))
-    assert told.splitlines() == ["ackledger: two lines"]
+    assert result.splitlines() == [f"ackledger: {translated(PySparkException(WORKER))}"]
+    _, result = command(InputError("two\n\n  lines"))
+    assert result.splitlines() == ["ackledger: two lines"]
     monkeypatch.setenv(VERBOSE, "0")
-    code, told = command(ValueError("x"))
-    assert len(told.splitlines()) == 1
-    code, told = command(PySparkException(WORKER), "--verbose")
+    code, result = command(ValueError("x"))
+    assert len(result.splitlines()) == 1
+    code, result = command(PySparkException(WORKER), "--verbose")
     assert code == 1
-    assert "Traceback (most recent call last)" in told
-    assert told.splitlines()[-1] == f"ackledger: {translated(PySparkException(WORKER))}"
+    assert "Traceback (most recent call last)" in result
+    assert result.splitlines()[-1] == f"ackledger: {translated(PySparkException(WORKER))}"
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     """The last line of a driver's log says what failed, and its exit code whether another try is
     worth it."""
 
-    def fails(given):
+    def fails(arguments):
         error.add_note("To go on: clear the task s")
         raise error
 
@@ -520,8 +520,8 @@ def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, 
     with caplog.at_level(logging.INFO, "ackledger"):
         run_step._run_whole(None, 7, None)
     (record,) = caplog.records
-    told = f"batch 7 is settled ({reason}): 4 records, 3 acked, 1 failed"
-    assert record.getMessage() == told
+    message = f"batch 7 is settled ({reason}): 4 records, 3 acked, 1 failed"
+    assert record.getMessage() == message
 
 
 def test_a_driver_of_a_whole_batch_says_which_step_it_is_at(monkeypatch, caplog):
@@ -569,8 +569,8 @@ def test_a_command_says_how_to_go_on(command):
     error = InputError("bad.")
     for _ in range(2):
         error.add_note("To go on: ackledger publish a:b")
-    code, told = command(error)
-    assert (code, told) == (1, "ackledger: bad. To go on: ackledger publish a:b\n")
+    code, result = command(error)
+    assert (code, result) == (1, "ackledger: bad. To go on: ackledger publish a:b\n")
 
 
 def test_what_is_permanent():

@@ -49,7 +49,7 @@ def columns_of(rows, names, *, lists):
     kinds = {"root": pa.int64(), "parent": pa.int64(), "input": pa.string()}
     fields = dict(list(kinds.items())[: 2 if len(names) == 1 else 3])
     if lists:
-        anchors = [[dict(zip(fields, one, strict=False)) for one in row[0]] for row in rows]
+        anchors = [[dict(zip(fields, anchor, strict=False)) for anchor in row[0]] for row in rows]
         kind = pa.list_(pa.struct(list(fields.items())))
         columns = {"_ackledger_anchors": pa.array(anchors, kind)}
     else:
@@ -112,9 +112,9 @@ def require_same(parts, whole, way):
     if not parts or not whole:
         assert not any(len(part.deltas.root) for part in [*parts, *whole]), way
         return
-    found, expected = Folded.joined(parts), Folded.joined(whole)
-    assert as_dict(found.deltas) == as_dict(expected.deltas), way
-    assert fails_of(found.deltas) == fails_of(expected.deltas), way
-    assert found.deltas.drops == expected.deltas.drops, way
-    assert found.deltas.with_rows == expected.deltas.with_rows, way
-    assert found.wrote == expected.wrote, way
+    result, expected = Folded.joined(parts), Folded.joined(whole)
+    assert as_dict(result.deltas) == as_dict(expected.deltas), way
+    assert fails_of(result.deltas) == fails_of(expected.deltas), way
+    assert result.deltas.drops == expected.deltas.drops, way
+    assert result.deltas.with_rows == expected.deltas.with_rows, way
+    assert result.wrote == expected.wrote, way

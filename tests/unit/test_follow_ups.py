@@ -66,10 +66,10 @@ def alone(audited, monkeypatch):
 
 def named(name, step="a"):
     """A pipeline of one step and a sink."""
-    made = Pipeline(name)
-    made.source(step, FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads=step)
-    return made
+    flow = Pipeline(name)
+    flow.source(step, FileSource("a", schema="n INT"))
+    flow.sink("b", ParquetSink("b"), reads=step)
+    return flow
 
 
 def test_it_has_a_task(audited):
@@ -98,8 +98,8 @@ def test_its_task_is_skipped_while_nothing_is_decided(audited, monkeypatch):
 
 def test_a_pipeline_without_it_has_no_task(audited):
     """What a pipeline does not want has no task there, nor where one task runs the batch."""
-    made = named("unaudited")
-    assert "audit" not in pipeline_dag(made, schedule=None, target=TARGET).task_dict
+    result = named("unaudited")
+    assert "audit" not in pipeline_dag(result, schedule=None, target=TARGET).task_dict
     dag = pipeline_dag(pipeline, schedule=None, target=TARGET, submit="batch")
     assert set(dag.task_dict) == {"open", "run", "complete"}
 
@@ -112,8 +112,8 @@ def test_no_step_has_its_name(audited):
 
 def test_the_step_program_knows_it(audited):
     """``--step audit`` does it, instead of a step of the pipeline."""
-    given = SimpleNamespace(whole=False, step="audit", batch=7)
-    run_step._run_part(SimpleNamespace(pipeline=pipeline), given, Attempt())
+    arguments = SimpleNamespace(whole=False, step="audit", batch=7)
+    run_step._run_part(SimpleNamespace(pipeline=pipeline), arguments, Attempt())
     assert audited == [7]
 
 
@@ -121,7 +121,9 @@ def test_a_driver_does_it(alone, monkeypatch):
     """A driver that settles a batch does it, if the pipeline wants it and the batch is settled."""
     for name, status in (("p", "settled"), ("p", "held"), ("unaudited", "settled")):
         settled = Settlement(7, BatchStatus(status), "", roots=1, failed=0)
-        monkeypatch.setattr(execution.follow_ups, "settle_once", lambda *_, now, one=settled: one)
+        monkeypatch.setattr(
+            execution.follow_ups, "settle_once", lambda *_, now, settlement=settled: settlement
+        )
         job = SimpleNamespace(database=None, pipeline=named(name))
         assert execution.settle_and_follow(job, 7) is settled
     assert alone == [7]

@@ -159,14 +159,14 @@ def test_files_that_share_an_input_are_together(drawn):
     """
     footers = [
         Footer(DataFile(str(n), 1, 1, n), 1)
-        if one is None
-        else Footer(DataFile(str(n), 1, 1, n), 1, ("", one[0]), ("", one[1]))
-        for n, one in enumerate(drawn)
+        if span is None
+        else Footer(DataFile(str(n), 1, 1, n), 1, ("", span[0]), ("", span[1]))
+        for n, span in enumerate(drawn)
     ]
     alone, groups = sharing(footers)
     places = [*([int(file.path)] for file in alone), *([int(f.path) for f in g] for g in groups)]
     assert sorted(n for place in places for n in place) == list(range(len(drawn)))
-    inputs = [set() if one is None else set(range(one[0], one[1] + 1)) for one in drawn]
+    inputs = [set() if span is None else set(range(span[0], span[1] + 1)) for span in drawn]
     for place in places:
         others = [n for other in places if other is not place for n in other]
         assert not any(inputs[n] & inputs[m] for n in place for m in others)

@@ -36,13 +36,13 @@ def test_acks_of_what_is_emitted(drawn, consumers, emits_one):
     for row in written:
         oracle.emit(*row)
     oracle.ack_emitted()
-    found = kernel.fold_emitted(flat(written, lists), edges(consumers), emits_one=emits_one)
-    assert as_dict(found) == oracle.deltas()
-    assert found.drops == oracle.drops()
-    assert found.with_rows == len(oracle.by_input)
+    result = kernel.fold_emitted(flat(written, lists), edges(consumers), emits_one=emits_one)
+    assert as_dict(result) == oracle.deltas()
+    assert result.drops == oracle.drops()
+    assert result.with_rows == len(oracle.by_input)
     repeated = {key[0] for key, count in oracle.going.items() if count > 1} if emits_one else set()
-    told = dict.fromkeys(repeated, (False, REPEATED))
-    assert fails_of(found) == {**told, **oracle.fails}
+    reasons = dict.fromkeys(repeated, (False, REPEATED))
+    assert fails_of(result) == {**reasons, **oracle.fails}
 
 
 @settings(max_examples=200, deadline=None)
@@ -53,16 +53,16 @@ def test_acks_of_what_is_read(drawn, read, consumers):
     oracle = Oracle(edges(consumers))
     for row in written:
         oracle.emit(*row)
-    for one in read:
-        oracle.ack(*one)
-    rows = flat([(0, [one], None, None) for one in read], lists=False)
+    for anchor_ in read:
+        oracle.ack(*anchor_)
+    rows = flat([(0, [anchor_], None, None) for anchor_ in read], lists=False)
     own = edges(consumers)
-    found = kernel.united(
+    result = kernel.united(
         [kernel.fold_read(rows, own), kernel.fold_output(flat(written, lists), own)]
     )
-    assert as_dict(found) == oracle.deltas()
-    assert found.drops == oracle.drops()
-    assert fails_of(found) == oracle.fails
+    assert as_dict(result) == oracle.deltas()
+    assert result.drops == oracle.drops()
+    assert fails_of(result) == oracle.fails
 
 
 @given(outputs(), st.integers(0, 2))
@@ -74,10 +74,10 @@ def test_parts_of_an_output(drawn, consumers):
     own = edges(consumers)
     whole = kernel.fold_emitted(flat([*low, *high], lists), own, emits_one=True)
     parts = [kernel.fold_emitted(flat(part, lists), own, emits_one=True) for part in (low, high)]
-    found = kernel.united(parts)
-    assert as_dict(found) == as_dict(whole)
-    assert fails_of(found) == fails_of(whole)
-    assert (found.drops, found.with_rows) == (whole.drops, whole.with_rows)
+    result = kernel.united(parts)
+    assert as_dict(result) == as_dict(whole)
+    assert fails_of(result) == fails_of(whole)
+    assert (result.drops, result.with_rows) == (whole.drops, whole.with_rows)
 
 
 @pytest.mark.parametrize("consumers", [0, 1, 2])
@@ -86,19 +86,19 @@ def test_records_of_a_source(consumers):
     oracle = Oracle(edges(consumers))
     root = np.arange(100, 110)
     failed = texts([None] * 8 + ["broken", "a"])
-    found = kernel.fold_source(root, np.arange(10), edges(consumers), failed)
+    result = kernel.fold_source(root, np.arange(10), edges(consumers), failed)
     for position in range(10):
         oracle.emit(position, [(100 + position, 0, 0)], None if position < 8 else "x", None)
-    assert as_dict(found) == oracle.deltas()
-    assert fails_of(found) == {108: (False, "broken"), 109: (False, "a")}
+    assert as_dict(result) == oracle.deltas()
+    assert fails_of(result) == {108: (False, "broken"), 109: (False, "a")}
 
 
 def test_interleaved_parents_are_one():
     """5, 5, 6, 5 are three runs and two parents: a parent that is acked twice would cancel."""
     written = [(place, [(1, 0, parent)], None, None) for place, parent in enumerate([5, 5, 6, 5])]
-    found = kernel.fold_emitted(flat(written, lists=False), edges(1))
-    assert found.acked_edges.tolist() == [2]
-    assert found.with_rows == 2
+    result = kernel.fold_emitted(flat(written, lists=False), edges(1))
+    assert result.acked_edges.tolist() == [2]
+    assert result.with_rows == 2
 
 
 longs = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -142,8 +142,8 @@ def test_longs_of_several_blocks(block, count, monkeypatch):
 @given(st.text(max_size=120), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3))
 def test_texts_of_any_length(text, seeds):
     """As another library has it: below and above the 32 bytes that are mixed at a time."""
-    found = hash_text(text, np.array(seeds, np.uint64)).tolist()
-    assert found == [xxhash.xxh64_intdigest(text.encode(), seed=seed) for seed in seeds]
+    result = hash_text(text, np.array(seeds, np.uint64)).tolist()
+    assert result == [xxhash.xxh64_intdigest(text.encode(), seed=seed) for seed in seeds]
 
 
 @pytest.mark.parametrize(

@@ -131,35 +131,35 @@ DRIVER_PLACES = (*SQL_PLACES, "ledger.deltas.posting", "ledger.spark.folding.")
 def test_sql_lives_in_the_store():
     """SQL is built in the store, and for other databases in the folders of their kinds."""
     for module, path in MODULES.items():
-        found = set(imports(path))
+        names = set(imports(path))
         if not module.startswith(SQL_PLACES):
-            assert "sqlalchemy.text" not in found, module
+            assert "sqlalchemy.text" not in names, module
         if not module.startswith(DRIVER_PLACES):
-            assert not {name for name in found if name.split(".")[0] == "psycopg2"}, module
+            assert not {name for name in names if name.split(".")[0] == "psycopg2"}, module
 
 
 def test_driver_errors_are_translated_in_one_place():
     """Codes of errors, and what SQLAlchemy has not seen, are read in one module."""
-    found = [
+    modules = [
         module
         for module, path in MODULES.items()
-        for said in ("pgcode", "DBAPIError.instance")
-        if said in path.read_text()
+        for word in ("pgcode", "DBAPIError.instance")
+        if word in path.read_text()
     ]
-    assert set(found) == {"ledger.databases.driver_errors"}
+    assert set(modules) == {"ledger.databases.driver_errors"}
 
 
 def test_rows_of_parquet_files_are_read_in_one_place():
     """But for the folding, which runs in Spark's workers: Arrow's threads may abort a process that
     ends by itself.
     """
-    found = {
+    modules = {
         module
         for module, path in MODULES.items()
         for asked in (".read_row_group(", ".iter_batches(")
         if asked in path.read_text().replace("parquet.read_row_group(", "")
     }
-    assert found == {"ledger.storage.parquet"}
+    assert modules == {"ledger.storage.parquet"}
 
 
 def test_no_kind_of_a_step_is_asked_for():
@@ -271,23 +271,25 @@ def test_no_step_asks_a_jvm(path):
 def test_testing_touches_no_private_names(path):
     """What users test with needs of a pipeline what it offers, and nothing behind that."""
     own = {"_mapping"}  # of SQLAlchemy's rows, and public there
-    found = {
+    names = {
         node.attr
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and getattr(node.value, "id", "") != "self"
     }
-    assert found <= own
+    assert names <= own
 
 
 def test_tests_replace_no_private_names():
     """What a test replaces is a name that its module offers, or a place that the code has named."""
-    found = []
+    results = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
-                names = [one.value for one in node.args if isinstance(one, ast.Constant)]
-                given = [name.rpartition(".")[2] for name in names if isinstance(name, str)]
-                found += [f"{path.name}: {name}" for name in given[:1] if name.startswith("_")]
-    assert found == []
+                names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+                arguments = [name.rpartition(".")[2] for name in names if isinstance(name, str)]
+                results += [
+                    f"{path.name}: {name}" for name in arguments[:1] if name.startswith("_")
+                ]
+    assert results == []

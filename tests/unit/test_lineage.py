@@ -44,19 +44,19 @@ def test_a_follow_up_runs_the_steps_after_the_settlement():
     """The driver of ``combine`` runs the combines and their sinks, that of ``state`` the states and
     theirs; any other one runs the step that it is told.
     """
-    made = Pipeline("summed")
-    made.source("a", FileSource("a", schema="n INT"))
+    pipeline = Pipeline("summed")
+    pipeline.source("a", FileSource("a", schema="n INT"))
 
-    @made.combine(reads="a")
+    @pipeline.combine(reads="a")
     def total(a):
         return a
 
-    @made.stateful_stage(reads="a")
-    def kept(state, batch):
+    @pipeline.stateful_stage(reads="a")
+    def state_of(state, batch):
         return batch
 
-    made.sink("totals", ParquetSink("totals"), reads="total")
-    made.sink("states", ParquetSink("states"), reads="kept")
-    assert steps_of(made, "combine") == ["total", "totals"]
-    assert steps_of(made, "state") == ["kept", "states"]
-    assert steps_of(made, "a") == ["a"]
+    pipeline.sink("totals", ParquetSink("totals"), reads="total")
+    pipeline.sink("states", ParquetSink("states"), reads="state_of")
+    assert steps_of(pipeline, "combine") == ["total", "totals"]
+    assert steps_of(pipeline, "state") == ["state_of", "states"]
+    assert steps_of(pipeline, "a") == ["a"]

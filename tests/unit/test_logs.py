@@ -25,10 +25,10 @@ def log():
     handler = logging.StreamHandler(stream)
     handler.addFilter(AboutFilter())
     handler.setFormatter(JsonLines())
-    made = logging.Logger("ackledger")
-    made.addHandler(handler)
-    made.lines = lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    return made
+    logger = logging.Logger("ackledger")
+    logger.addHandler(handler)
+    logger.lines = lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    return logger
 
 
 def keys(line):
@@ -44,8 +44,8 @@ def test_a_line_says_what_it_is_about(log):
         log.info("settled")
     log.warning("done")
     inner, outer, outside = log.lines()
-    known = {"level": "info", "logger": "ackledger", "event": "3 rows"}
-    assert known.items() <= inner.items()
+    fields = {"level": "info", "logger": "ackledger", "event": "3 rows"}
+    assert fields.items() <= inner.items()
     assert inner["timestamp"].endswith("+00:00")
     assert keys(inner) == {"pipeline": "orders", "batch_id": 7, "step": "parse", "step_run_id": 12}
     assert keys(outer) == {"pipeline": "orders", "batch_id": 7}
@@ -86,10 +86,10 @@ class Away:
 
 def test_a_lease_that_is_not_renewed_is_logged_as_its_run():
     """By the thread that renews it, which knows what the one that started it is about."""
-    found, heard = [], threading.Event()
+    result, heard = [], threading.Event()
 
     def take(record):
-        found.append(record)
+        result.append(record)
         heard.set()
 
     handler = logging.Handler()
@@ -102,8 +102,8 @@ def test_a_lease_that_is_not_renewed_is_logged_as_its_run():
             assert heard.wait(30)
     finally:
         logger.removeHandler(handler)
-    assert found[0].getMessage() == "lease of run 12 not renewed: no answer"
-    assert keys(vars(found[0])) == {"batch_id": 7, "step_run_id": 12}
+    assert result[0].getMessage() == "lease of run 12 not renewed: no answer"
+    assert keys(vars(result[0])) == {"batch_id": 7, "step_run_id": 12}
 
 
 def test_structlog_has_the_keys():
@@ -127,37 +127,39 @@ def test_a_failure_that_causes_itself():
         assert logs.current() == {}
 
 
-@pytest.mark.parametrize("chosen", LogFormat)
-def test_a_drivers_last_error_is_found_in_either_format(chosen):
+@pytest.mark.parametrize("log_format_", LogFormat)
+def test_a_drivers_last_error_is_found_in_either_format(log_format_):
     """A task of Airflow repeats it as the reason of its failure; other loggers and levels are none
     of its business.
     """
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if chosen is LogFormat.JSON else logging.Formatter(logs._TEXT))
-    for name, level, said in (
+    handler.setFormatter(
+        JsonLines() if log_format_ is LogFormat.JSON else logging.Formatter(logs._TEXT)
+    )
+    for name, level, message in (
         ("ackledger", logging.ERROR, "first"),
         ("ackledger", logging.ERROR, 'no file "x": ackledger ERROR'),
         ("ackledger", logging.INFO, "a line"),
         ("py4j", logging.ERROR, "another"),
     ):
-        handler.handle(logging.LogRecord(name, level, "", 0, said, (), None))
-    told = f"Last spark-submit output:\n  {stream.getvalue()}26/01/01 WARN Utils: x\n[1, 2]\n"
-    assert last_error(told, "ackledger") == 'no file "x": ackledger ERROR'
+        handler.handle(logging.LogRecord(name, level, "", 0, message, (), None))
+    output = f"Last spark-submit output:\n  {stream.getvalue()}26/01/01 WARN Utils: x\n[1, 2]\n"
+    assert last_error(output, "ackledger") == 'no file "x": ackledger ERROR'
     assert last_error("nothing", "ackledger") is None
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [(None, "text"), ("text", "text"), ("json", "json"), ("xml", "text")]
+    ("variable", "format_"), [(None, "text"), ("text", "text"), ("json", "json"), ("xml", "text")]
 )
-def test_the_format_is_a_variable(monkeypatch, given, found):
+def test_the_format_is_a_variable(monkeypatch, variable, format_):
     """``ACKLEDGER_LOG_FORMAT``; what it cannot be is told as text, by the settings."""
     monkeypatch.delenv("ACKLEDGER_LOG_FORMAT", raising=False)
-    if given is not None:
-        monkeypatch.setenv("ACKLEDGER_LOG_FORMAT", given)
-    assert log_format() == found
-    if given != "xml":
-        assert Settings().log_format == found
+    if variable is not None:
+        monkeypatch.setenv("ACKLEDGER_LOG_FORMAT", variable)
+    assert log_format() == format_
+    if variable != "xml":
+        assert Settings().log_format == format_
         return
     with pytest.raises(ValueError) as caught:
         Settings()
@@ -165,15 +167,15 @@ def test_the_format_is_a_variable(monkeypatch, given, found):
 
 
 @pytest.mark.parametrize(
-    ("given", "step"), [(["--step", "parse"], {"step": "parse"}), (["--whole"], {})]
+    ("options", "step"), [(["--step", "parse"], {"step": "parse"}), (["--whole"], {})]
 )
-def test_the_last_line_of_a_driver_is_json(monkeypatch, capfd, given, step):
+def test_the_last_line_of_a_driver_is_json(monkeypatch, capfd, options, step):
     """It has the batch, and the step of a driver that runs one."""
 
     def fails(arguments):
         raise InputError("no file matches x")
 
-    arguments = ["--pipeline", "m:p", "--batch", "7", *given]
+    arguments = ["--pipeline", "m:p", "--batch", "7", *options]
     arguments += ["--attempt", "00000000-0000-7000-8000-000000000000"]
     monkeypatch.setattr(sys, "argv", ["run_step", *arguments])
     monkeypatch.setattr(run_step, "run_task", fails)

@@ -36,9 +36,9 @@ OWN = frozenset({"_anchor", "_failed"})
 def test_names_that_spark_or_the_ledger_confuses(names, message):
     """A name of the ledger in whatever case, two that differ by case alone, and backticks are
     refused, in the output of a stage as in the schema of a source."""
-    with pytest.raises(StageError) as told:
+    with pytest.raises(StageError) as error:
         check_names("stage 's' returned", names, own=OWN)
-    assert message in str(told.value)
+    assert message in str(error.value)
     with pytest.raises(DeclarationError, match=r"^the schema has column"):
         check_schema(StructType([StructField(name, LongType()) for name in names]))
 

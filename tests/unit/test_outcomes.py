@@ -25,15 +25,15 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
     """Of a settled batch of 1,000 records: batch 7, a replay of batch 3 that took them all."""
     policy = Policy(tolerate, failed + quarantined, 1000)
     counts = RootCounts(1000, 1000 - failed - quarantined, failed, quarantined, 0)
-    given = {"status": BatchStatus.SETTLED, "held_reason": None, **fields}
+    values = {"status": BatchStatus.SETTLED, "held_reason": None, **fields}
     return Summary(
         batch_id=7, pipeline="p", kind="replay", roots=counts, steps=[], original_id=3,
-        accepted=accepted, policy=policy, **given,
+        accepted=accepted, policy=policy, **values,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("given", "outcome", "code"),
+    ("options", "outcome", "code"),
     [
         ({}, Outcome.COMPLETE, 0),
         ({"failed": 1}, Outcome.INCOMPLETE, 3),
@@ -52,19 +52,19 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
         ({"status": BatchStatus.SUPERSEDED, "quarantined": 2}, Outcome.COMPLETE, 0),
     ],
 )
-def test_outcomes(given, outcome, code):
+def test_outcomes(options, outcome, code):
     """Failed before quarantined, a person's word before the policy, a tolerated share before
     both.
     """
-    found = summary(**given)
-    assert (found.outcome, exit_code(found)) == (outcome, code)
+    result = summary(**options)
+    assert (result.outcome, exit_code(result)) == (outcome, code)
 
 
 def case(step, cause=Cause.LOST, state=RecordState.FAILED, dag_id="", records=2):
     """Records of batch 3 that failed at a step, as the ledger's own target has them."""
     interval = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
-    given = (*interval, {}, dag_id, step, cause, state, False, True)
-    return Case("jobs.p:made", 3, *given, others=True, records=records)
+    arguments = (*interval, {}, dag_id, step, cause, state, False, True)
+    return Case("jobs.p:made", 3, *arguments, others=True, records=records)
 
 
 def test_advice_names_the_original_and_the_pipeline():
@@ -72,10 +72,10 @@ def test_advice_names_the_original_and_the_pipeline():
     replay; each cause has its own.
     """
     cases = (case("join"), case("parse", Cause.LOST, RecordState.QUARANTINED, "dag"))
-    given = summary(
+    batch = summary(
         failed=2, quarantined=3, accepted=1, accepted_by={"ada": 1}, target="m:p", cases=cases
     )
-    advice = advise(given, "jobs.p:made")
+    advice = advise(batch, "jobs.p:made")
     assert (
         advice.because
         == "batch 7: 2 of 1,000 records failed; 2 of 1,000 records are quarantined and not"
@@ -92,13 +92,13 @@ def test_advice_names_the_original_and_the_pipeline():
         'ackledger accept 3 --reason "..."',
         """airflow dags trigger ledger_accept --conf '{"batch": 3, "reason": "..."}'""",
     ]
-    assert "ackledger replay m:p --batch 3 --step join" in str(advise(given))
-    unknown = str(advise(replace(given, target=None)))
+    assert "ackledger replay m:p --batch 3 --step join" in str(advise(batch))
+    unknown = str(advise(replace(batch, target=None)))
     assert f"ackledger replay {ANY_TARGET} --batch 3 --step join" in unknown
     assert advise(summary()) is None
 
 
-@pytest.mark.parametrize("left", [SINKS, COMBINES], ids=lambda one: one.follow_up)
+@pytest.mark.parametrize("left", [SINKS, COMBINES], ids=lambda work: work.follow_up)
 def test_advice_for_what_is_not_published(left):
     """The command, and the task of either form of the DAG."""
     advice = advise(summary(pending=(left,)), "jobs.p:made")
@@ -124,8 +124,8 @@ def test_an_undecided_batch_says_where_it_stands():
     again.
     """
     stands = Advice("Its step 'join' is running")
-    found = summary(status=BatchStatus.OPEN, stands=stands)
-    assert str(advise(found)) == f"batch 7 is open. {stands}"
+    result = summary(status=BatchStatus.OPEN, stands=stands)
+    assert str(advise(result)) == f"batch 7 is open. {stands}"
 
 
 def test_report():

@@ -48,8 +48,8 @@ def test_the_wheel_has_the_pages(tmp_path):
     files = [path for path in (pages / "static").rglob("*") if path.is_file()]
     assert {"pages.js", "plot.umd.min.js", "LICENSES.txt"} <= {path.name for path in files}
     assert {path.relative_to(ROOT).as_posix() for path in files} <= set(wheel.namelist())
-    (found,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-    section = wheel.read(found).decode().partition("[airflow.plugins]\n")[2].partition("\n\n")[0]
+    (results,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    section = wheel.read(results).decode().partition("[airflow.plugins]\n")[2].partition("\n\n")[0]
     (plugin,) = [line.partition(" = ")[2] for line in section.splitlines() if line]
     module, _, name = plugin.partition(":")
     assert hasattr(import_module(module), name)
@@ -108,19 +108,19 @@ def test_what_is_imported_is_declared():
         declared = extra if (ROOT / "ledger" / "airflow") in path.parents else always
         declared = declared | ASKED_BY.get(path.name, set())
         for name in _imported(path) - sys.stdlib_module_names - {"ledger"}:
-            found = {canonicalize_name(one) for one in providers.get(name, [name])}
-            assert found & declared, f"{path} imports {name}"
+            names = {canonicalize_name(provider) for provider in providers.get(name, [name])}
+            assert names & declared, f"{path} imports {name}"
 
 
 def _names(requirements):
-    return {canonicalize_name(Requirement(one).name) for one in requirements}
+    return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
 
 
 def _imported(path):
     """The top-level names of a module's imports, wherever they stand."""
-    found = list(ast.walk(ast.parse(path.read_text())))
-    names = [alias.name for node in found if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module for node in found if isinstance(node, ast.ImportFrom) and not node.level]
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.split(".")[0] for name in names}
 
 
@@ -130,10 +130,10 @@ def test_the_step_program_hides_no_module(program):
     ones.
     """
     assert APPLICATION == ROOT / "ledger" / "run_step.py"
-    given = ["--pipeline", "errors:pipeline", "--batch", "1", "--step", "a"]
-    given += ["--attempt", "01890a5d-ac96-774b-bcce-b302099a8057"]
+    arguments = ["--pipeline", "errors:pipeline", "--batch", "1", "--step", "a"]
+    arguments += ["--attempt", "01890a5d-ac96-774b-bcce-b302099a8057"]
     done = subprocess.run(
-        [sys.executable, program, *given], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, program, *arguments], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode == EXIT_PERMANENT
     assert "no module 'errors'" in done.stderr

@@ -14,7 +14,7 @@ from ledger.storage import parquet
 COLUMNS = [f"c{number}" for number in range(8)]
 
 
-class Told(io.FileIO):
+class ReadingThreads(io.FileIO):
     """A file that keeps which threads have read from it."""
 
     def __init__(self, path):
@@ -27,12 +27,12 @@ class Told(io.FileIO):
 
 
 @pytest.fixture
-def told(tmp_path):
+def watched_file(tmp_path):
     """A file of two row groups, opened."""
     path = tmp_path / "rows.parquet"
     table = pa.table({name: range(100) for name in COLUMNS})
     pq.write_table(table, path, row_group_size=50)
-    with Told(path) as stream:
+    with ReadingThreads(path) as stream:
         yield stream
 
 
@@ -45,10 +45,10 @@ def told(tmp_path):
         (lambda stored: pa.Table.from_batches(parquet.iter_batches(stored, 30, COLUMNS)), 100),
     ],
 )
-def test_files_are_read_in_the_thread_that_asks(told, ask, rows):
+def test_files_are_read_in_the_thread_that_asks(watched_file, ask, rows):
     """None of Arrow's threads is left to hold the file, which could abort a process at its end."""
-    assert len(ask(parquet.opened(told))) == rows
-    assert told.threads == {threading.get_ident()}
+    assert len(ask(parquet.opened(watched_file))) == rows
+    assert watched_file.threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("place", ["page", "footer", "end"])

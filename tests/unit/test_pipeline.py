@@ -17,46 +17,46 @@ SINK = ParquetSink("out")
 
 def declared():
     """source -> stage -> sink, with a reference."""
-    made = Pipeline("chain")
-    made.source("source", SOURCE)
-    made.reference("side", SOURCE)
+    pipeline = Pipeline("chain")
+    pipeline.source("source", SOURCE)
+    pipeline.reference("side", SOURCE)
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def stage(rows, *, side):
         return rows
 
-    made.sink("sink", SINK, reads="stage")
-    return made
+    pipeline.sink("sink", SINK, reads="stage")
+    return pipeline
 
 
 def test_order_and_consumers():
     """Steps come behind their inputs; a reference is no step."""
-    made = declared()
-    assert [step.name for step in made.steps()] == ["source", "stage", "sink"]
-    assert made.consumers("source") == ("stage",)
-    assert made.topology()[1] == {
+    pipeline = declared()
+    assert [step.name for step in pipeline.steps()] == ["source", "stage", "sink"]
+    assert pipeline.consumers("source") == ("stage",)
+    assert pipeline.topology()[1] == {
         "name": "stage", "kind": "stage", "reads": ["source"], "acks": "on_emit", "joins": True,
     }  # fmt: skip
-    assert list(made.references(made.step("stage"))) == ["side"]
+    assert list(pipeline.references(pipeline.step("stage"))) == ["side"]
 
 
 def test_what_follows_the_settlement_is_marked():
     """Of each step the ledger keeps whether it follows the settlement: combines, states, and the
     sinks that read them, no other.
     """
-    made = declared()
+    pipeline = declared()
 
-    @made.combine(reads="stage")
+    @pipeline.combine(reads="stage")
     def total(rows):
         return rows
 
-    @made.stateful_stage(reads="stage")
+    @pipeline.stateful_stage(reads="stage")
     def state(before, rows):
         return rows
 
-    made.sink("totals", ParquetSink("totals"), reads="total")
-    made.sink("states", ParquetSink("states"), reads="state")
-    after = {step["name"] for step in made.topology() if step.get("after")}
+    pipeline.sink("totals", ParquetSink("totals"), reads="total")
+    pipeline.sink("states", ParquetSink("states"), reads="state")
+    after = {step["name"] for step in pipeline.topology() if step.get("after")}
     assert after == {"total", "totals", "state", "states"}
 
 
@@ -64,84 +64,84 @@ def test_the_graph_is_made_once():
     """Whoever asks gets the same graph, and another one after a step or a reference is
     declared.
     """
-    made = declared()
-    before = made.graph
-    made.steps()
-    assert made.graph is before
-    made.sink("copy", ParquetSink("copy"), reads="stage")
-    with_copy = made.graph
+    pipeline = declared()
+    before = pipeline.graph
+    pipeline.steps()
+    assert pipeline.graph is before
+    pipeline.sink("copy", ParquetSink("copy"), reads="stage")
+    with_copy = pipeline.graph
     assert with_copy is not before
-    assert made.graph is with_copy
+    assert pipeline.graph is with_copy
     assert (set(with_copy.steps) - set(before.steps), "copy" in before.steps) == ({"copy"}, False)
-    made.reference("more", SOURCE)
-    assert set(made.graph.references) == {"side", "more"}
+    pipeline.reference("more", SOURCE)
+    assert set(pipeline.graph.references) == {"side", "more"}
 
 
 def test_a_copy_has_other_steps():
     """A pipeline with steps replaced, left out, and other references is a pipeline of its own:
     the first one keeps what it has.
     """
-    made = declared()
-    graph = made.graph
-    moved = replace(made.step("sink"), sink=ParquetSink("elsewhere"))
-    copied = made.with_steps({**graph.steps, "sink": moved}.values())
+    pipeline = declared()
+    graph = pipeline.graph
+    moved = replace(pipeline.step("sink"), sink=ParquetSink("elsewhere"))
+    copied = pipeline.with_steps({**graph.steps, "sink": moved}.values())
     assert copied.step("sink") is moved
-    assert copied.references(copied.step("stage")) == made.references(made.step("stage"))
-    assert made.graph is graph
-    assert made.step("sink").sink == SINK
-    fewer = copied.with_steps([made.step("source"), replace(moved, reads="source")], {})
+    assert copied.references(copied.step("stage")) == pipeline.references(pipeline.step("stage"))
+    assert pipeline.graph is graph
+    assert pipeline.step("sink").sink == SINK
+    fewer = copied.with_steps([pipeline.step("source"), replace(moved, reads="source")], {})
     assert [step.name for step in fewer.steps()] == ["source", "sink"]
     assert fewer.graph.references == {}
     fewer.sink("more", ParquetSink("more"), reads="source")
     assert "more" not in copied.graph.steps
     with pytest.raises(DeclarationError, match="reads 'stage', which is not declared"):
-        made.with_steps([made.step("source"), moved]).steps()
+        pipeline.with_steps([pipeline.step("source"), moved]).steps()
 
 
 def test_a_decorated_stage_stays_callable():
     """The decorator hands the function back, so a stage can be tested as a plain function."""
-    made = Pipeline("chain")
+    pipeline = Pipeline("chain")
 
-    @made.stage(reads="source")
+    @pipeline.stage(reads="source")
     def stage(rows):
         return rows * 2
 
     assert stage(21) == 42
 
 
-def unknown_input(made):
-    made.sink("other", SINK, reads="stages")
+def unknown_input(pipeline):
+    pipeline.sink("other", SINK, reads="stages")
 
 
-def sink_as_input(made):
-    made.sink("other", SINK, reads="sink")
+def sink_as_input(pipeline):
+    pipeline.sink("other", SINK, reads="sink")
 
 
-def reference_as_input(made):
-    made.sink("other", SINK, reads="side")
+def reference_as_input(pipeline):
+    pipeline.sink("other", SINK, reads="side")
 
 
-def unread_stage(made):
-    @made.stage(reads="source")
+def unread_stage(pipeline):
+    @pipeline.stage(reads="source")
     def lonely(rows):
         return rows
 
 
-def unread_source(made):
-    made.source("second", SOURCE)
+def unread_source(pipeline):
+    pipeline.source("second", SOURCE)
 
 
 def limited(incremental):
     """A pipeline with ``max_pending``, a whole stage, a combine, and untracked records beside."""
-    made = Pipeline("limited", max_pending=10)
+    pipeline = Pipeline("limited", max_pending=10)
     source = FileSource("in.csv", schema="n INT", incremental=incremental)
-    made.source("source", source)
-    made.source("clicks", source, track="n > 0")
-    made.stage(reads="source", whole=True)(whole)
-    made.combine(reads="clicks")(total)
-    made.sink("out", ParquetSink("out"), reads="whole")
-    made.sink("totals", ParquetSink("totals"), reads="total")
-    return made
+    pipeline.source("source", source)
+    pipeline.source("clicks", source, track="n > 0")
+    pipeline.stage(reads="source", whole=True)(whole)
+    pipeline.combine(reads="clicks")(total)
+    pipeline.sink("out", ParquetSink("out"), reads="whole")
+    pipeline.sink("totals", ParquetSink("totals"), reads="total")
+    return pipeline
 
 
 def whole(source):
@@ -161,20 +161,20 @@ def test_max_pending_cuts_no_interval():
         limited(incremental=True).steps()
 
 
-def unknown_reference(made):
-    @made.stage(reads="source")
+def unknown_reference(pipeline):
+    @pipeline.stage(reads="source")
     def other(rows, *, sides):
         return rows
 
-    made.sink("more", SINK, reads="other")
+    pipeline.sink("more", SINK, reads="other")
 
 
-def cycle(made):
-    @made.stage(reads="two")
-    def one(rows):
+def cycle(pipeline):
+    @pipeline.stage(reads="two")
+    def first(rows):
         return rows
 
-    @made.stage(reads="one")
+    @pipeline.stage(reads="first")
     def two(rows):
         return rows
 
@@ -194,53 +194,53 @@ def cycle(made):
             unknown_reference,
             "asks for reference 'sides', which is not declared; did you mean 'side'",
         ),
-        (cycle, "pipeline 'chain' has a cycle: (one -> two -> one|two -> one -> two)"),
+        (cycle, "pipeline 'chain' has a cycle: (first -> two -> first|two -> first -> two)"),
     ],
 )
 def test_graphs_that_cannot_work(spoil, message):
     """Each graph that cannot work is refused by a message that names the culprit."""
-    made = declared()
-    spoil(made)
+    pipeline = declared()
+    spoil(pipeline)
     with pytest.raises(DeclarationError, match=message):
-        made.steps()
+        pipeline.steps()
 
 
-def several_inputs(made):
-    made.sink("joined", SINK, reads=["stage", "source"])
+def several_inputs(pipeline):
+    pipeline.sink("joined", SINK, reads=["stage", "source"])
 
 
-def same_input_twice(made):
-    made.stage(reads=["source", "source"])(lambda_stage)
+def same_input_twice(pipeline):
+    pipeline.stage(reads=["source", "source"])(lambda_stage)
 
 
-def too_few_frames(made):
-    made.stage(reads=["stage", "source"])(lambda_stage)
+def too_few_frames(pipeline):
+    pipeline.stage(reads=["stage", "source"])(lambda_stage)
 
 
-def duplicate(made):
-    made.sink("stage", SINK, reads="source")
+def duplicate(pipeline):
+    pipeline.sink("stage", SINK, reads="source")
 
 
-def duplicate_of_reference(made):
-    made.source("side", SOURCE)
+def duplicate_of_reference(pipeline):
+    pipeline.source("side", SOURCE)
 
 
-def bad_acks(made):
-    made.stage(reads="source", acks="on_emitt")(lambda_stage)
+def bad_acks(pipeline):
+    pipeline.stage(reads="source", acks="on_emitt")(lambda_stage)
 
 
 def lambda_stage(rows):
     return rows
 
 
-def two_frames(made):
-    @made.stage(reads="source")
+def two_frames(pipeline):
+    @pipeline.stage(reads="source")
     def stage2(rows, more):
         return rows
 
 
-def bad_name(made):
-    made.source("My Source", SOURCE)
+def bad_name(pipeline):
+    pipeline.source("My Source", SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -258,28 +258,31 @@ def bad_name(made):
         (two_frames, r"expected one positional parameter.*found \(rows, more\)"),
         (bad_name, "source name 'My Source'"),
         (
-            lambda made: Pipeline("x", guarantee="exactly_one"),
+            lambda pipeline: Pipeline("x", guarantee="exactly_one"),
             "pipeline 'x': guarantee='exactly_one'; did you mean 'exactly_once'",
         ),
-        (lambda made: Pipeline("x", settle="later"), "pipeline 'x': settle='later'; known: hold"),
         (
-            lambda made: Pipeline("x", message_timeout="soon"),
+            lambda pipeline: Pipeline("x", settle="later"),
+            "pipeline 'x': settle='later'; known: hold",
+        ),
+        (
+            lambda pipeline: Pipeline("x", message_timeout="soon"),
             "duration 'soon': expected for example 30s",
         ),
         (
-            lambda made: FileSource("in", schema="n INT", format="xls"),
+            lambda pipeline: FileSource("in", schema="n INT", format="xls"),
             "format 'xls' of 'in': expected one of csv",
         ),
         (
-            lambda made: ParquetSink("out", dedup="bloom"),
+            lambda pipeline: ParquetSink("out", dedup="bloom"),
             'dedup of \'out\': expected "none", "exact" or Bloom',
         ),
-        (lambda made: Bloom(capacity=0), "capacity >= 1 and 0 < error_rate < 1, found 0"),
+        (lambda pipeline: Bloom(capacity=0), "capacity >= 1 and 0 < error_rate < 1, found 0"),
         (
-            lambda made: Bloom(capacity=1, window_batches=3),
+            lambda pipeline: Bloom(capacity=1, window_batches=3),
             "window_batches is at least 1 and needs a key",
         ),
-        (lambda made: Pipeline("empty").steps(), "pipeline 'empty' is empty"),
+        (lambda pipeline: Pipeline("empty").steps(), "pipeline 'empty' is empty"),
     ],
 )
 def test_declarations_that_cannot_work(spoil, message):
@@ -308,7 +311,7 @@ def test_options_out_of_their_limits(option, value, expected):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("duration", "expected"),
     [
         (90, 90),
         ("90", None),
@@ -319,13 +322,13 @@ def test_options_out_of_their_limits(option, value, expected):
         (timedelta(hours=2), 7200),
     ],
 )
-def test_durations(given, expected):
+def test_durations(duration, expected):
     """Durations are seconds, text with a unit, or a timedelta; text without a unit is refused."""
     if expected is None:
         with pytest.raises(DeclarationError):
-            seconds(given)
+            seconds(duration)
     else:
-        assert seconds(given) == expected
+        assert seconds(duration) == expected
 
 
 @pytest.mark.parametrize(
@@ -352,28 +355,28 @@ def test_shipped_pipelines_load():
 
 def test_two_sinks_of_one_path():
     """Each batch has one folder below a sink's path, so two sinks may not share it."""
-    made = Pipeline("twice")
-    made.source("lines", FileSource("in.csv", schema="n INT"))
-    made.sink("one", ParquetSink("out"), reads="lines")
-    made.sink("other", ParquetSink("out"), reads="lines")
+    pipeline = Pipeline("twice")
+    pipeline.source("lines", FileSource("in.csv", schema="n INT"))
+    pipeline.sink("one", ParquetSink("out"), reads="lines")
+    pipeline.sink("other", ParquetSink("out"), reads="lines")
     with pytest.raises(
         DeclarationError, match="'one' and 'other' of pipeline 'twice' write to the same path 'out'"
     ):
-        made.steps()
+        pipeline.steps()
 
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_the_ledger_knows_a_partial_combine(partial):
     """It is kept with the step, for those who see what is due without the pipeline at hand."""
-    made = declared()
+    pipeline = declared()
 
-    @made.combine(reads="stage", partial=partial)
+    @pipeline.combine(reads="stage", partial=partial)
     def total(rows):
         return rows
 
-    made.sink("totals", ParquetSink("totals"), reads="total")
-    (kept,) = (step for step in made.topology() if step["name"] == "total")
-    assert kept.get("partial", False) is partial
+    pipeline.sink("totals", ParquetSink("totals"), reads="total")
+    (declaration,) = (step for step in pipeline.topology() if step["name"] == "total")
+    assert declaration.get("partial", False) is partial
 
 
 @pytest.mark.parametrize(("incremental", "rereads"), [(False, True), (True, False)])
@@ -381,10 +384,10 @@ def test_what_is_taken_once_is_not_read_again(incremental, rereads):
     """The ledger keeps how a source's text is cut, and whether its records can be read again by
     key: not those of an incremental source, which takes a file that was fixed as a new one.
     """
-    made = Pipeline("keyed")
+    pipeline = Pipeline("keyed")
     files = FileSource("in/*.csv", schema="n INT", incremental=incremental, multiline=True)
-    made.source("src", files, key="n")
-    made.sink("out", ParquetSink("out"), reads="src")
-    kept = made.topology()[0]
-    assert (kept["key"], kept["rereads"]) == (["n"], rereads)
-    assert (kept["format"], kept["sep"], kept["multiline"]) == ("csv", ",", True)
+    pipeline.source("src", files, key="n")
+    pipeline.sink("out", ParquetSink("out"), reads="src")
+    step = pipeline.topology()[0]
+    assert (step["key"], step["rereads"]) == (["n"], rereads)
+    assert (step["format"], step["sep"], step["multiline"]) == ("csv", ",", True)

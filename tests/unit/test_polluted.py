@@ -43,10 +43,10 @@ def test_each_record_has_one_verdict(records, counted):
 
 def test_a_mistake_of_the_clean_file_excuses_what_the_file_has():
     """And nothing else."""
-    found = ("3", "0.0")
+    row = ("3", "0.0")
     rows = [*ROWS[:2], ("3", "0.\\")]
-    for contents, excused in ((Counter([*ROWS, found]), 1), (Counter(ROWS), 0)):
-        verdict = compare([*ROWS[:2], found], rows, contents, rows[2:])
+    for contents, excused in ((Counter([*ROWS, row]), 1), (Counter(ROWS), 0)):
+        verdict = compare([*ROWS[:2], row], rows, contents, rows[2:])
         assert (verdict.rewritten, verdict.wrong) == (excused, 1 - excused)
 
 
@@ -58,23 +58,23 @@ def test_the_page_leaves_no_row_out():
     lines = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     assert lines[0] == ["what is broken", *COLUMNS]
     figures = [
-        dict(zip(COLUMNS, (int(one.replace(",", "")) for one in line[1:]), strict=True))
+        dict(zip(COLUMNS, (int(figure_.replace(",", "")) for figure_ in line[1:]), strict=True))
         for line in lines
         if len(line) == len(COLUMNS) + 1 and line[1][0].isdigit()
     ]
     beside = {"files", "refused by name", "rows", "beyond the clean file"}
-    for one in figures:
-        assert one["rows"] == sum(one[name] for name in COLUMNS if name not in beside)
+    for figure in figures:
+        assert figure["rows"] == sum(figure[name] for name in COLUMNS if name not in beside)
     total = figures.pop()
-    assert total == {name: sum(one[name] for one in figures) for name in COLUMNS}
+    assert total == {name: sum(figure_[name] for figure_ in figures) for name in COLUMNS}
     readme = (
         (ROOT / "README.md").read_text().partition("## Polluted files\n")[2].partition("\n#")[0]
     )
-    named = {int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", readme)}
-    made, of_the_web = re.search(
+    named = {int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", readme)}
+    match, of_the_web = re.search(
         r"([\d,]+) that were made .* and (\d+) that were found", page
     ).groups()
-    of_all = int(made.replace(",", "")) + int(of_the_web)
+    of_all = int(match.replace(",", "")) + int(of_the_web)
     published = {n for name, n in total.items() if n and name != "beyond the clean file"}
     assert named == {of_all, *published}
     assert total["wrong"] == total["without a trace"] == 0

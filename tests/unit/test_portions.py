@@ -49,7 +49,7 @@ def tables(draw):
     anchors, why it failed or was dropped, and which root of an earlier batch it is of.
     """
     inputs, lists = draw(st.integers(1, 2)), draw(st.booleans())
-    own = anchor.map(lambda one: (one[0], one[1] % inputs, one[2]))
+    own = anchor.map(lambda row: (row[0], row[1] % inputs, row[2]))
     fresh = st.tuples(st.lists(own, max_size=3 if lists else 1), marks, st.none())
     carried = st.tuples(st.lists(own, min_size=1, max_size=1), st.just((None, None)), st.just(3))
     rows = draw(st.lists(fresh if lists else fresh | carried, max_size=20))
@@ -58,8 +58,8 @@ def tables(draw):
 
 def edges_of(inputs):
     """Edges to two consumers."""
-    given = dict(list(INPUTS.items())[:inputs])
-    return Edges(7, "step", ["c0", "c1"], given)
+    inputs_ = dict(list(INPUTS.items())[:inputs])
+    return Edges(7, "step", ["c0", "c1"], inputs_)
 
 
 def marked(rows):
@@ -72,9 +72,9 @@ def marked(rows):
     }
 
 
-def named(one, inputs):
+def named(anchor_, inputs):
     """An anchor with its input's name, as it is stored."""
-    root, number, parent = one
+    root, number, parent = anchor_
     return (root, parent, *([list(INPUTS)[number]] if inputs == 2 else []))
 
 
@@ -84,26 +84,26 @@ def stored(rows, inputs, lists):
     """
     names, kinds = KEYS[: 1 + inputs], (BIGINT, BIGINT, TEXT)[: 1 + inputs]
     if lists:
-        one = pa.struct(
+        kind_ = pa.struct(
             [(name.removeprefix(PREFIX), kind) for name, kind in zip(names, kinds, strict=True)]
         )
         fields = [name.removeprefix(PREFIX) for name in names]
-        given = [
+        keys = [
             [
                 dict(zip(fields, each, strict=True))
                 for each in sorted(named(a, inputs) for a in row[1])
             ]
             for row in rows
         ]
-        return pa.table({"_ackledger_anchors": pa.array(given, pa.list_(one)), **marked(rows)})
+        return pa.table({"_ackledger_anchors": pa.array(keys, pa.list_(kind_)), **marked(rows)})
     nothing = (None,) * len(names)
-    given = [named(row[1][0], inputs) if row[1] else nothing for row in rows]
-    given = [
-        (one[0], *nothing[1:]) if row[4] is not None else one
-        for one, row in zip(given, rows, strict=True)
+    keys = [named(row[1][0], inputs) if row[1] else nothing for row in rows]
+    keys = [
+        (key[0], *nothing[1:]) if row[4] is not None else key
+        for key, row in zip(keys, rows, strict=True)
     ]
     columns = {
-        name: pa.array([one[place] for one in given], kinds[place])
+        name: pa.array([key[place] for key in keys], kinds[place])
         for place, name in enumerate(names)
     }
     return pa.table({**columns, **marked(rows)})
@@ -111,17 +111,19 @@ def stored(rows, inputs, lists):
 
 def exploded(rows, inputs, lists):
     """Rows on their way from their files: one for each anchor."""
-    found, flags = [], []
+    exploded_rows, flags = [], []
     for row in rows:
-        roots, given = {root for root, _, _ in row[1]}, set()
-        for one in sorted(row[1], key=lambda one: named(one, inputs)):
-            found.append((row[0], [one], *row[2:]))
-            flags.append((one[0] not in given, len(roots) > 1))
-            given.add(one[0])
-    table = stored(found, inputs, lists=False)
-    table = table.append_column("_ackledger_position", pa.array([row[0] for row in found], BIGINT))
+        roots, seen = {root for root, _, _ in row[1]}, set()
+        for anchor_ in sorted(row[1], key=lambda anchor_: named(anchor_, inputs)):
+            exploded_rows.append((row[0], [anchor_], *row[2:]))
+            flags.append((anchor_[0] not in seen, len(roots) > 1))
+            seen.add(anchor_[0])
+    table = stored(exploded_rows, inputs, lists=False)
+    table = table.append_column(
+        "_ackledger_position", pa.array([row[0] for row in exploded_rows], BIGINT)
+    )
     for place, name in enumerate(("_ackledger_first", "_ackledger_shared") if lists else ()):
-        table = table.append_column(name, pa.array([one[place] for one in flags], FLAG))
+        table = table.append_column(name, pa.array([flag[place] for flag in flags], FLAG))
     return table
 
 
@@ -161,8 +163,8 @@ def witnessed(rows, inputs):
     mixed, summed = 0, 0
     for row in rows:
         seed = 42
-        for one in sorted(named(one, inputs) for one in row[1]):
-            for value in one[:1] if row[4] is not None else one:
+        for anchor_ in sorted(named(anchor_, inputs) for anchor_ in row[1]):
+            for value in anchor_[:1] if row[4] is not None else anchor_:
                 data = value.encode() if isinstance(value, str) else struct.pack("<q", value)
                 seed = xxhash.xxh64_intdigest(data, seed=seed)
         mixed ^= seed
@@ -239,12 +241,12 @@ def test_a_file_window_by_window(acks, drawn, window, ordered):
         parts = list(output.in_order(file))
     posted = [root for part in parts for root in part.deltas.root.tolist()]
     assert len(posted) == len(set(posted))
-    whole, found = united(output.gathered(files)), united(parts)
-    assert as_dict(found.deltas) == as_dict(whole.deltas)
-    assert fails_of(found.deltas) == fails_of(whole.deltas)
-    assert found.deltas.drops == whole.deltas.drops
-    assert found.deltas.with_rows == whole.deltas.with_rows
-    assert found.wrote == whole.wrote
+    whole, result = united(output.gathered(files)), united(parts)
+    assert as_dict(result.deltas) == as_dict(whole.deltas)
+    assert fails_of(result.deltas) == fails_of(whole.deltas)
+    assert result.deltas.drops == whole.deltas.drops
+    assert result.deltas.with_rows == whole.deltas.with_rows
+    assert result.wrote == whole.wrote
 
 
 @pytest.mark.parametrize("lists", [False, True])
@@ -303,9 +305,9 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
                 taken_over += earlier is not None and carried is not Carried.ALL
     reading = Reading(files, edges, len(rows), number=1, carried=carried)
     with windows_of(window):
-        found = united(reading.gathered(files))
-    assert as_dict(found.deltas) == oracle.deltas()
-    assert (found.read_carried, found.deltas.with_rows) == (taken_over, 0)
+        result = united(reading.gathered(files))
+    assert as_dict(result.deltas) == oracle.deltas()
+    assert (result.read_carried, result.deltas.with_rows) == (taken_over, 0)
     for file in files:
         with windows_of(window):
             parts, whole = list(reading.as_they_lie(file)), united(reading.gathered([file]))
@@ -316,15 +318,15 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
                 with pytest.raises(UnorderedError, match=file.path):
                     list(reading.in_order(file))
                 continue
-            found = united(reading.in_order(file))
-            assert as_dict(found.deltas) == as_dict(whole.deltas)
-            assert found.read_carried == whole.read_carried
+            result = united(reading.in_order(file))
+            assert as_dict(result.deltas) == as_dict(whole.deltas)
+            assert result.read_carried == whole.read_carried
 
 
 def test_parts_are_joined_at_once(monkeypatch):
     """Each delta of a thousand parts is sorted once, and not with each part that follows."""
     rows = [Rows(*(np.array([n % 7, n]) for _ in range(3))) for n in range(1000)]
-    parts = [Folded(fold_read(one, edges_of(1)), Seen(2, n), n) for n, one in enumerate(rows)]
+    parts = [Folded(fold_read(row, edges_of(1)), Seen(2, n), n) for n, row in enumerate(rows)]
     sizes = []
 
     def noted(keys):
@@ -362,12 +364,12 @@ def test_rows_as_a_frame_has_them():
     for root, parent in read:
         oracle.ack(root, 0, parent)
     table = pa.table({name: [row[n] for row in read] for n, name in enumerate(KEYS[:2])})
-    found = fold_rows_read(table, edges)
-    assert as_dict(found.deltas) == {
+    result = fold_rows_read(table, edges)
+    assert as_dict(result.deltas) == {
         root: (values[0], values[1], 0, values[3])
         for root, values in ((root, oracle.deltas()[root]) for root in (1, 3))
     }
-    assert found.deltas.acked_edges.sum() == len(read)
+    assert result.deltas.acked_edges.sum() == len(read)
 
 
 @pytest.mark.parametrize(("roots", "emitted"), [(9, [100, 101, 102, 103]), (3, [100, 101, 102])])
@@ -377,37 +379,37 @@ def test_records_that_were_emitted(roots, emitted):
     """
     path = "memory://portions/records.parquet"
     with MemoryFileSystem().open(path, "wb") as stream:
-        given = {
+        data = {
             "_ackledger_error": pa.array([None, "b", None, "a"], TEXT),
             "_ackledger_raw": ["1", "x", "3", "y"],
         }
-        pq.write_table(pa.table(given), stream)
+        pq.write_table(pa.table(data), stream)
     records = Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
-    (found,) = records.in_order(records.files[0])
-    assert (found.wrote.rows, found.deltas.root.tolist()) == (4, emitted)
+    (result,) = records.in_order(records.files[0])
+    assert (result.wrote.rows, result.deltas.root.tolist()) == (4, emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
-    assert fails_of(found.deltas) == {root: failed[root] for root in emitted if root in failed}
+    assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
 
 
 @pytest.mark.parametrize(
-    ("redacted", "kept"),
+    ("redacted", "expected"),
     [("other", ["id=1", "EMAIL", None, "y"]), ("Email", ["id=1", None, None, None])],
 )
-def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, kept):
+def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, expected):
     """Of records that did not parse the text is kept unless it, or the names of its file's columns,
     have that of a redacted column, or one that JSON escapes.
     """
     path = "memory://portions/malformed.parquet"
     with MemoryFileSystem().open(path, "wb") as stream:
-        given = {
+        data = {
             "id": ["1", "2", "3", "4", "5"],
             "_ackledger_error": pa.array([None, "a", "a", "a", "a"], TEXT),
             "_ackledger_raw": pa.array([None, b"id=1", b"EMAIL", b"\\u0045", b"y"]),
             "_ackledger_names": [None, "id", "id", "id", "id\x1femail"],
         }
-        pq.write_table(pa.table(given), stream)
+        pq.write_table(pa.table(data), stream)
     files = [DataFile(path, 1, 9, 0)]
-    for redact, details in ((redacted, kept), ("ID", [None] * 4)):
+    for redact, details in ((redacted, expected), ("ID", [None] * 4)):
         records = Records(files, 100, 5, edges_of(0), Redaction.of([redact]))
         (folded,) = records.gathered(files)
         (fails,) = folded.deltas.fails
@@ -418,11 +420,11 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
     """Of groups in which records failed, one at a time, and of those records alone."""
     path, read = tmp_path / "malformed.parquet", []
     errors = [n in (1, 6, 7, 11) for n in range(12)]
-    given = {
+    data = {
         "_ackledger_error": pa.array(["bad" if bad else None for bad in errors], TEXT),
         "_ackledger_raw": [f"raw {n}" for n in range(12)],
     }
-    pq.write_table(pa.table(given), path, row_group_size=3)
+    pq.write_table(pa.table(data), path, row_group_size=3)
 
     def noted(stored, group, names):
         read.append(group)
@@ -446,9 +448,9 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
     for n in range(12):
         oracle.ack(11 - n, 0, n)
 
-    def noted(*given):
+    def noted(*arguments):
         windows.clear()
-        for window in read_windows(*given):
+        for window in read_windows(*arguments):
             windows.append(window)
             yield window
 
@@ -474,9 +476,9 @@ def test_rows_are_scattered_by_root(buckets):
     assert len(parts) == buckets
     assert sum(part.seen.rows for part in parts) == 40
     expected = {n: np.flatnonzero(root == n).tolist() for n in set(root.tolist())}
-    found = {}
+    places = {}
     for part in full:
         for n in set(part.rows.root.tolist()):
-            assert n not in found
-            found[n] = part.rows.position[part.rows.root == n].tolist()
-    assert found == expected
+            assert n not in places
+            places[n] = part.rows.position[part.rows.root == n].tolist()
+    assert places == expected

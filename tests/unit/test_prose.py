@@ -91,11 +91,11 @@ def sentences(module):
     passed = set()
     for node in ast.walk(tree):  # outer ones first
         if isinstance(node, ast.Expr | ast.JoinedStr):
-            passed |= {id(one) for one in ast.iter_child_nodes(node)}
+            passed |= {id(child) for child in ast.iter_child_nodes(node)}
         if isinstance(node, ast.JoinedStr):
             text = "".join(
-                getattr(one, "value", "") if isinstance(one, ast.Constant) else "{}"
-                for one in node.values
+                getattr(value, "value", "") if isinstance(value, ast.Constant) else "{}"
+                for value in node.values
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
@@ -110,7 +110,7 @@ def _is_sql(module, text):
     return named(module).startswith(places) and _SQL.search(text)
 
 
-@pytest.mark.parametrize("page", [one for one in PAGES if named(one) not in INSIDE], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if named(page) not in INSIDE], ids=named)
 def test_a_record_is_called_a_record(page):
     """The ledger's inner words stand on the pages on how it works, and in no other."""
     assert words(rf"\b(?:{INNER})\b", prose(page)) == []
@@ -150,11 +150,11 @@ def test_a_status_stands_in_words(module):
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.JoinedStr):
             bare = [
-                ast.unparse(one.value)
-                for one in node.values
-                if isinstance(one, ast.FormattedValue)
-                and ast.unparse(one.value).endswith("status")
-                and (module.name, ast.unparse(one.value)) not in BARE
+                ast.unparse(value.value)
+                for value in node.values
+                if isinstance(value, ast.FormattedValue)
+                and ast.unparse(value.value).endswith("status")
+                and (module.name, ast.unparse(value.value)) not in BARE
             ]
             assert bare == [], node.lineno
 
@@ -205,8 +205,8 @@ def test_limits_are_those_of_the_code():
     for what, numbers in limits.items():
         (name,) = (name for name in rows if name.startswith(what))
         numbers = numbers if isinstance(numbers, tuple) else (numbers,)
-        found = re.findall(r"\d+(?:,\d{3})*", re.sub(r"`[^`]*`", "", rows.pop(name)))
-        assert found == [f"{float(number):,.0f}" for number in numbers], what
+        matches = re.findall(r"\d+(?:,\d{3})*", re.sub(r"`[^`]*`", "", rows.pop(name)))
+        assert matches == [f"{float(number):,.0f}" for number in numbers], what
     assert [*rows] == ["chance that a lost record looks complete"]
 
 

@@ -27,8 +27,10 @@ def pending(monkeypatch):
     """Sets what is decided and not published: (batch, sink) each."""
 
     def put(*rows):
-        made = [SimpleNamespace(batch_id=batch, sink=sink, ready=True) for batch, sink in rows]
-        monkeypatch.setattr(publishing.publications, "pending", lambda *_: made)
+        publications_ = [
+            SimpleNamespace(batch_id=batch, sink=sink, ready=True) for batch, sink in rows
+        ]
+        monkeypatch.setattr(publishing.publications, "pending", lambda *_: publications_)
 
     return put
 
@@ -52,8 +54,8 @@ def test_sinks_are_published_as_they_are_declared(pending, monkeypatch, caplog):
         publish(AT, 1)
     published = [(1, "customers"), (1, "orders"), (2, "customers")]
     assert asked == [*published[:2], (1, "down"), published[2]]
-    told = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in published]
-    assert [record.getMessage() for record in caplog.records] == told
+    lines = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in published]
+    assert [record.getMessage() for record in caplog.records] == lines
 
 
 @pytest.fixture
@@ -63,14 +65,14 @@ def explained(monkeypatch):
 
     def explain(error, dag="", pipeline=PIPELINE, included_in=()):
         interval = {"interval_start": START, "interval_end": START + timedelta(days=1)}
-        known = {1: SimpleNamespace(dag_id=dag, params={}, **interval)}
-        monkeypatch.setattr(publishing.batches, "get_batch", lambda _, number: known[number])
+        batches = {1: SimpleNamespace(dag_id=dag, params={}, **interval)}
+        monkeypatch.setattr(publishing.batches, "get_batch", lambda _, number: batches[number])
         monkeypatch.setattr(publishing.checkpoints, "committed_of", lambda *_: included_in)
         row = SimpleNamespace(batch_id=2, original_id=1, sink="orders")
         at = SimpleNamespace(database=DATABASE, pipeline=pipeline)
-        with pytest.raises(type(error)) as told, publication_errors(at, row):
+        with pytest.raises(type(error)) as caught, publication_errors(at, row):
             raise error
-        return str(told.value), getattr(told.value, "__notes__", [])
+        return str(caught.value), getattr(caught.value, "__notes__", [])
 
     return explain
 

@@ -41,8 +41,8 @@ def test_the_first_closed_folder_is_found(open_folder, bits, closed):
     """
     (open_folder / "a" / "b").mkdir(parents=True)
     (open_folder / "a").chmod(bits)
-    found = first_closed(open_folder / "a" / "b" / "not-yet", STRANGER)
-    assert found == ((open_folder / "a").resolve() if closed else None)
+    result = first_closed(open_folder / "a" / "b" / "not-yet", STRANGER)
+    assert result == ((open_folder / "a").resolve() if closed else None)
 
 
 def test_a_link_is_passed_from_both_sides(open_folder):
@@ -55,18 +55,18 @@ def test_a_link_is_passed_from_both_sides(open_folder):
     (open_folder / "closed").chmod(0o700)
     closed = (open_folder / "closed").resolve()
     for link in ("closed/link", "open/link"):
-        found = first_closed(open_folder / link / "file", STRANGER)
-        assert found is not None
-        assert found.resolve() == closed
+        result = first_closed(open_folder / link / "file", STRANGER)
+        assert result is not None
+        assert result.resolve() == closed
     assert first_closed(open_folder / "open" / "file", STRANGER) is None
 
 
 def test_groups_and_owners_pass(open_folder):
     """A group of the user passes by the group's bit, the owner by its own, whatever others may."""
     open_folder.chmod(0o710)
-    found = open_folder.stat()
-    assert first_closed(open_folder, Account("one", 2**20, {found.st_gid})) is None
-    assert first_closed(open_folder, Account("own", found.st_uid, set())) is None
+    status = open_folder.stat()
+    assert first_closed(open_folder, Account("one", 2**20, {status.st_gid})) is None
+    assert first_closed(open_folder, Account("own", status.st_uid, set())) is None
     assert first_closed(open_folder, STRANGER) == open_folder.resolve()
 
 
@@ -92,9 +92,9 @@ def test_what_a_run_writes_is_private(open_folder):
         folder.mkdir(parents=True, mode=0o777)
         (folder / "part.parquet").write_text("")
         (folder / "part.parquet").chmod(0o644)
-    found = list((open_folder / "storage").rglob("*"))
-    assert {mode(path) for path in found if path.is_dir()} == {0o700}
-    assert {mode(path) for path in found if path.is_file()} == {0o600}
+    places = list((open_folder / "storage").rglob("*"))
+    assert {mode(path) for path in places if path.is_dir()} == {0o700}
+    assert {mode(path) for path in places if path.is_file()} == {0o600}
     assert mode(open_folder) == 0o755
 
 
@@ -151,8 +151,8 @@ def test_root_needs_a_way_for_the_server(by_root, open_folder):
     """
     home = open_folder / "home"
     home.mkdir(mode=0o700)
-    said = r"home is closed to it: choose an ACKLEDGER_HOME that user stranger can reach"
-    with pytest.raises(ConfigurationError, match=said), embedded._server(home):
+    message = r"home is closed to it: choose an ACKLEDGER_HOME that user stranger can reach"
+    with pytest.raises(ConfigurationError, match=message), embedded._server(home):
         raise AssertionError("it was let through")
     assert not embedded.reachable(home)
     assert not (home / "postgres").exists()

@@ -59,8 +59,8 @@ def read(path, data, header=None, **options):
     path.write_bytes(data)
     headers = {} if header is None else {str(path): header}
     task = pa.RecordBatch.from_arrays([pa.array([str(path)])], ["path"])
-    made = multiline._read(multiline.Splitter(form(**options)), headers, [task])
-    return [record for batch in made for record in batch.column(0).to_pylist()]
+    records = multiline._read(multiline.Splitter(form(**options)), headers, [task])
+    return [record for batch in records for record in batch.column(0).to_pylist()]
 
 
 def split(text, **options):
@@ -76,7 +76,7 @@ def test_lines_end_in_each_way(tmp_path, end):
     """
     data = end.join(["n,s", "1,a", '2,"x', 'y"', "", '3,"never closed', "4,b"])
     expected = ["1,a", f'2,"x{end}y"', '3,"never closed', "4,b"]
-    assert read(tmp_path / "a.csv", data.encode(), "n,s") == [one.encode() for one in expected]
+    assert read(tmp_path / "a.csv", data.encode(), "n,s") == [line.encode() for line in expected]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -85,8 +85,12 @@ def test_a_value_of_too_many_lines_is_one_record(end):
     lines are kept; one of 10,000 is whole, and what follows either is read."""
     for more, long in [(0, False), (1, True), (25_000, True)]:
         value = end.join(['"a', *["inside"] * (multiline.MOST_LINES - 2 + more), 'z"'])
-        kept = end.join(value.split(end)[: multiline.MOST_LINES])
-        assert split(end.join(["1", value, "2", ""])) == [("1", False), (kept, long), ("2", False)]
+        beginning = end.join(value.split(end)[: multiline.MOST_LINES])
+        assert split(end.join(["1", value, "2", ""])) == [
+            ("1", False),
+            (beginning, long),
+            ("2", False),
+        ]
 
 
 @pytest.mark.parametrize("last", ["z", 'z"z', 'z,"'])
@@ -181,18 +185,18 @@ def test_a_header_that_is_none_is_named(tmp_path, data, says):
         files.layouts([str(tmp_path / "a.csv")], form().schema, "by_name", form())
 
 
-@pytest.mark.parametrize("found", ["N", " n", "n ", "\u00a0N\t"])
-def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, found):
+@pytest.mark.parametrize("columns", ["N", " n", "n ", "\u00a0N\t"])
+def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, columns):
     """A name that differs from a column's in case or blanks alone is not a column of nulls; where
     the column is there as well, the other is one that nobody asked for.
     """
-    (tmp_path / "a.csv").write_text(f"{found},s\n1,2\n")
+    (tmp_path / "a.csv").write_text(f"{columns},s\n1,2\n")
     path, schema = str(tmp_path / "a.csv"), form().schema
     with pytest.raises(InputError, match=r"a\.csv: expected column 'n', found .*mean 'n'\?"):
         files.layouts([path], schema, "by_name", form())
-    (tmp_path / "a.csv").write_text(f"{found},n\n1,2\n")
+    (tmp_path / "a.csv").write_text(f"{columns},n\n1,2\n")
     (layout,) = files.layouts([path], schema, "by_name", form())
-    assert layout.names == (found, "n")
+    assert layout.names == (columns, "n")
 
 
 @pytest.mark.parametrize("columns", ["by_name", "in_order"])
@@ -212,9 +216,9 @@ def test_lines_are_counted_up_to_a_limit(tmp_path):
     """Beyond it the rest of a large file is not read: that there are more is enough."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"a\n" * 1_000_000)
-    found = FoundFile(str(path), 2_000_000, None)
-    assert 10 < most_records(found, "csv", limit=10) < 1_000_000
-    assert most_records(found, "csv", limit=1_000_000) == 1_000_000
+    file = FoundFile(str(path), 2_000_000, None)
+    assert 10 < most_records(file, "csv", limit=10) < 1_000_000
+    assert most_records(file, "csv", limit=1_000_000) == 1_000_000
 
 
 def test_no_more_records_than_lines(tmp_path):
@@ -226,13 +230,13 @@ def test_no_more_records_than_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "columns"),
     [({"header": False}, "header=False"), ({"format": "json"}, "format json"),
      ({"format": "parquet"}, "format parquet")],
 )  # fmt: skip
-def test_by_name_needs_names(source, found):
+def test_by_name_needs_names(source, columns):
     """columns="by_name" is refused where it would do nothing."""
-    with pytest.raises(DeclarationError, match=f"expected csv with a header, found {found}"):
+    with pytest.raises(DeclarationError, match=f"expected csv with a header, found {columns}"):
         FileSource("in/*", schema="n INT", columns="by_name", **source)
 
 

@@ -70,7 +70,7 @@ COLUMNS = {
     ),
 }  # fmt: skip
 SCHEMAS = [["n"], ["s"], ["n", "s"], ["s", "f", "p", "d", "t"], list(COLUMNS)]
-GIVEN = ["id", "secret", "tags", "root", "parent"]
+INPUT = ["id", "secret", "tags", "root", "parent"]
 
 
 def actions(names):
@@ -112,7 +112,7 @@ def stages(draw):
 def copied(value):
     """A list or a map that nobody else has."""
     if isinstance(value, dict):
-        return {key: list(one) for key, one in value.items()}
+        return {key: list(entry) for key, entry in value.items()}
     return list(value) if isinstance(value, list) else value
 
 
@@ -131,8 +131,8 @@ def played(names, scripts):
                     if isinstance(value, list):
                         value.append("changed")
                     elif isinstance(value, dict):
-                        for one in value.values():
-                            one.append("changed")
+                        for element in value.values():
+                            element.append("changed")
                 for name in names:
                     item[name] = "changed"
             elif what == "drop":
@@ -210,21 +210,21 @@ def test_batches_of_a_record_stage(redacts, drawn):
             pa.array([[str(n)] for n in ids], pa.list_(pa.string())),
             pa.array([n + 100 for n in ids], pa.int64()), pa.array(ids, pa.int64()),
         ]  # fmt: skip
-        arrays.append(pa.RecordBatch.from_arrays(columns, [f"_{n}" for n in range(len(GIVEN))]))
+        arrays.append(pa.RecordBatch.from_arrays(columns, [f"_{n}" for n in range(len(INPUT))]))
         first += len(batch)
     stage = (played(names, scripts), _Taking(schema), yielded(schema), _Telling(redact, schema))
-    outputs = list(_task(*stage, GIVEN, GIVEN[-2:], iter(arrays)))
-    assert [one.schema.names for one in outputs] == [
-        [*names, *GIVEN[-2:], "_failed", "_dropped"]
+    outputs = list(_task(*stage, INPUT, INPUT[-2:], iter(arrays)))
+    assert [output.schema.names for output in outputs] == [
+        [*names, *INPUT[-2:], "_failed", "_dropped"]
     ] * len(batches)
     rows = [
         (values, [n + 100, n], failed, reason)
         for n, script in enumerate(scripts)
         for values, failed, reason in expected(names, script, f"secret{n}", redacts)
     ]
-    found = [tuple(row.values()) for one in outputs for row in one.to_pylist()]
+    entries = [tuple(row.values()) for output in outputs for row in output.to_pylist()]
     width = len(names)
-    assert [(row[:width], list(row[width:-2]), *row[-2:]) for row in found] == rows
+    assert [(row[:width], list(row[width:-2]), *row[-2:]) for row in entries] == rows
 
 
 @given(st.lists(st.sampled_from(COLUMNS["s"][1]), max_size=40))

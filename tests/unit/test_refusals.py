@@ -60,7 +60,7 @@ def test_server_that_is_too_old(version, refused):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("psycopg2.OperationalError: connection refused", "connection refused"),
         ("psycopg2.errors.AdminShutdown: terminating connection", "terminating connection"),
@@ -70,11 +70,11 @@ def test_server_that_is_too_old(version, refused):
         ("ValueError: a bug", None),
     ],
 )
-def test_what_a_posting_task_says_of_the_database(line, said):
+def test_what_a_posting_task_says_of_the_database(line, message):
     """A server that is away, stopped, locked or full is told from a mistake, whatever class
     psycopg2 gave it.
     """
-    assert unavailable(f"Traceback\n  File x\n{line}\n\tat java") == said
+    assert unavailable(f"Traceback\n  File x\n{line}\n\tat java") == message
 
 
 RUN = SimpleNamespace(run_id=3, batch=SimpleNamespace(batch_id=7))
@@ -83,8 +83,8 @@ RUN = SimpleNamespace(run_id=3, batch=SimpleNamespace(batch_id=7))
 def test_an_error_of_the_ledger_is_told_as_what_it_means():
     """With the driver's own as its cause."""
     away = psycopg2.OperationalError("connection refused")
-    told = pytest.raises(UnavailableError, match="run 3: connection refused")
-    with told as caught, refusing(RUN, psycopg2.Error):
+    error = pytest.raises(UnavailableError, match="run 3: connection refused")
+    with error as caught, refusing(RUN, psycopg2.Error):
         raise away
     assert caught.value.__cause__ is away
 

@@ -14,21 +14,21 @@ from tests.support.ports import free_port
 
 
 @pytest.mark.parametrize(
-    "given", ["local[2]", "sc://", "sc://h:port", "sc://h;use_ssl=true", "spark://h:7077"]
+    "address", ["local[2]", "sc://", "sc://h:port", "sc://h;use_ssl=true", "spark://h:7077"]
 )
-def test_what_is_no_address(given):
+def test_what_is_no_address(address):
     """It is named, with the form of one."""
     with pytest.raises(ConfigurationError, match="expected a Spark Connect server, sc://HOST:PORT"):
-        require_server(given)
+        require_server(address)
 
 
 @pytest.mark.parametrize(
-    "given", ["sc://h:15002/;use_ssl=true;token=hush", "sc://h;Token=hush", "sc://h:a;token=hush"]
+    "address", ["sc://h:15002/;use_ssl=true;token=hush", "sc://h;Token=hush", "sc://h:a;token=hush"]
 )
-def test_a_token_is_not_given_in_the_address(given):
+def test_a_token_is_not_given_in_the_address(address):
     """It would stand in logs and arguments; the message has the variable, and not the token."""
     with pytest.raises(ConfigurationError, match="set SPARK_CONNECT_AUTHENTICATE_TOKEN") as caught:
-        require_server(given)
+        require_server(address)
     assert "hush" not in str(caught.value)
 
 
@@ -58,9 +58,9 @@ def test_a_run_has_one_place():
     """--remote takes a server, --master none, and only one of them is given."""
     assert _spark_at(LOCAL, None) == LOCAL
     assert _spark_at(LOCAL, "sc://h:1") == "sc://h:1"
-    for master, given in ((LOCAL, "spark://h:1"), ("local[1]", "sc://h:1")):
+    for master, pair in ((LOCAL, "spark://h:1"), ("local[1]", "sc://h:1")):
         with pytest.raises(ConfigurationError, match="expected --remote sc://HOST:PORT"):
-            _spark_at(master, given)
+            _spark_at(master, pair)
     with pytest.raises(ConfigurationError, match="use --remote"):
         _spark_at("sc://h:1", None)
 

@@ -6,7 +6,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.spark.frames.anchors import OneRoot, OptionalRoot, Rooting, Roots, rooting
 
 
-def made(track=None):
+def declared(track=None):
     """numbers -> alone -> total (whole) -> after -> sums (behind the last tracked stage) -> out."""
     pipeline = Pipeline("rooted", guarantee="at_least_once")
     pipeline.source("numbers", FileSource("in.csv", schema="n INT"), track=track)
@@ -39,6 +39,6 @@ def test_how_rows_are_rooted(track, kinds):
     """One root a row up to a whole stage, then several, none behind the last tracked stage;
     where a source has untracked records a row may be without.
     """
-    pipeline = made(track)
-    found = {name: type(rooting(pipeline, pipeline.step(name))) for name in kinds}
-    assert found == kinds
+    pipeline = declared(track)
+    kinds_of = {name: type(rooting(pipeline, pipeline.step(name))) for name in kinds}
+    assert kinds_of == kinds

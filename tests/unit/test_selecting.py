@@ -16,7 +16,7 @@ from ledger.errors import InputError, NotReadyError
 
 DAY = datetime(2013, 1, 2, tzinfo=UTC)
 # Of each field: how it is typed, how it stands in a conf, what the selection has.
-GIVEN = {
+FIELDS = {
     "reason": (["lost%"], "lost%", "lost%"),
     "step": (["parsed"], "parsed", "parsed"),
     "record": (["7"], 7, 7),
@@ -35,20 +35,20 @@ def replayed(monkeypatch):
     """Types ``replay`` with options; the selections that its search and its batch were asked
     for.
     """
-    made = Pipeline("letters")
-    made.source("letters", FileSource("letters.csv", schema="letter STRING"))
-    made.sink("shelf", ParquetSink("out"), reads="letters")
+    flow = Pipeline("letters")
+    flow.source("letters", FileSource("letters.csv", schema="letter STRING"))
+    flow.sink("shelf", ParquetSink("out"), reads="letters")
     asked = []
 
-    def matching(database, pipeline, batch, chosen):
-        asked.append(chosen)
+    def matching(database, pipeline, batch, selection_):
+        asked.append(selection_)
         return [SimpleNamespace(batch_id=1)]
 
-    def opened(database, settings, pipeline, key, original, chosen):
-        asked.append(chosen)
+    def opened(database, settings, pipeline, key, original, selection_):
+        asked.append(selection_)
         raise NotReadyError("another replay was first")
 
-    monkeypatch.setattr(running, "load", lambda target: made)
+    monkeypatch.setattr(running, "load", lambda target: flow)
     database = SimpleNamespace(transact=lambda work: [])
     monkeypatch.setattr(running, "connect", lambda settings: database)
     monkeypatch.setattr(running, "keep_all", lambda *_: None)
@@ -67,37 +67,37 @@ def replayed(monkeypatch):
 
 def test_every_field_of_a_selection_is_tried_here():
     """A field that is added is asked for below, and is a key of a conf."""
-    assert {*GIVEN, "causes"} == set(SELECTING)
+    assert {*FIELDS, "causes"} == set(SELECTING)
 
 
 def test_a_conf_names_causes():
     """The dialog of the pages alone asks for causes; what is no step and reason is refused."""
     causes = [{"step": "parsed", "reason": "lost"}]
-    chosen = selection({"causes": causes})
-    assert chosen == Selection(causes=causes)
-    assert chosen.as_json() == {"causes": causes}
+    records = selection({"causes": causes})
+    assert records == Selection(causes=causes)
+    assert records.as_json() == {"causes": causes}
     for wrong in ([{"step": "parsed"}], ["lost"], "lost"):
         with pytest.raises(InputError, match="expected causes as"):
             selection({"causes": wrong})
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", FIELDS)
 def test_what_is_typed_is_selected(replayed, name):
     """Each option of ``replay`` alone is that field of the selection, for the search and for the
     batch.
     """
-    typed, _, value = GIVEN[name]
+    typed, _, value = FIELDS[name]
     wanted = Selection(**{name: value})
     assert replayed("--" + name.replace("_", "-"), *typed) == [wanted, wanted]
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", FIELDS)
 def test_what_a_conf_names_is_selected(name):
     """Each key of a run's conf alone is that field of the selection; others, and those without a
     value, are none.
     """
-    _, given, value = GIVEN[name]
-    conf = {**dict.fromkeys(SELECTING), "replay_of": 3, name: given}
+    _, conf_value, value = FIELDS[name]
+    conf = {**dict.fromkeys(SELECTING), "replay_of": 3, name: conf_value}
     assert selection(conf) == Selection(**{name: value})
 
 

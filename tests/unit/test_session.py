@@ -51,7 +51,7 @@ def raising(exc):
     return call
 
 
-def said(code, message="the server is tired\nat Server.scala"):
+def server_error(code, message="the server is tired\nat Server.scala"):
     """What Spark's client raises for a server's status."""
     return SparkConnectGrpcException(message, grpc_status_code=code)
 
@@ -73,7 +73,7 @@ def test_a_session_that_is_not_given(server, code, kind):
     """A refusal is permanent, all else is tried again; both say which server it was, and its own
     words.
     """
-    server(raising(said(code)))
+    server(raising(server_error(code)))
     with pytest.raises(kind) as caught:
         build_session("test", SERVER)
     assert f"server {SERVER} " in str(caught.value)
@@ -83,19 +83,19 @@ def test_a_session_that_is_not_given(server, code, kind):
 
 def test_a_server_that_ends_while_the_session_is_set_up(server):
     """It may pass, too: the settings that each session needs are part of its start."""
-    failing = SimpleNamespace(set=raising(said(grpc.StatusCode.UNAVAILABLE)))
+    failing = SimpleNamespace(set=raising(server_error(grpc.StatusCode.UNAVAILABLE)))
     server(lambda: SimpleNamespace(conf=failing))
     with pytest.raises(UnavailableError, match="gave no session"):
         build_session("test", SERVER)
-    given = {}
-    server(lambda: SimpleNamespace(conf=SimpleNamespace(set=given.__setitem__)))
+    data = {}
+    server(lambda: SimpleNamespace(conf=SimpleNamespace(set=data.__setitem__)))
     build_session("test", SERVER)
-    assert given == REQUIRED
+    assert data == REQUIRED
 
 
 def test_an_error_without_words(server):
     """Neither an empty message nor an error of another kind is an error of ours."""
-    for empty in (said(grpc.StatusCode.UNKNOWN, ""), PySparkException("")):
+    for empty in (server_error(grpc.StatusCode.UNKNOWN, ""), PySparkException("")):
         server(raising(empty))
         with pytest.raises(UnavailableError, match="without a message"):
             build_session("test", SERVER)

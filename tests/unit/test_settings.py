@@ -20,11 +20,11 @@ from ledger.settings import Settings
 @pytest.mark.parametrize("kind", [ParquetSink, DeltaSink])
 def test_where_a_sink_writes(kind, output, path, expected):
     """A sink's relative path starts from the output folder, by default the data folder."""
-    made = Pipeline("shop")
-    made.source("orders", FileSource("in.csv", schema="n INT"))
-    made.sink("out", kind(path), reads="orders")
+    pipeline = Pipeline("shop")
+    pipeline.source("orders", FileSource("in.csv", schema="n INT"))
+    pipeline.sink("out", kind(path), reads="orders")
     settings = Settings(data="/data", output=output)
-    publisher = made.step("out").sink.publisher(settings, "shop", "out")
+    publisher = pipeline.step("out").sink.publisher(settings, "shop", "out")
     assert publisher.staging(1, 2).startswith(f"{expected}/_")
 
 

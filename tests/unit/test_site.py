@@ -17,7 +17,7 @@ from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize(
-    ("html", "found"),
+    ("html", "addresses"),
     [
         ('<script src="https://cdn.example/m.js"></script>', ["https://cdn.example/m.js"]),
         ("<link rel=stylesheet href=//fonts.example/f.css>", ["//fonts.example/f.css"]),
@@ -26,9 +26,9 @@ from tests.support.places import ROOT
         ('<a href="https://semver.org">a link is no load</a>', []),
     ],
 )
-def test_what_is_loaded_from_elsewhere_is_found(html, found):
+def test_what_is_loaded_from_elsewhere_is_found(html, addresses):
     """Scripts, styles and pictures of other places are; links that a reader may follow are not."""
-    assert list(site.loaded_from_elsewhere(html)) == found
+    assert list(site.loaded_from_elsewhere(html)) == addresses
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_every_command_is_on_its_page():
     for name, command in get_command(app).commands.items():
         if not hasattr(command, "commands"):
             section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
-            for option in (one for one in command.params if one.param_type_name == "option"):
+            for option in (param for param in command.params if param.param_type_name == "option"):
                 assert f"`{option.opts[0]}`" in section, (name, option.name)
     assert "| `--limit` | `ACKLEDGER_STATUS_LIMIT` | Batches listed at most. Default" in page
 
@@ -87,8 +87,8 @@ def test_the_reference_has_what_users_import():
     listed = set(re.findall(r"\bledger\.[\w.]+", "\n".join(page.read_text() for page in pages)))
     public = [f"ledger.{name}" for name in ledger.__all__ if name != "LedgerError"]
     public += [f"ledger.airflow.{name}" for name in ledger.airflow.__all__]
-    kinds = [one for one in vars(errors).values() if isinstance(one, type)]
-    public += [f"ledger.errors.{one.__name__}" for one in kinds if issubclass(one, LedgerError)]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    public += [f"ledger.errors.{kind.__name__}" for kind in kinds if issubclass(kind, LedgerError)]
     assert not set(public) - listed
 
 
@@ -123,8 +123,14 @@ def configured():
 
 def test_blocks_have_the_classes_of_the_style():
     """Commands without a prompt are not grey as output is, and are copied without prompts."""
-    options = [one for one in configured()["markdown_extensions"] if isinstance(one, dict)]
-    highlight = next(one["pymdownx.highlight"] for one in options if "pymdownx.highlight" in one)
+    options = [
+        extension
+        for extension in configured()["markdown_extensions"]
+        if isinstance(extension, dict)
+    ]
+    highlight = next(
+        option["pymdownx.highlight"] for option in options if "pymdownx.highlight" in option
+    )
     html = markdown(
         "```console\n$ ls\nout\n```",
         extensions=["pymdownx.highlight", "pymdownx.superfences"],

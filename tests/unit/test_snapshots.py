@@ -10,7 +10,7 @@ import pytest
 from ledger.batch.records.snapshots import payloads
 from ledger.core.redaction import NOTHING, Redaction
 
-CSV, JSON = ({"key": ["id"], "format": one, "sep": ","} for one in ("csv", "json"))
+CSV, JSON = ({"key": ["id"], "format": format_, "sep": ","} for format_ in ("csv", "json"))
 PARQUET, TABLE = {"key": ["id"], "format": "parquet", "sep": ","}, {"key": ["id"]}
 
 
@@ -89,9 +89,9 @@ def test_the_key_of_a_record_that_did_not_parse(tmp_path, layout, raw, values, k
     """It is that of its columns where they hold it, else that of its text, whatever the source
     is; where nobody can tell, it is null.
     """
-    (kept,) = read(tmp_path / "a.parquet", unparsed(raw, **values), layout)
-    assert json.loads(kept.key) == {"id": key}
-    kept.key.encode()  # the database takes it
+    (record,) = read(tmp_path / "a.parquet", unparsed(raw, **values), layout)
+    assert json.loads(record.key) == {"id": key}
+    record.key.encode()  # the database takes it
 
 
 def test_each_value_of_a_key_that_did_not_parse_is_redacted(tmp_path):

@@ -66,7 +66,7 @@ def test_a_kind_of_your_own_tells_lines(tmp_path):
     class Numbered(Source):
         @classmethod
         def lines_of(cls, path, sought, layout):
-            return {one.row: 10 * one.row for one in sought} if layout.get("numbered") else {}
+            return {place.row: 10 * place.row for place in sought} if layout.get("numbered") else {}
 
     sought = [Sought(2, "O2", False)]
     assert lines_of(str(tmp_path / "a"), sought, {"numbered": True}) == {2: 20}

@@ -31,15 +31,15 @@ SESSION = (
 @contextmanager
 def a_gateway(port):
     """What PySpark has of a JVM that listens, or listened, at a port."""
-    made = ClientServer(
+    result = ClientServer(
         java_parameters=JavaParameters(port=port, enable_memory_management=False),
         python_parameters=PythonParameters(port=0, eager_load=False),
     )
     try:
-        yield made._gateway_client
+        yield result._gateway_client
     finally:
         with suppress(Exception):
-            made.shutdown()
+            result.shutdown()
 
 
 def called(client):
@@ -85,7 +85,7 @@ def wordless():
         raise Py4JJavaError(f"{STARTED}.\n", JavaObject("o134", client))
 
 
-def said(code, text="failed to connect to all addresses"):
+def server_error(code, text="failed to connect to all addresses"):
     """What the client of a Connect server raises."""
     return SparkConnectGrpcException(text, grpc_status_code=code)
 
@@ -105,8 +105,10 @@ GONE = {
     "unpinned": unpinned,
     "wordless": wordless,
     "shut down": Py4JError(SHUT),
-    "server away": said(grpc.StatusCode.UNAVAILABLE),
-    "another server": said(grpc.StatusCode.INTERNAL, "[INVALID_HANDLE.SESSION_CHANGED] The handle"),
+    "server away": server_error(grpc.StatusCode.UNAVAILABLE),
+    "another server": server_error(
+        grpc.StatusCode.INTERNAL, "[INVALID_HANDLE.SESSION_CHANGED] The handle"
+    ),
     "another session": PySparkAssertionError(SESSION),
 }
 
@@ -118,11 +120,11 @@ def test_a_spark_that_has_ended(name):
     """
     exc = raised(GONE[name])
     assert is_spark_gone(exc)
-    told = translated(exc)
-    assert type(told) is UnavailableError
-    assert str(told).startswith(f"Spark does not answer any more ({type(exc).__name__}")
-    assert "run this again" in str(told)
-    assert recorded(exc) == f"UnavailableError: {told}"
+    error = translated(exc)
+    assert type(error) is UnavailableError
+    assert str(error).startswith(f"Spark does not answer any more ({type(exc).__name__}")
+    assert "run this again" in str(error)
+    assert recorded(exc) == f"UnavailableError: {error}"
     after = RuntimeError("no rows")
     after.__cause__ = exc
     assert is_spark_gone(after)
@@ -131,7 +133,7 @@ def test_a_spark_that_has_ended(name):
 @pytest.mark.parametrize(
     "exc",
     [
-        said(grpc.StatusCode.INTERNAL, "[DIVIDE_BY_ZERO] Division by zero"),
+        server_error(grpc.StatusCode.INTERNAL, "[DIVIDE_BY_ZERO] Division by zero"),
         PySparkException("[DIVIDE_BY_ZERO] Division by zero"),
         Py4JError(f"{STARTED}.\n: java.lang.IllegalStateException: no\n"),
         lambda: socket.create_connection(("127.0.0.1", free_port())),
@@ -142,9 +144,9 @@ def test_a_spark_that_answers(exc):
     """What Spark says is wrong with a step, and what a step's own code cannot connect to, fails
     the step.
     """
-    found = raised(exc)
-    assert not is_spark_gone(found)
-    assert type(translated(found)) is StageError
+    error = raised(exc)
+    assert not is_spark_gone(error)
+    assert type(translated(error)) is StageError
 
 
 class Observed:

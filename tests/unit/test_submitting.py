@@ -46,8 +46,8 @@ class Numbering:
 def step_task(name="words", **options):
     """The task of a step, by spark-submit."""
     operator = spark_submit()
-    given = ("jobs.wordcount:pipeline", name)
-    return submitted(operator, pipeline, *given, application="run_step.py", **options)
+    arguments = ("jobs.wordcount:pipeline", name)
+    return submitted(operator, pipeline, *arguments, application="run_step.py", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -83,32 +83,32 @@ def test_what_would_fail_again_is_not_retried(monkeypatch, caplog):
     """A missing file fails the task for good, with the driver's own line, no traceback and no
     second JVM.
     """
-    made = failing(monkeypatch, EXIT_PERMANENT)
+    flow = failing(monkeypatch, EXIT_PERMANENT)
     with pytest.raises(PermanentFailure) as caught:
-        made.execute({})
-    said = "words of batch 7: no file matches /data/x.csv"
-    assert str(caught.value) == said
-    assert caplog.messages == [said]
+        flow.execute({})
+    message = "words of batch 7: no file matches /data/x.csv"
+    assert str(caught.value) == message
+    assert caplog.messages == [message]
     assert isinstance(caught.value, SystemExit)  # of which Airflow logs no traceback
-    assert state_after(made, caught.value) == "failed"
+    assert state_after(flow, caught.value) == "failed"
 
 
 @pytest.mark.parametrize("code", [1, 137, 650])
 def test_what_may_succeed_is_retried(monkeypatch, code):
     """A driver that was killed, or failed in any other way, is left to the task's retries."""
-    made = failing(monkeypatch, code)
+    flow = failing(monkeypatch, code)
     with pytest.raises(AirflowException) as caught:
-        made.execute({})
-    assert state_after(made, caught.value) == "up_for_retry"
+        flow.execute({})
+    assert state_after(flow, caught.value) == "up_for_retry"
 
 
 def test_a_retry_policy_of_the_users_own_is_kept():
     """What is not permanent is retried as the DAG's default_args say."""
     own = ExceptionRetryPolicy([RetryRule(KeyError, RetryAction.FAIL)])
-    made = without_retry(BaseOperator(task_id="a", retry_policy=own))
-    assert state_after(made, KeyError()) == "failed"
-    assert state_after(made, ValueError()) == "up_for_retry"
-    assert state_after(made, PermanentFailure("")) == "failed"
+    task = without_retry(BaseOperator(task_id="a", retry_policy=own))
+    assert state_after(task, KeyError()) == "failed"
+    assert state_after(task, ValueError()) == "up_for_retry"
+    assert state_after(task, PermanentFailure("")) == "failed"
 
 
 def test_open_fails_for_good_in_one_line(monkeypatch, caplog):
@@ -117,15 +117,15 @@ def test_open_fails_for_good_in_one_line(monkeypatch, caplog):
     """
     monkeypatch.setattr(pipelines, "connected", lambda: None)
     dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
-    made, conf = dag.get_task("open"), {"interval_start": "2013-01-01"}
+    task, conf = dag.get_task("open"), {"interval_start": "2013-01-01"}
     run = SimpleNamespace(dag_id="wordcount", run_id="by hand", conf=conf)
     with pytest.raises(PermanentFailure) as caught:
-        made.python_callable(dag_run=run)
+        task.python_callable(dag_run=run)
     assert "only one of interval_start and interval_end" in str(caught.value)
     logged = [record.message for record in caplog.records if record.name.startswith("ledger")]
     assert logged == [str(caught.value)]  # a gateway of Spark that closes logs as well
-    assert state_after(made, caught.value) == "failed"
-    assert state_after(made, OSError()) == "up_for_retry"
+    assert state_after(task, caught.value) == "failed"
+    assert state_after(task, OSError()) == "up_for_retry"
     assert DagSerialization.to_dict(dag)
 
 
@@ -172,12 +172,12 @@ def test_a_step_named_as_the_task_of_a_whole_batch(spark):
     """A step ``run`` has a task that runs just it; where one task runs the batch that one runs
     all.
     """
-    made = Pipeline("named")
-    made.source("run", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="run")
+    flow = Pipeline("named")
+    flow.source("run", FileSource("a", schema="n INT"))
+    flow.sink("b", ParquetSink("b"), reads="run")
     options = {"schedule": None, "target": "jobs.named:pipeline", "spark": spark}
     name = "application_args" if spark is None else "arguments"
-    steps, whole = pipeline_dag(made, **options), pipeline_dag(made, submit="batch", **options)
+    steps, whole = pipeline_dag(flow, **options), pipeline_dag(flow, submit="batch", **options)
     asked = getattr(steps.get_task("run"), name)
     assert asked[4:6] == ["--step", "run"]
     assert "--whole" not in asked
@@ -203,12 +203,12 @@ def test_what_is_not_due_is_skipped(monkeypatch, due):
         if not due:
             raise AirflowSkipException(f"nothing for {target}")
 
-    made = submitted(Elsewhere, pipeline, "m:p", "combine", application="run_step.py", due=asked)
+    task = submitted(Elsewhere, pipeline, "m:p", "combine", application="run_step.py", due=asked)
     if due:
-        made._pre_execute_hook({})
+        task._pre_execute_hook({})
     else:
         with pytest.raises(AirflowSkipException, match="nothing for m:p"):
-            made._pre_execute_hook({})
+            task._pre_execute_hook({})
 
 
 def on_a_server(monkeypatch, code, line=""):
@@ -221,18 +221,18 @@ def on_a_server(monkeypatch, code, line=""):
         return done
 
     monkeypatch.setattr(SubprocessHook, "run_command", run_command)
-    given = ("jobs.wordcount:pipeline", "words")
-    made = submitted(spark_connect("sc://h:1"), pipeline, *given, application="run_step.py")
-    return made, asked
+    arguments = ("jobs.wordcount:pipeline", "words")
+    task = submitted(spark_connect("sc://h:1"), pipeline, *arguments, application="run_step.py")
+    return task, asked
 
 
 def test_a_driver_on_a_server(monkeypatch):
     """It is a process of this Python, told where its Spark is; its failures are those of
     spark-submit.
     """
-    made, asked = on_a_server(monkeypatch, 0)
-    assert made.template_fields == ("arguments",)
-    made.execute({})
+    task, asked = on_a_server(monkeypatch, 0)
+    assert task.template_fields == ("arguments",)
+    task.execute({})
     ((call, folder),) = asked
     assert call[:3] == [sys.executable, "-u", "run_step.py"]
     assert call[-2:] == ["--remote", "sc://h:1"]
@@ -242,17 +242,17 @@ def test_a_driver_on_a_server(monkeypatch):
         PermanentFailure, match=r"^words of batch 7: no file matches /data/x\.csv$"
     ) as caught:
         on_a_server(monkeypatch, EXIT_PERMANENT, line)[0].execute({})
-    assert state_after(made, caught.value) == "failed"
+    assert state_after(task, caught.value) == "failed"
     with pytest.raises(AirflowException, match="the driver ended with 1: lost") as caught:
         on_a_server(monkeypatch, 1, "lost")[0].execute({})
-    assert state_after(made, caught.value) == "up_for_retry"
+    assert state_after(task, caught.value) == "up_for_retry"
 
 
 def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     """A cleared step of a settled batch changes nothing, and starts nothing."""
-    made, asked = on_a_server(monkeypatch, 0)
+    task, asked = on_a_server(monkeypatch, 0)
     monkeypatch.setattr(submitting, "is_settled", lambda context: True)
-    made.execute({})
+    task.execute({})
     assert asked == []
 
 
@@ -261,7 +261,7 @@ ALONE = "these are for spark-submit alone"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"spark": "local[2]"}, f"'local[2]': {SERVER}"),
         ({"spark": "sc://"}, f"'sc://': {SERVER}"),
@@ -278,14 +278,14 @@ ALONE = "these are for spark-submit alone"
         ),
     ],
 )
-def test_where_a_dag_runs_is_one_place(options, said):
+def test_where_a_dag_runs_is_one_place(options, message):
     """A DAG that names two places, no server, or options that its place ignores, is refused with
     what was found.
     """
     with pytest.raises(DeclarationError) as caught:
         pipeline_dag(pipeline, schedule=None, **options)
     assert "the DAG of 'wordcount'" in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
@@ -299,7 +299,7 @@ def takes_nothing(task_id):
 
 
 @pytest.mark.parametrize(
-    ("operator", "said"),
+    ("operator", "message"),
     [
         ("ssh", "expected a function that makes a task, found 'ssh'"),
         (lambda **_: None, "expected an operator with task_id 'sentences', found None"),
@@ -314,16 +314,16 @@ def takes_nothing(task_id):
     ],
     ids=["no function", "no operator", "another task_id", "other arguments"],
 )
-def test_an_operator_that_makes_no_task_is_refused(operator, said):
+def test_an_operator_that_makes_no_task_is_refused(operator, message):
     """What makes the tasks is told what was expected of it, and what came."""
-    with pytest.raises(DeclarationError, match=re.escape(said)):
+    with pytest.raises(DeclarationError, match=re.escape(message)):
         pipeline_dag(pipeline, schedule=None, operator=operator)
 
 
 def test_a_driver_refuses_arguments_that_nobody_has_rendered(monkeypatch, capsys):
     """An operator without templates would hand the driver the templates themselves."""
-    given = ["run_step", "--pipeline", "a:b", "--batch", "{{ ti.xcom_pull(task_ids='open') }}"]
-    monkeypatch.setattr(sys, "argv", given)
+    records = ["run_step", "--pipeline", "a:b", "--batch", "{{ ti.xcom_pull(task_ids='open') }}"]
+    monkeypatch.setattr(sys, "argv", records)
     with pytest.raises(SystemExit):
         run_step_main()
     assert "must have application_args among its template_fields" in capsys.readouterr().err
@@ -331,25 +331,25 @@ def test_a_driver_refuses_arguments_that_nobody_has_rendered(monkeypatch, capsys
 
 def test_a_task_that_is_killed_ends_its_driver(monkeypatch):
     """The driver is told, and interrupts what it began on the server."""
-    told = []
-    monkeypatch.setattr(SubprocessHook, "send_sigterm", lambda self: told.append(self))
-    made, _ = on_a_server(monkeypatch, 0)
-    made.execute({})
-    made.on_kill()
-    assert told == [made._process]
+    messages = []
+    monkeypatch.setattr(SubprocessHook, "send_sigterm", lambda self: messages.append(self))
+    task, _ = on_a_server(monkeypatch, 0)
+    task.execute({})
+    task.on_kill()
+    assert messages == [task._process]
 
 
 def test_a_pipeline_that_no_job_can_import_is_refused(monkeypatch):
     """What is declared in a DAG file, even one that is run as a script, needs a target: Spark
     jobs cannot import it. So does what is no global of its module.
     """
-    made = Pipeline("own")
-    made.source("a", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="a")
+    flow = Pipeline("own")
+    flow.source("a", FileSource("a", schema="n INT"))
+    flow.sink("b", ParquetSink("b"), reads="a")
     with pytest.raises(DeclarationError, match="'own' is no global of module"):
-        pipeline_dag(made, schedule=None)
+        pipeline_dag(flow, schedule=None)
     in_dag_file = "unusual_prefix_0a1b_own"
-    monkeypatch.setitem(sys.modules, in_dag_file, SimpleNamespace(pipeline=made))
-    for made.module in (in_dag_file, "__main__"):
+    monkeypatch.setitem(sys.modules, in_dag_file, SimpleNamespace(pipeline=flow))
+    for flow.module in (in_dag_file, "__main__"):
         with pytest.raises(DeclarationError, match="declare it in a module on PYTHONPATH"):
-            pipeline_dag(made, schedule=None)
+            pipeline_dag(flow, schedule=None)

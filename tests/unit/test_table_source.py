@@ -34,8 +34,8 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def source(**changed):
-    given = {"url": URL, "table": "orders", "cursor": "id", "schema": "id bigint", **changed}
-    return TableSource(**given)
+    options = {"url": URL, "table": "orders", "cursor": "id", "schema": "id bigint", **changed}
+    return TableSource(**options)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
     )
     with create_engine("sqlite://").connect() as connection:
         waited = outwait(connection, lambda: next(looks), POLL_SECONDS / 2)
-        assert [str(one) for one in waited] == ["prepared transaction 'sale'"]
+        assert [str(wait) for wait in waited] == ["prepared transaction 'sale'"]
         assert outwait(connection, lambda: next(looks), 0) != []
 
 
@@ -279,11 +279,11 @@ def test_numbers_of_a_spoilt_row_fit_when_it_is_tried_again(kind):
     it.
     """
     names = ["amount", "other"]
-    kept = raw(names, [Decimal("3"), "spoilt"])
+    row = raw(names, [Decimal("3"), "spoilt"])
     fitting = of_table(
         StructType([StructField("amount", kind), StructField("other", StringType())])
     )
-    (amounts, _), errors = fitting.fit([from_raw(names, kept)])
+    (amounts, _), errors = fitting.fit([from_raw(names, row)])
     assert errors == [None]
     assert amounts.to_pylist() == [3]
 

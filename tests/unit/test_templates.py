@@ -123,9 +123,9 @@ def test_a_template_that_fails():
 )
 def test_several_values_are_no_name(expression, value):
     """A list or a dict has no text in a path: its brackets would be a pattern."""
-    with pytest.raises(InputError, match=r"params\.region is .*a path takes one value") as told:
+    with pytest.raises(InputError, match=r"params\.region is .*a path takes one value") as error:
         render("{{ " + expression + " }}/*.csv", START, END, {"region": value})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ def test_an_example_is_declared_without_its_tool(tool, tmp_path, monkeypatch):
     runs.
     """
     monkeypatch.chdir(tmp_path)
-    without = [one for one in blocks(PAGE, "python") if "def verify" not in one.code]
-    made = declared(tool, [*without, *blocks(PAGE, "yaml")])["pipeline"]
-    made.sink("out", ParquetSink("out"), reads="checked")
-    assert [step.name for step in made.steps()] == ["orders", "checked", "out"]
+    without = [block for block in blocks(PAGE, "python") if "def verify" not in block.code]
+    pipeline = declared(tool, [*without, *blocks(PAGE, "yaml")])["pipeline"]
+    pipeline.sink("out", ParquetSink("out"), reads="checked")
+    assert [step.name for step in pipeline.steps()] == ["orders", "checked", "out"]
 
 
 @pytest.mark.parametrize("tool", HEADINGS)
@@ -40,7 +40,7 @@ def _versions():
 
 def test_declarative_pipelines_have_no_expectations():
     """The page lists what the installed module exports."""
-    said = PAGE.read_text().partition("the module exports ")[2].partition(". `@dp.expect`")[0]
+    text = PAGE.read_text().partition("the module exports ")[2].partition(". `@dp.expect`")[0]
     source = Path(find_spec("pyspark").origin).with_name("pipelines") / "__init__.py"
     exported = re.findall(r'^    "(\w+)",$', source.read_text(), re.MULTILINE)
-    assert sorted(re.findall(r"`(\w+)`", said)) == sorted(exported)
+    assert sorted(re.findall(r"`(\w+)`", text)) == sorted(exported)

@@ -23,12 +23,12 @@ def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
     (data / "orders").mkdir(parents=True)
     for name in ("orders/2026-03-09.csv", "orders/2026-03-10.csv", "planes-2013-01-01.csv"):
         (data / name).touch()
-    given = {}
+    calls = {}
     monkeypatch.setenv("ACKLEDGER_HOME", str(home))
     for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
         monkeypatch.setenv(name, "put back afterwards")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
+    monkeypatch.setattr(up, "up", lambda *args, **options: calls.update(args=args, **options) or "")
     monkeypatch.setattr(hints, "pipelines", lambda *_: ["orders"])
     monkeypatch.setattr("sys.argv", ["up", "--dags", str(dags), "--data", str(data)])
     assert up.main() == 0
@@ -37,8 +37,8 @@ def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
     assert folders in printed
     assert "--dag-id orders --from-date 2026-03-09 --to-date 2026-03-10\n" in printed
     assert "2013" not in printed
-    settings, _, used = given["args"]
-    assert (settings.data, used, given["flights"]) == (str(data), dags, False)
+    settings, _, used = calls["args"]
+    assert (settings.data, used, calls["flights"]) == (str(data), dags, False)
     environment = up.service_environment(settings, "postgresql://airflow", dags)
     assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(dags)
     assert environment["ACKLEDGER_DATA"] == str(data)
@@ -50,16 +50,16 @@ def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
 
 def test_an_output_folder_of_ones_own_is_used(tmp_path, monkeypatch):
     """With DATA= an ``ACKLEDGER_OUTPUT`` that is set stays, as a whole path."""
-    given = {}
+    calls = {}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ACKLEDGER_DATA", "elsewhere")
     monkeypatch.setenv("ACKLEDGER_OUTPUT", "made")
-    monkeypatch.setattr(up, "up", lambda *args, **_: given.update(args=args) or "")
+    monkeypatch.setattr(up, "up", lambda *args, **_: calls.update(args=args) or "")
     monkeypatch.setattr(hints, "pipelines", lambda *_: [])
     monkeypatch.setattr("sys.argv", ["up", "--data", str(tmp_path)])
     assert up.main() == 0
-    environment = up.service_environment(given["args"][0], "postgresql://airflow", up.DAGS)
+    environment = up.service_environment(calls["args"][0], "postgresql://airflow", up.DAGS)
     assert environment["ACKLEDGER_OUTPUT"] == str(tmp_path / "made")
 
 
@@ -67,7 +67,7 @@ def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch, capsys):
     """Without DAGS= and DATA= the project's DAGs run over the flights of 2013; what is printed
     says where the ledger's pages are.
     """
-    given = {}
+    calls = {}
     (tmp_path / "data" / "flights").mkdir(parents=True)
     for month in range(2, 9):
         (tmp_path / "data" / "flights" / f"2013-{month:02d}-01.csv").touch()
@@ -75,7 +75,7 @@ def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch, capsys):
     for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
         monkeypatch.setenv(name, "put back afterwards")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
+    monkeypatch.setattr(up, "up", lambda *args, **options: calls.update(args=args, **options) or "")
     monkeypatch.setattr(hints, "pipelines", lambda *_: PARSED)
     monkeypatch.setattr("sys.argv", ["up", "--port", "8793"])
     assert up.main() == 0
@@ -83,8 +83,8 @@ def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch, capsys):
     assert "Ledger    http://127.0.0.1:8793/plugin/ledger\n" in printed
     assert "--dag-id flights --from-date 2013-02-01 --to-date 2013-04-01\n" in printed
     assert "copy" not in printed
-    assert given["args"][2] == ROOT / "dags"
-    assert given["flights"]
+    assert calls["args"][2] == ROOT / "dags"
+    assert calls["flights"]
     environment = up.service_environment(Settings(), "postgresql://airflow", ROOT / "dags")
     assert environment["ACKLEDGER_DATA"] == str(tmp_path / "data")
     assert environment["ACKLEDGER_OUTPUT"] == str(tmp_path / "data")
@@ -114,18 +114,18 @@ def test_modules_of_ones_own_come_first(tmp_path, monkeypatch):
     monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", "shop")
     monkeypatch.chdir(tmp_path)
-    given = up.service_environment(Settings(), "postgresql://airflow", dags)["PYTHONPATH"]
-    assert given.split(os.pathsep) == [str(shop), str(dags), str(ROOT)]
+    python_path = up.service_environment(Settings(), "postgresql://airflow", dags)["PYTHONPATH"]
+    assert python_path.split(os.pathsep) == [str(shop), str(dags), str(ROOT)]
     program = "import beside, jobs, orders, scripts; assert jobs.own; print(orders.pipeline)"
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": given},
+        env={**os.environ, "PYTHONPATH": python_path},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.stdout == "of the module\n", found.stderr
+    assert result.stdout == "of the module\n", result.stderr
 
 
 @pytest.mark.parametrize("flights", [True, False])

@@ -16,9 +16,9 @@ def test_revisions_are_those_of_alembic():
     config.set_main_option("script_location", str(folder()))
     scripts = ScriptDirectory.from_config(config)
     assert upgrade.head() == scripts.get_current_head()
-    found = [one.revision for one in scripts.walk_revisions()]
-    assert found
-    assert all(map(upgrade.is_known, found))
+    revisions = [revision.revision for revision in scripts.walk_revisions()]
+    assert revisions
+    assert all(map(upgrade.is_known, revisions))
     assert not upgrade.is_known("9999")
 
 

@@ -100,8 +100,8 @@ def test_hops_that_share_a_step_are_balanced_together():
         {"name": "united", "reads": ["left", "right"]},
         {"name": "out", "reads": ["united"]},
     ]
-    found = [(hop.producer, hop.consumer, hop.component) for hop in hops(topology)]
-    assert found == [
+    results = [(hop.producer, hop.consumer, hop.component) for hop in hops(topology)]
+    assert results == [
         ("source", "left", 0),
         ("source", "right", 0),
         ("left", "united", 2),

@@ -14,11 +14,12 @@ from ledger.store.connection import Database
 from ledger.store.embedded import ensure_database
 from ledger.store.upgrade import upgrade
 from tests.support.crashing import Order
+from tests.support.ledgers import Ledger
 
 NOTHING = "nothing"
 
 
-class Kept(ABC):
+class StopLab(ABC):
     """A batch's life, kept at every stop that was asked for, so that each crash begins at its
     own.
     """
@@ -32,16 +33,16 @@ class Kept(ABC):
     ):
         self.spark = spark
         self.home, self.folder = home, folder
-        self._kept_folders = folder.parent / f"{folder.name}-kept"
+        self._stop_folders = folder.parent / f"{folder.name}-kept"
         self._server = url
-        self.ledger = Database(self._named("crash_ledger"))
+        self.ledger = Ledger(Database(self._named("crash_ledger")))
         self.warehouse = self._named("crash_target")
-        self._kept: set[str] = set()
+        self._stops: set[str] = set()
         self._at = ""
         for name in ("crash_ledger", "crash_target"):
             self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             ensure_database(self._server, name)
-        upgrade(self.ledger)
+        upgrade(self.ledger.database)
         self.folder.mkdir()
         self.write()
         self._keep(NOTHING)
@@ -90,9 +91,9 @@ class Kept(ABC):
         """Put everything back to what it was there; the first time the batch gets there step by
         step.
         """
-        if stop not in self._kept:
+        if stop not in self._stops:
             before = self.before(stop)
-            if before not in self._kept or self._at != before:
+            if before not in self._stops or self._at != before:
                 self.go_to(before)
             self.advance(stop)
             self._keep(stop)
@@ -101,28 +102,28 @@ class Kept(ABC):
 
     def dispose(self) -> None:
         """Remove databases and folders."""
-        self.ledger.dispose()
-        for stop in self._kept:
+        self.ledger.database.dispose()
+        for stop in self._stops:
             self._drop(stop)
         for name in ("crash_ledger", "crash_target"):
             self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        for folder in (self.folder, self._kept_folders):
+        for folder in (self.folder, self._stop_folders):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _keep(self, stop: str) -> None:
-        self.ledger.dispose()
+        self.ledger.database.dispose()
         self._copy("crash_ledger", _name("ledger", stop))
         self._copy("crash_target", _name("target", stop))
-        shutil.copytree(self.folder, self._kept_folders / stop, copy_function=shutil.copy2)
-        self._kept.add(stop)
+        shutil.copytree(self.folder, self._stop_folders / stop, copy_function=shutil.copy2)
+        self._stops.add(stop)
         self._at = stop
 
     def _put_back(self, stop: str) -> None:
-        self.ledger.dispose()
+        self.ledger.database.dispose()
         self._copy(_name("ledger", stop), "crash_ledger")
         self._copy(_name("target", stop), "crash_target")
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(self._kept_folders / stop, self.folder, copy_function=shutil.copy2)
+        shutil.copytree(self._stop_folders / stop, self.folder, copy_function=shutil.copy2)
         self._at = stop
 
     def _drop(self, stop: str) -> None:
