@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ledger.batch.step_runs import OpenedRun, Record
-from ledger.core.redaction import Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import (
     Acks,
@@ -158,17 +157,17 @@ class UntrackedSource:
 
 @dataclass(frozen=True)
 class Emits:
-    """A source: each record is a root. ``redact``: columns that the text which the ledger keeps of
-    one that did not parse must not have."""
+    """A source: each record is a root. ``keeps_text``: that of records that did not parse."""
 
     job: Job
     run: OpenedRun
-    redact: Redaction
+    keeps_text: bool
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """What it wrote."""
         edges = edges_of(self.job, self.run)
-        return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.redact)]
+        first, roots = emitted.first_root, emitted.roots
+        return [Records(manifest.files, first, roots, edges, self.keeps_text)]
 
     def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
@@ -180,9 +179,9 @@ class Emits:
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 
-def source_tracking(job: Job, run: OpenedRun, redact: Redaction) -> SourceTracking:
-    """What a source owes the ledger in a run. ``redact``: what is not to be kept there."""
-    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, redact)
+def source_tracking(job: Job, run: OpenedRun, *, keeps_text: bool) -> SourceTracking:
+    """What a source owes the ledger in a run. ``keeps_text``: of records that did not parse."""
+    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, keeps_text)
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:
