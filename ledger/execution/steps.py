@@ -103,8 +103,6 @@ def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> It
     those ``beside`` it, which write in the same block.
     """
     runs = [run, *beside]
-    # Decided now: Spark may be gone later.
-    hides = any(_hides(job, step_run.step) for step_run in runs)
     with ExitStack() as stack:
         stack.enter_context(about(**keys_of(run)))
         on_fenced = job.on_fenced or partial(_cancel, job)
@@ -118,7 +116,7 @@ def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> It
             stack.enter_context(watching(job.spark, partial(_tell, run)))
             yield
         except BaseException as exc:
-            failure = redacted(exc) if hides and isinstance(exc, Exception) else exc
+            failure = redacted(exc) if job.pipeline.redact and isinstance(exc, Exception) else exc
             if not isinstance(exc, FencedError):
                 failure.add_note(note_on(run))
             for step_run in runs:
@@ -126,17 +124,6 @@ def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> It
             if failure is exc:
                 raise
             raise failure from None
-
-
-def _hides(job: "Job", step: str) -> bool:
-    """Whether an error of a step may quote a redacted column: that of a source any, for its files
-    may have columns that its schema lacks; that of another step what its sources declare.
-    """
-    if not job.pipeline.redact or job.pipeline.step(step).makes_roots:
-        return bool(job.pipeline.redact)
-    from ledger.spark.frames.redacted import redaction_of
-
-    return bool(redaction_of(job.pipeline, step, ()).columns)
 
 
 def _tell(run: OpenedRun, tasks: Tasks, seconds: float) -> None:

@@ -96,8 +96,9 @@ class SourceReader(Protocol):
         and ``_ackledger_error`` (string), and ``_ackledger_file`` where there are files.
 
         A record that does not fit the schema has its text in ``_ackledger_raw``, the reason in
-        ``_ackledger_error`` and nulls elsewhere; both are null in the others. Lazy; runs more than
-        once.
+        ``_ackledger_error`` and nulls elsewhere; both are null in the others. The value that a
+        reason quotes is in ``_ackledger_quoted``, if there is such a column, and ends the reason.
+        Lazy; runs more than once.
         """
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
@@ -135,7 +136,8 @@ class Source(Protocol):
     ``schema``: the records' columns, a StructType or a DDL string. ``place``: what is read, in
     words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
     reads its interval, which no other batch reads. ``layout``: what the ledger keeps to find the
-    raw text of a record in its file. ``hooks``: the user's object that keeps the position.
+    raw text of a record in its file; ``closed``: that text has the schema's columns alone.
+    ``hooks``: the user's object that keeps the position.
     ``not_reread``: why single records cannot be reread by key; None: they can.
     """
 

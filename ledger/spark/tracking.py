@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ledger.batch.step_runs import OpenedRun, Record
-from ledger.core.redaction import Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import (
     Acks,
@@ -130,16 +129,16 @@ class SourceTracking:
 
 @dataclass(frozen=True)
 class Emits(SourceTracking):
-    """A source: each record is a root. ``redact``: columns that the text which the ledger keeps of
-    one that did not parse must not have."""
+    """A source: each record is a root. ``keeps_text``: that of records that did not parse."""
 
     job: Job
     run: OpenedRun
-    redact: Redaction
+    keeps_text: bool
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         edges = edges_of(self.job, self.run)
-        return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.redact)]
+        first, roots = emitted.first_root, emitted.roots
+        return [Records(manifest.files, first, roots, edges, self.keeps_text)]
 
     def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
@@ -151,9 +150,9 @@ class Emits(SourceTracking):
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 
-def source_tracking(job: Job, run: OpenedRun, redact: Redaction) -> SourceTracking:
-    """What a source owes the ledger in a run. ``redact``: what is not to be kept there."""
-    return Emits(job, run, redact) if run.batch.ackers else SourceTracking()
+def source_tracking(job: Job, run: OpenedRun, *, keeps_text: bool) -> SourceTracking:
+    """What a source owes the ledger in a run. ``keeps_text``: of records that did not parse."""
+    return Emits(job, run, keeps_text) if run.batch.ackers else SourceTracking()
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:

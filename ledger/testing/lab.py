@@ -351,10 +351,11 @@ def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> 
                 raise DeclarationError(f"row {number} of {name!r} has a column {column!r}{hint}")
     fields = [StructField(field.name, field.dataType) for field in schema.fields]
     values = [[row.get(column) for column in schema.names] for row in rows]
-    columns, errors = yielded(StructType(fields)).fit(values)
-    for number, error in enumerate(errors, start=1):
-        if error is not None:
-            raise DeclarationError(f"row {number} of {name!r}: {error.removeprefix('yielded ')}")
+    columns, misfits = yielded(StructType(fields)).fit(values)
+    for number, misfit in enumerate(misfits, start=1):
+        if misfit is not None:
+            reason = str(misfit).removeprefix("yielded ")
+            raise DeclarationError(f"row {number} of {name!r}: {reason}")
     return pa.table(columns, names=schema.names)
 
 

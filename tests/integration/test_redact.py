@@ -47,14 +47,17 @@ def line(name):
 
 def people(warehouse_url, **options):
     """People of whom each fails in another way, in words that quote their name and address."""
-    made = Pipeline("people", redact=["name", "email"], max_replays=5, **options)
+    made = Pipeline("people", redact=["name", "email"], **{"max_replays": 5, **options})
     made.source("people", FileSource("people/*.csv", schema=SCHEMA), key=["email", "id"])
     made.reference("known", FileSource("known.csv", schema="id STRING"))
+
+    class UnknownCustomer(FailedRecord):
+        pass
 
     @made.record_stage(reads="people", schema=f"{SCHEMA}, size INT")
     def checked(person):
         if person["id"] == "quoted":
-            raise FailedRecord(f"no customer {person['name'].upper()} with <{person['email']}>")
+            raise UnknownCustomer(f"no customer {person['name'].upper()} with <{person['email']}>")
         if person["id"] == "raised":
             raise ValueError(f"cannot send to {person['email']}")
         if person["id"] == "part":
@@ -75,7 +78,7 @@ def people(warehouse_url, **options):
     @made.stage(reads="told")
     def matched(people, *, known):
         return people.join(known, "id", "inner"), failed(
-            people.where("id = 'renamed'"), "a name that is no longer there"
+            people.where("id = 'renamed'"), f"{MARK} is no longer there"
         )
 
     made.sink("table", PostgresSink(warehouse_url, "people"), reads="matched")
@@ -123,7 +126,6 @@ def on_pages(number):
     database = Database.from_settings(Settings(), role=PAYLOAD_READER)
     found = batches.failed(database, number, {})
     shown = [batches.batch(database, number), found]
-    assert len(found.records) == len(IDS) - 1 + len(MALFORMED)
     for row in found.records:
         shown.append(explained(database, row.message_id))
         shown.append(trace(database, row.message_id))
@@ -141,31 +143,8 @@ def ids(database):
     return {row.id: row for row in found}
 
 
-def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd, tmp_path):
-    """Of records that did not parse, were failed in words that quote them, raised, did not fit,
-    were lost or refused by a table, no redacted value is in any table or view, in what the commands
-    print or export, on the pages, or in the log."""
-    _, batch = settled
-    assert one(database, "SELECT count(*) FROM failed_message")[0] == len(IDS) - 1 + len(MALFORMED)
-    assert holding(database, MARK) == {}
-    told = ids(database)
-    assert told["quoted"].reason == "no customer *** with <***>"
-    assert told["raised"].reason == "ValueError: ***"
-    assert told["part"].reason == "ValueError: ***"
-    assert told["misfit"].reason == "yielded size: expected int, found ***"
-    assert told["told"].reason == "bad: *** / ***"
-    assert told["sunk"].reason == "cannot send to ***"
-    assert json.loads(told["lost"].content) == {
-        "id": "lost", "name": "***", "email": "***", "age": 7
-    }  # fmt: skip
-    assert rows(database, "SELECT reason FROM step_drops") == [("dropped ***",)]
-    shifted = one(database, "SELECT * FROM failed_root WHERE reason LIKE '%age%'")
-    assert shifted.reason == "malformed csv: age: expected int, found ***"
-    assert shifted.detail is None
-    contents = rows(database, "SELECT content FROM failed_payload WHERE NOT parsed")
-    assert contents == [("***",)] * len(MALFORMED)
-
-    export = tmp_path / "all.csv"
+def everything_printed(database, batch, export):
+    """What every command and page shows of a batch and its failed records, as text and as JSON."""
     commanded("failed", "--output", export)
     printed = [export.read_text(), commanded("failed"), commanded("failed", "--json")]
     for arguments in (["failed", "--records"], ["status", "--batch", batch.batch_id]):
@@ -174,7 +153,45 @@ def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd
         for command in ("explain", "trace"):
             printed.append(commanded(command, row.message_id))
             printed.append(commanded(command, row.message_id, "--json"))
-    printed += [*on_pages(batch.batch_id), caplog.text, *capfd.readouterr()]
+    return [*printed, *on_pages(batch.batch_id)]
+
+
+def test_no_value_of_a_redacted_column_is_shown(
+    settled, runner, database, warehouse_url, caplog, capfd, tmp_path
+):
+    """Of records that did not parse, were failed in words that quote them, raised, did not fit,
+    were lost or refused by a table, no redacted value is in any table or view, in what the commands
+    print or export, on the pages, or in the log; nor is it once they have been replayed, and been
+    quarantined or accepted by a person."""
+    _, batch = settled
+    assert one(database, "SELECT count(*) FROM failed_message")[0] == len(IDS) - 1 + len(MALFORMED)
+    assert holding(database, MARK) == {}
+    told = ids(database)
+    assert told["quoted"].reason == "UnknownCustomer: ***"
+    assert told["raised"].reason == "ValueError: ***"
+    assert told["part"].reason == "ValueError: ***"
+    assert told["misfit"].reason == "yielded size: expected int, found ***"
+    assert told["told"].reason == told["renamed"].reason == "***"
+    assert told["sunk"].reason == "DataException [22000]"
+    assert json.loads(told["lost"].content) == {
+        "id": "lost", "name": "***", "email": "***", "age": 7
+    }  # fmt: skip
+    assert rows(database, "SELECT reason FROM step_drops") == [("***",)]
+    shifted = one(database, "SELECT * FROM failed_root WHERE reason LIKE '%age%'")
+    assert shifted.reason == "malformed csv: age: expected int, found ***"
+    assert shifted.detail is None
+    contents = rows(database, "SELECT content FROM failed_payload WHERE NOT parsed")
+    assert contents == [("***",)] * len(MALFORMED)
+    printed = everything_printed(database, batch, tmp_path / "before.csv")
+
+    number = one(database, "SELECT min(message_id) FROM failed_message").min
+    printed.append(commanded("quarantine", number, "--reason", "known"))
+    last = runner(people(warehouse_url, max_replays=1))
+    last.settled(last.open_replay(batch.batch_id))
+    printed.append(commanded("accept", batch.batch_id, "--reason", "known"))
+    assert holding(database, MARK) == {}
+    printed += everything_printed(database, batch, tmp_path / "after.csv")
+    printed += [caplog.text, *capfd.readouterr()]
     assert [text for text in printed if MARK in text.lower()] == []
 
 
@@ -193,15 +210,15 @@ def test_what_is_masked_says_why(settled, database):
     assert "***" not in commanded("failed", "--reason", "lost")
 
 
-def test_a_trace_masks_values_under_other_names(settled, database):
-    """Rows of stages are masked by the columns' names, and by the record's own values in columns
-    that a stage calls otherwise."""
+def test_a_trace_masks_what_a_stage_has_added(settled, database):
+    """Of rows of stages those columns are shown that the record had when it was read, and that are
+    not redacted: any other may be a redacted one under another name."""
     number = one(
         database, "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'lost'"
     ).message_id
     (told,) = trace(database, number).tree.branches[0].branches
     assert json.loads(told.content) == {
-        "id": "lost", "name": "***", "email": "***", "age": 7, "size": 1, "also": "***"
+        "id": "lost", "name": "***", "email": "***", "age": 7, "size": "***", "also": "***"
     }  # fmt: skip
 
 
@@ -307,63 +324,51 @@ def test_a_source_without_redacted_columns_keeps_its_text(runner, database, tmp_
 
 CONTACTS = (
     "CREATE FUNCTION contactable(id text, contact text) RETURNS boolean LANGUAGE plpgsql AS $$"
-    " BEGIN IF id LIKE 'sink%%' THEN RAISE EXCEPTION 'no mail to %% now', contact USING ERRCODE ="
-    " '22000'; END IF; RETURN true; END $$",
-    "CREATE TABLE people (id text, contact text, ackledger_batch bigint,"
+    " BEGIN IF id LIKE 'raised%%' THEN RAISE EXCEPTION 'no mail to %%', contact USING ERRCODE ="
+    " '22000', COLUMN = contact, CONSTRAINT = contact, DETAIL = contact, HINT = contact; END IF;"
+    " RETURN true; END $$",
+    "CREATE TABLE people (id text, contact text UNIQUE, code varchar(9), need text NOT NULL,"
+    " day text CONSTRAINT days CHECK (day <> 'never'), ackledger_batch bigint,"
     " CHECK (contactable(id, contact)))",
 )
+# Of each record what its table says of it where the pipeline redacts; its address quotes it, and
+# the code of some looks like the place where COPY names a column.
+REFUSALS = {
+    "raised": "DataException [22000]",
+    "long": "StringDataRightTruncation [22001]: column code",
+    "null": "NotNullViolation [23502]: column need",
+    "checked": "CheckViolation [23514]: constraint days",
+    "twice": 'duplicate key value violates unique constraint "people_contact_key"',
+}
 
 
-def test_values_are_masked_however_a_reason_has_them(
-    runner, database, warehouse, warehouse_url, tmp_path
-):
-    """A value of several lines, or with blanks around it, is masked in what a stage or a table
-    says; in a mark's reason; and by a table where a stage has given its column another name."""
+def test_a_refusal_quotes_no_value(runner, database, warehouse, warehouse_url, tmp_path):
+    """Of what a table says only the class is kept, with the constraint and the column, where these
+    have such a name: also where a stage has renamed the redacted column."""
     warehouse.do(*CONTACTS)
-    mails = {
-        "sink1": f"{MARK}\n{MARK}",
-        "sink2": f"{MARK} b",
-        "told": f"\t{MARK} c\n",
-        "json": f'"{MARK}" \\\n Zoë',
-        "marked": f"{MARK} d",
-        "good": "x",
+    record = {"email": f"{MARK}\nCOPY x, column {MARK}: ", "need": "x", "day": "now", "code": "c"}
+    changes = {
+        "raised": {},
+        "long": {"code": f"long {MARK}"},
+        "null": {"need": None},
+        "checked": {"day": "never"},
+        "good": {"email": f"{MARK} 2"},
+        "twice": {"email": f"{MARK} 2"},
     }
-    lines = [json.dumps({"id": name, "email": mail}) for name, mail in mails.items()]
+    lines = [json.dumps({"id": name} | record | new) for name, new in changes.items()]
     (tmp_path / "mails.json").write_text("\n".join(lines) + "\n")
-    made = Pipeline("people", redact=["email"], max_replays=5)
-    schema = "id STRING, email STRING"
+    made = Pipeline("people", redact=["email", "code"], max_replays=5)
+    schema = "id STRING, email STRING, code STRING, need STRING, day STRING"
     made.source("mails", FileSource("mails.json", schema=schema, format="json"), key="id")
 
     @made.stage(reads="mails")
-    def checked(mails):
-        from pyspark.sql import functions as F
-
-        email = F.regexp_replace("email", r"^\s+|\s+$", "")
-        told = F.when(F.col("id") == "told", F.concat(F.lit("bad <"), email, F.lit(">"))).when(
-            F.col("id") == "json", F.to_json(F.struct("email", "id"))
-        )
-        marked = F.col("id") == "marked"
-        return (
-            mails.where(~marked).withColumn("_failed", told),
-            failed(mails.where(marked), f"no mail to {MARK} d"),
-        )
-
-    @made.stage(reads="checked")
     def renamed(mails):
-        return mails.withColumnRenamed("email", "contact")
+        return mails.withColumnRenamed("email", "contact").coalesce(1)
 
     made.sink("table", PostgresSink(warehouse_url, "people"), reads="renamed")
     run = runner(made)
-    batch = run.open()
-    run.settled(batch)
-    found = {name: row.reason for name, row in ids(database).items()}
-    assert found == {
-        "sink1": "no mail to *** now",
-        "sink2": "no mail to *** now",
-        "told": "bad <***>",
-        "marked": "no mail to ***",
-        "json": '{"email":"***","id":"json"}',
-    }
+    run.settled(run.open())
+    assert {name: row.reason for name, row in ids(database).items()} == REFUSALS
     assert holding(database, MARK) == {}
 
 
@@ -413,33 +418,33 @@ def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path,
     assert MARK not in caplog.text
 
 
-def test_an_error_of_a_step_without_redacted_columns_is_told(runner, tmp_path):
-    """A stage whose sources have no redacted column fails with its own words, in a pipeline of
-    which another source has one; behind a join of both it does not."""
+def test_an_error_of_a_source_or_a_reference_quotes_no_value(runner, database, tmp_path, caplog):
+    """A file that begins with a record instead of a header, and a side input that does not parse,
+    fail their steps without what was found there."""
     write(tmp_path, [line("good")])
-    (tmp_path / "items.csv").write_text("item\nchair\n")
-    made = Pipeline("shop", redact="email")
+    (tmp_path / "known.csv").write_text(f"n\n{MARK}\n")
+    made = Pipeline("people", redact="email")
     made.source("people", FileSource("people/*.csv", schema=SCHEMA))
-    made.source("items", FileSource("items.csv", schema="item STRING"))
+    made.reference("known", FileSource("known.csv", schema="n INT"))
 
-    @made.stage(reads="items")
-    def priced(items):
-        raise ValueError(f"no price of {items.first()['item']}")
+    @made.stage(reads="people")
+    def stage(people, *, known):
+        return people.join(known, people.age == known.n, "left_semi")
 
-    @made.stage(reads=("people", "items"), whole=True)
-    def bought(people, items):
-        raise ValueError(f"no price of {items.first()['item']}")
-
-    made.sink("prices", ParquetSink("prices"), reads="priced")
-    made.sink("sales", ParquetSink("sales"), reads="bought")
+    made.sink("out", ParquetSink("out"), reads="stage")
     run = runner(made)
     batch = run.open()
-    for source in ("people", "items"):
-        run.step(batch, source)
-    with pytest.raises(ValueError, match="no price of chair"):
-        run.step(batch, "priced")
-    with pytest.raises(LedgerError, match="Its words may hold what the pipeline redacts"):
-        run.step(batch, "bought")
+    run.step(batch, "people")
+    with pytest.raises(LedgerError) as of_reference:
+        run.step(batch, "stage")
+    (tmp_path / "people" / "a.csv").write_text(line("good") + "\n")
+    with pytest.raises(InputError) as of_source:
+        run.step(run.open(), "people")
+    assert "Its words may hold what the pipeline redacts" in str(of_reference.value)
+    assert "age; ***. Fix the file" in str(of_source.value)
+    assert not any(MARK in str(caught.value) for caught in (of_reference, of_source))
+    assert holding(database, MARK) == {}
+    assert MARK not in caplog.text
 
 
 def test_an_unknown_column_is_refused(runner, tmp_path):

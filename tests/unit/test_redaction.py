@@ -3,29 +3,18 @@
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from pyspark.sql.types import StringType, StructType
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.batch.claims import Opening, survey
-from ledger.batch.records.record_rows import Row, _described
-from ledger.batch.records.snapshots import MOST_CHARACTERS
-from ledger.batch.records.trace import _Tree
+from ledger.batch.records.record_rows import _described
 from ledger.core.conditions import parse, with_pseudonyms
-from ledger.core.redaction import (
-    NOTHING,
-    Redaction,
-    as_text,
-    found_pattern,
-    json_without,
-    texts,
-    without,
-)
+from ledger.core.redaction import NOTHING, Redaction, as_text
+from ledger.core.text import texts
 from ledger.databases.driver_errors import translated
 from ledger.errors import (
     DeclarationError,
@@ -38,36 +27,9 @@ from ledger.errors import (
 )
 from ledger.sources.table.queries import _as_stored, _checked
 from ledger.spark.failures import explained
-from ledger.spark.frames import redacted as masking
-from ledger.spark.steps.records import _Telling
 from ledger.store.connection import Database
 
 REDACT = Redaction.of(["Email", "name"], b"secret")
-
-
-@pytest.mark.parametrize(
-    ("text", "values", "shown"),
-    [
-        ("bad Ann Lee <ann@x.org>", ["Ann Lee", "ann@x.org"], "bad *** <***>"),
-        ("ANN LEE is unknown", [" ann lee "], "*** is unknown"),
-        ("banana of Ann", ["Ann"], "banana of ***"),
-        ("email ann@x.org of ann", ["ann", "ann@x.org"], "email *** of ***"),
-        ("+1 is no number", ["+1"], "*** is no number"),
-        ("a.c and abc", ["a.c"], "*** and abc"),
-        ("\\E and (x", ["\\E", "(x"], "*** and ***"),
-        ("nothing", ["", "  "], "nothing"),
-        ('{"name": "Zo\\u00eb \\"Z\\""}', ['Zoë "Z"'], '{"name": "***"}'),
-        ('{"name": "Zoë \\"Z\\"\\n"}', ['Zoë "Z"\n'], '{"name": "***\\n"}'),
-        (repr('O\'Brien\t"Z"'), ['O\'Brien\t"Z"'], "'***'"),
-        ("bad ann.l... (cut)", ["x", "Ann.Lee@x.org"], "bad ***... (cut)"),
-        ("bad ann.l", ["ann.lee@x.org"], "bad ann.l"),
-        ("bad x of b... (cut)", ["ann"], "bad x of b... (cut)"),
-    ],
-)
-def test_values_are_masked_in_a_text(text, values, shown):
-    """The longest first, in any case, literally, and short ones as whole words alone; at the end of
-    a text that was cut also the beginning of one."""
-    assert without(text, values) == shown
 
 
 def test_texts_of_a_value_with_parts():
@@ -77,51 +39,27 @@ def test_texts_of_a_value_with_parts():
     assert list(texts([{"a": "x", "b": [1, None]}, "y", None])) == ["x", "1", "y"]
 
 
-def test_values_are_masked_within_json():
-    """A value with a quote, a backslash, a line's end and letters beyond ASCII is found in content,
-    at any depth; numbers are masked as texts, names of columns stay."""
-    odd = 'Zoë "Z" \\\n Lee'
-    content = json.dumps({"also": odd, "all": [{"in": f"<{odd}>"}], "n": 1234, "zoë": None})
-    assert json.loads(json_without(content, [odd, "1234"])) == {
-        "also": "***", "all": [{"in": "<***>"}], "n": "***", "zoë": None
-    }  # fmt: skip
+def test_what_a_trace_shows_is_masked_by_column():
+    """The values of a column that is not to be shown are masked, at any depth; null stays null."""
+    table = pa.table({"email": ["ann@x.org", None], "also": [["ann"], None], "n": [1, 2]})
+    (_, _, first, _), (_, _, second, _) = _described(table, lambda name: name == "n")
+    assert json.loads(first) == {"email": "***", "also": "***", "n": 1}
+    assert json.loads(second) == {"email": None, "also": None, "n": 2}
 
 
-def test_a_drop_is_cut_after_it_is_masked():
-    """A value that the end of a long reason would cut is still whole when it is looked for."""
-    words = _Telling(REDACT, StructType()).of({"email": "ann@example.org"})
-    assert words.reason("x" * 495 + " ann@example.org") == "x" * 495 + " ***"
-
-
-def test_a_trace_masks_reasons_of_older_batches():
-    """What was written before its pipeline redacted is masked when it is shown: what was found in
-    a record that did not parse, and why a row was dropped."""
-    tree = _Tree(SimpleNamespace(exactly_once=False), [], None, REDACT)
-    told = tree._hidden("malformed csv: age: expected int, found ann", ["age", "email"])
-    assert told == "malformed csv: age: expected int, found ***"
-    tree._values = frozenset({"ann@x.org"})
-    row = Row(0, (), None, "dropped ann@x.org", None, False)
-    assert tree._branch(SimpleNamespace(name="checked"), row).reason == "dropped ***"
-
-
-@pytest.mark.parametrize("before", range(MOST_CHARACTERS - 30, MOST_CHARACTERS + 1, 3))
-def test_what_a_trace_shows_is_cut_after_it_is_masked(before):
-    """A value at the place where long content is cut is masked while it is whole: in a column of
-    that name, and in one that a stage calls otherwise."""
-    value = "ann.lee@example.org"
-    table = pa.table({"also": ["x" * before + value], "email": [value]})
-    ((_, _, content, _),) = _described(table, REDACT, [value])
-    masked = json.dumps({"also": "x" * before + "***", "email": "***"})
-    assert content == f"{masked[:MOST_CHARACTERS]} (cut: it has {len(masked):,} characters)"
-
-
-def test_an_exception_is_hidden_whatever_the_columns_are_called():
-    """An earlier stage may have renamed a redacted column: of exceptions only the class is kept."""
-    error, record = ValueError("cannot send to ann@x.org"), {"contact": "ann@x.org"}
-    hidden = _Telling(REDACT, StructType()).of(record)
-    assert hidden.error(error) == "ValueError: ***"
-    shown = _Telling(NOTHING, StructType()).of(record)
-    assert shown.error(error) == "ValueError: cannot send to ann@x.org"
+@pytest.mark.parametrize(
+    ("redact", "layout", "hidden"),
+    [
+        (NOTHING, {}, False),
+        (REDACT, {"closed": True}, False),
+        (REDACT, {"format": "json"}, True),
+        (Redaction.of(["N"]), {"closed": True}, True),
+    ],
+)
+def test_text_that_may_have_a_redacted_column(redact, layout, hidden):
+    """The text of a record is hidden as a whole if its source has a redacted column, or may have
+    others than its schema."""
+    assert redact.hides_text(["id", "n"], layout) == hidden
 
 
 def test_a_key_gets_pseudonyms():
@@ -139,24 +77,6 @@ def test_a_key_gets_pseudonyms():
     assert same != Redaction.of(["email"], b"other").pseudonym("email", "ann@x.org")
     assert NOTHING.key('{"a":  1}') == '{"a":  1}'
     assert [as_text(one) for one in ("7", 7, 1.5, True)] == ["7", "7", "1.5", "true"]
-
-
-@pytest.mark.parametrize(
-    ("reason", "shown"),
-    [
-        ("malformed csv: age: expected int, found ann, found x", "found ***"),
-        ("malformed row: a.b(c): expected decimal(10,2), found\n ann", None),
-        ("age: expected struct<a:int,b:string>, found ann\nlee", "found ***"),
-        ("yielded age: expected int NOT NULL, found ann", "found ***"),
-        ("malformed csv: expected 3 fields, found 5", "found 5"),
-        ("expected one object with id, age, found something else", "found something else"),
-    ],
-)
-def test_what_was_found_is_masked(reason, shown):
-    """In a reason of a column's value, and not where no value is quoted."""
-    made = re.sub(found_pattern(["age", "id"]), r"\1***", reason)
-    assert made.endswith(shown or reason)
-    assert "ann" not in made or shown is None
 
 
 def test_conditions_find_pseudonyms():
@@ -298,14 +218,3 @@ def test_failures_are_hidden_before_they_are_told(caplog):
         failures.raise_first()
     assert caught.value.__notes__ == ["note"]
     assert "ann" not in caplog.text
-
-
-def test_functions_that_mask_make_pyspark_warn_of_nothing(recwarn):
-    """PySpark asks the type hints of a function whether it is Arrow's, and warns if they do not
-    tell: each run of a pipeline that redacts would print that.
-    """
-    for function in (masking._without, Redaction.of("email").may_be_in):
-        masking._udf(function, StringType())
-    assert [str(one.message) for one in recwarn] == []
-    source = Path(masking.__file__).read_text()
-    assert source.count("F.udf(") == 1  # that of _udf

@@ -178,7 +178,7 @@ def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
 
 def fitted(kind, value, nullable=True):
     columns, errors = of_table(StructType([StructField("c", kind, nullable)])).fit([(value,)])
-    return columns[0].to_pylist()[0], errors[0]
+    return columns[0].to_pylist()[0], errors[0] and str(errors[0])
 
 
 @pytest.mark.parametrize(

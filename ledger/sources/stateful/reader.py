@@ -17,8 +17,8 @@ class FrameReader(SourceReader):
         check_schema(self.schema)
 
     def records(self, claimed: Claimed) -> DataFrame:
-        """The schema's columns of what ``read`` gives, ``RAW`` and ``ERROR``. Raises InputError
-        when one is missing or of another type."""
+        """The schema's columns of what ``read`` gives, ``RAW``, ``ERROR`` and ``QUOTED``. Raises
+        InputError when one is missing or of another type."""
         frame = self._hooks.read(self._spark)
         check_columns(f"read of {self._hooks.shown}", frame.schema, self.schema)
         return checked(frame.select(*(f"`{name}`" for name in self.schema.names)), self.schema)

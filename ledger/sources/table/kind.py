@@ -1,7 +1,8 @@
 """The kind of source that is a table, read by a cursor."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.run_request import Interval
 from ledger.settings import Settings
@@ -17,6 +18,7 @@ class Table(Source):
     """What the ledger asks of a TableSource."""
 
     incremental = True
+    layout: Mapping[str, Any] = {"closed": True}
 
     def __init__(self, declared: TableSource):
         self._declared = declared
