@@ -30,10 +30,8 @@ def branching(guarantee, lost=None):
 
 def given(database):
     """What the source says that it has given."""
-    return one(
-        database,
-        "SELECT snapshot FROM checkpoint WHERE step = 'trades' ORDER BY step_run_id DESC LIMIT 1",
-    ).snapshot
+    statement = "SELECT claim_end FROM batch_source ORDER BY claim_number DESC NULLS LAST LIMIT 1"
+    return one(database, statement).claim_end
 
 
 @pytest.mark.parametrize("guarantee", list(Guarantee))

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pyspark.sql.types import StringType, StructType
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
-from ledger.batch.claims import Opening, survey
+from ledger.batch.claims import Prospect, _latest
 from ledger.batch.records.record_rows import Row, _described
 from ledger.batch.records.snapshots import MOST_CHARACTERS
 from ledger.batch.records.trace import _Tree
@@ -26,6 +26,7 @@ from ledger.core.redaction import (
     texts,
     without,
 )
+from ledger.core.run_request import Interval
 from ledger.databases.driver_errors import translated
 from ledger.errors import (
     DeclarationError,
@@ -36,11 +37,13 @@ from ledger.errors import (
     UnavailableError,
     redacted,
 )
+from ledger.sources.base import Scope
 from ledger.sources.table.queries import _as_stored, _checked
 from ledger.spark.failures import explained
 from ledger.spark.frames import redacted as masking
 from ledger.spark.steps.records import _Telling
 from ledger.store.connection import Database
+from ledger.store.queries.claims import NextRange
 
 REDACT = Redaction.of(["Email", "name"], b"secret")
 
@@ -255,15 +258,15 @@ def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
         connection.exec_driver_sql("CREATE TABLE people (email TEXT NOT NULL)")
         connection.exec_driver_sql("INSERT INTO people VALUES (x'616E6E40782E6F7267')")
     table = TableSource(url, table="people", cursor="email", schema="email STRING")
-    ledger = SimpleNamespace(transact=lambda work: datetime(2013, 1, 1, tzinfo=UTC))
-    opening = Opening("people", 1, datetime.min, datetime.max, {})
+    now, interval = datetime(2013, 1, 1, tzinfo=UTC), Interval(datetime.min, datetime.max)
+    scope = Scope(None, "people", "people", interval, now, list)
 
     def looked(redact):
         made = Pipeline("people", redact=redact)
         made.source("people", table)
         made.sink("out", ParquetSink("out"), reads="people")
         with pytest.raises(InputError) as caught:
-            survey(ledger, None, made, opening)
+            _latest(made, *made.sources(), scope, Prospect(NextRange()))
         return caught.value
 
     assert "cursor 'email' has the value b'ann@x.org'" in str(looked(()))
