@@ -312,6 +312,8 @@ CREATE UNIQUE INDEX batch_source_claim_key
   ON batch_source (pipeline_id, source, interval_start, interval_end) WHERE claimed;
 CREATE UNIQUE INDEX batch_source_claim_number_key
   ON batch_source (pipeline_id, source, claim_number) WHERE claim_number IS NOT NULL;
+CREATE INDEX batch_source_claim_end_idx ON batch_source USING hash (claim_end)
+  WHERE claim_number IS NOT NULL;  -- an offset may be longer than a B-tree takes
 CREATE INDEX batch_source_first_root_idx ON batch_source (first_root);
 COMMENT ON TABLE batch_source IS
   'What a batch claims of each source, and the range of roots that it emitted.';

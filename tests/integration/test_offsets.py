@@ -2,6 +2,7 @@
 committed in order.
 """
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -29,6 +30,7 @@ from tests.support.feeds import Feed, fed
 from tests.support.ledgers import age, one, rows, started
 from tests.support.publishing import publish_settled
 from tests.support.runner import START
+from tests.support.source_kinds import Topic
 
 
 @pytest.fixture
@@ -253,6 +255,27 @@ def test_a_batch_takes_what_there_is_room_for(runner, feed, shown):
         ("latest", None, 2),
         ("latest", 2, 2),
     ]
+
+
+def test_offsets_by_partition(runner, tmp_path, sink_rows):
+    """Each batch goes on in every partition, within its room; a new partition begins at 0."""
+    topic = Topic(tmp_path)
+    topic.add((0, 10), (1, 11), (2, 12), (4, 14))
+    made = Pipeline("topic", max_pending=3)
+    made.source("topic", topic.declared())
+    made.sink("out", ParquetSink("out"), reads="topic")
+    run = runner(made)
+    run.settled(opened(run, 1))
+    (topic.folder / "p2.jsonl").write_text('{"id": 6, "n": 16}\n')
+    run.settled(opened(run, 2))
+    second = {"0": 3, "1": 1, "p2": 1}
+    assert ranges(run.job.database, "topic") == [
+        (1, None, {"0": 3, "1": 0}),
+        (2, {"0": 3, "1": 0}, second),
+    ]
+    assert [id for id, _ in sink_rows("out", "id", "n")] == [0, 1, 2, 4, 6]
+    assert json.loads((topic.folder / "committed.json").read_text()) == second
+    assert [json.loads(text) for text in position(run.job.database)] == [second]
 
 
 def test_a_range_that_is_given_back_waits_for_room(runner, feed, shown):
