@@ -15,7 +15,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
-from ledger.sources.base import Claimed
+from ledger.sources.base import Claim
 from ledger.sources.registry import source_of
 from ledger.spark import failures
 from ledger.spark.origins.claim import FromClaim
@@ -925,7 +925,7 @@ def test_numbers_in_variants_are_as_written(spark, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"n": "{text}", "v": {text}}}\n' for text in numbers))
     source = FileSource(str(path), schema="n STRING, v VARIANT", format="json")
-    read = source_of("in", source).reader(spark).records(Claimed("in", str(path)))
+    read = source_of("in", source).reader(spark).records(Claim("in", str(path)))
     written = read.select("n", F.to_json("v").alias("v")).collect()
     assert len(written) == len(numbers)
     for row in written:

@@ -13,7 +13,7 @@ from ledger.sources.registry import register, source_of
 from tests.support.ledgers import one, rows
 from tests.support.places import ROOT
 from tests.support.runner import END, START
-from tests.support.source_kinds import KINDS, SCHEMA, Hooked
+from tests.support.source_kinds import KINDS, SCHEMA
 
 INTERVAL = Interval(START, END)
 
@@ -122,19 +122,18 @@ def test_two_batches_claim_nothing_twice(kind, database, settings):
     kind.add((3, 30))
     third = open_batch(database, settings, made, RunKey("", "three"), INTERVAL)
     claimed = {batch.batch_id: _claimed(database, batch) for batch in (first, second, third)}
-    expected = [0, 0, 0] if isinstance(kind, Hooked) else [1, 0, 1]
-    assert [len(found) for found in claimed.values()] == expected
-    assert len(set().union(*claimed.values())) == sum(expected)
+    assert [len(found) for found in claimed.values()] == [1, 0, 1]
+    assert len(set().union(*claimed.values())) == 2
 
 
 def _claimed(database, batch):
-    """The files and the range of a cursor that a batch has claimed."""
+    """The files and the range of offsets that a batch has claimed."""
     values = {"id": batch.batch_id}
     files = rows(database, "SELECT path FROM claimed_file WHERE batch_id = :id", **values)
     ranges = rows(
         database,
-        "SELECT claimed_after, claimed_upto FROM batch_source "
-        "WHERE batch_id = :id AND claimed_upto IS NOT NULL",
+        "SELECT claim_start::text, claim_end::text FROM batch_source "
+        "WHERE batch_id = :id AND claim_end IS NOT NULL",
         **values,
     )
     return {tuple(row) for row in (*files, *ranges)}
@@ -186,20 +185,18 @@ def test_a_kind_inherits_what_most_kinds_do_not_need(settings):
     made = numbers_of(Plain())
     (step,) = made.sources()
     assert step.source.path(settings, INTERVAL) == "somewhere"
-    assert (step.incremental, step.hooks, step.layout, step.source.not_reread) == (
-        False,
-        None,
-        {},
-        None,
-    )
+    source = step.source
+    assert (source.incremental, source.commits, source.layout) == (False, False, {})
+    assert source.not_reread is None
     reader = PlainReader()
     assert (reader.by_file(None), reader.repeated_headers(), reader.formats) == (False, None, {})
     assert reader.failure(ValueError("ledger.errors.InputError: gone")).args == ("gone",)
     assert reader.failure(ValueError("other")) is None
 
 
-def test_the_documented_kind_is_the_one_that_is_tested():
-    """docs/extending.md shows tests/support/arrow_source.py as it is."""
+@pytest.mark.parametrize("name", ["arrow_source", "topic_source"])
+def test_the_documented_kind_is_the_one_that_is_tested(name):
+    """docs/extending.md shows these modules of tests/support as they are."""
     page = (ROOT / "docs" / "extending.md").read_text()
-    module = (ROOT / "tests" / "support" / "arrow_source.py").read_text()
+    module = (ROOT / "tests" / "support" / f"{name}.py").read_text()
     assert module.partition('"""\n\n')[2] in page

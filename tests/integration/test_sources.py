@@ -22,7 +22,6 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.execution import notify, settle_and_follow
-from ledger.sources.cursor import next_range
 from ledger.sources.table import queries as source_tables
 from tests.support.arrow_source import ArrowSource
 from tests.support.ledgers import age, one, rows, started
@@ -95,13 +94,13 @@ def test_an_interval_larger_than_max_pending_is_read_whole(runner, tmp_path, sin
 
 
 def test_no_room_while_as_many_are_pending(runner, tmp_path):
-    """With max_pending records undecided no batch opens, nor before it is known how many they are;
-    once they settle one does.
+    """With max_pending records undecided no batch opens, be they read or claimed; once they settle
+    one does.
     """
     write(tmp_path / "in.csv", "a", "b", "c")
     run = runner(by_interval(max_pending=2))
     first = run.open("one")
-    with pytest.raises(BackPressureError, match=r"batch 1 has yet to read it, .* is 2: wait until"):
+    with pytest.raises(BackPressureError, match=r"3 records are pending in batches 1, .* is 2"):
         run.open("two", *LATER)
     run.steps(first)
     with pytest.raises(
@@ -132,7 +131,7 @@ def test_an_interval_waits_for_room_or_is_read_beside(runner, tmp_path):
 
 
 def test_an_interval_of_a_size_that_nobody_knows(runner, tmp_path):
-    """It is read whole as soon as there is room for one record."""
+    """It is read whole as soon as there is room for one record; others wait until it is read."""
     made, schema = Pipeline("numbers", max_pending=2), pa.schema([("n", pa.int32())])
     made.source("numbers", ArrowSource("in.arrow", "n INT"))
     made.sink("out", ParquetSink("out"), reads="numbers")
@@ -141,6 +140,8 @@ def test_an_interval_of_a_size_that_nobody_knows(runner, tmp_path):
         with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as file:
             file.write_table(pa.table({"n": range(count)}, schema=schema))
         batch = run.open(name, *interval)
+        with pytest.raises(BackPressureError, match=rf"batch {batch.batch_id} has yet to read it"):
+            run.open("other", END, LATER[0])
         run.step(batch, "numbers")
     assert one(run.job.database, "SELECT sum(roots)::int AS n FROM batch_source").n == 4
     with pytest.raises(BackPressureError, match="4 records are pending in batches 1, 2"):
@@ -495,7 +496,7 @@ def test_a_batch_of_a_table_claims_what_has_room(runner, database, table, sink_r
     run = runner(words_of(table, max_pending=2))
     add(database, "a", "b", "c")
     run.settled(run.open("one"))
-    assert one(database, "SELECT claimed_upto FROM batch_source").claimed_upto == "int:2"
+    assert one(database, "SELECT claim_end FROM batch_source").claim_end == "int:2"
     run.settled(run.open("two"))
     assert delivered(sink_rows) == ["a", "b", "c"]
 
@@ -699,20 +700,3 @@ def test_a_null_anchor_is_an_error_where_all_is_tracked(runner, tmp_path):
     run = runner(made)
     with pytest.raises(StageError, match="1 rows whose '_anchor' is null"):
         run.steps(run.open())
-
-
-# Ranges
-
-
-@pytest.mark.parametrize(
-    ("claims", "free"),
-    [
-        ([], (None, None)),
-        ([(None, 3), (3, 7)], (7, None)),
-        ([(3, 7)], (None, 3)),
-        ([(7, 9), (None, 3)], (3, 7)),
-    ],
-)
-def test_next_range(claims, free):
-    """The first range of a cursor that nobody has claimed; claims may be found in any order."""
-    assert next_range(claims) == free

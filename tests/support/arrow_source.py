@@ -41,8 +41,8 @@ class ArrowSource(Source):
             self.require_columns(file.path)
         return f"{len(files)} files match {path}"
 
-    def look(self, scope):
-        return new_files(scope, self.path(scope.settings, scope.interval), count_rows)
+    def latest(self, scope, start, room):
+        return new_files(scope, room, count_rows) if self.incremental else scope.claim()
 
     def reader(self, spark):
         return ArrowReader(spark, self)
@@ -64,10 +64,10 @@ class ArrowReader(SourceReader):
         self.schema = struct(source.schema)
         check_schema(self.schema)
 
-    def records(self, claimed):
-        listed = claimed.files
+    def records(self, claim):
+        listed = claim.files
         if not self._source.incremental:
-            listed = find_files(claimed.source, claimed.path)
+            listed = find_files(claim.source, claim.path)
         files = [file.path for file in listed]
         for file in files:
             self._source.require_columns(file)

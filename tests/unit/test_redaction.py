@@ -10,10 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
-from ledger.batch.claims import Opening, survey
+from ledger.batch.claims import Prospect, _latest
 from ledger.batch.records.record_rows import _described
 from ledger.core.conditions import parse, with_pseudonyms
 from ledger.core.redaction import NOTHING, Redaction, as_text
+from ledger.core.run_request import Interval
 from ledger.core.text import texts
 from ledger.databases.driver_errors import translated
 from ledger.errors import (
@@ -25,9 +26,11 @@ from ledger.errors import (
     UnavailableError,
     redacted,
 )
+from ledger.sources.base import Scope
 from ledger.sources.table.queries import _as_stored, _checked
 from ledger.spark.failures import explained
 from ledger.store.connection import Database
+from ledger.store.queries.claims import NextRange
 
 REDACT = Redaction.of(["Email", "name"], b"secret")
 
@@ -175,15 +178,15 @@ def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
         connection.exec_driver_sql("CREATE TABLE people (email TEXT NOT NULL)")
         connection.exec_driver_sql("INSERT INTO people VALUES (x'616E6E40782E6F7267')")
     table = TableSource(url, table="people", cursor="email", schema="email STRING")
-    ledger = SimpleNamespace(transact=lambda work: datetime(2013, 1, 1, tzinfo=UTC))
-    opening = Opening("people", 1, datetime.min, datetime.max, {})
+    now, interval = datetime(2013, 1, 1, tzinfo=UTC), Interval(datetime.min, datetime.max)
+    scope = Scope(None, "people", "people", interval, now, list)
 
     def looked(redact):
         made = Pipeline("people", redact=redact)
         made.source("people", table)
         made.sink("out", ParquetSink("out"), reads="people")
         with pytest.raises(InputError) as caught:
-            survey(ledger, None, made, opening)
+            _latest(made, *made.sources(), scope, Prospect(NextRange()))
         return caught.value
 
     assert "cursor 'email' has the value b'ann@x.org'" in str(looked(()))

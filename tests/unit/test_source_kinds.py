@@ -11,8 +11,8 @@ FILES = sorted(
     for path in (ROOT / "ledger").rglob("*.py")
     if (ROOT / "ledger" / "sources") not in path.parents
 )
-KINDS = {"FileSource", "TableSource", "StatefulSource", "Files", "Table", "Stateful"}
-KINDS |= {"Reader", "TableReader", "FrameReader"}
+KINDS = {"FileSource", "TableSource", "OffsetSource", "Files", "Table", "Offsets"}
+KINDS |= {"Reader", "TableReader", "OffsetReader"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

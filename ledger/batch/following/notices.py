@@ -19,9 +19,9 @@ class Notify(FollowUp):
     is_awaited = False
 
     def after(self, pipeline: Pipeline) -> str:
-        """A source that keeps its position is told what its sinks have published."""
-        keeping = any(step.hooks is not None for step in pipeline.sources())
-        return Publish.name if keeping else SETTLE
+        """A source is notified of a commit once its sinks have published."""
+        commits = any(step.source.commits for step in pipeline.sources())
+        return Publish.name if commits else SETTLE
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
         return pipeline.wants_notice

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW
-from ledger.sources.base import Claimed, SourceReader
+from ledger.sources.base import Claim, SourceReader
 from ledger.sources.cursor import Range, from_text
 from ledger.sources.parsing.typed import aligned, check_schema, struct
 from ledger.sources.table import queries as source_tables
@@ -42,12 +42,12 @@ class TableReader(SourceReader):
         nullable = [StructField(field.name, field.dataType) for field in self.schema.fields]
         self._records = StructType([*nullable, *_OWN])
 
-    def records(self, claimed: Claimed) -> DataFrame:
+    def records(self, claim: Claim) -> DataFrame:
         """The rows of the claimed range: the schema's columns, ``RAW``, ``ERROR``, ``QUOTED``."""
-        if claimed.upto is None:
+        if claim.end is None:
             return self.rows([])
-        after = None if claimed.after is None else from_text(claimed.after)
-        upto, parts = from_text(claimed.upto), self._source.partitions
+        after = None if claim.start is None else from_text(claim.start)
+        upto, parts = from_text(claim.end), self._source.partitions
         return self.rows(source_tables.slices(self._source, after, upto, parts))
 
     def rows(self, ranges: Sequence[Range]) -> DataFrame:
