@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 from ledger.airflow import describing
 from ledger.airflow.completing import Complete
 from ledger.airflow.finishing import Settle, follow_up_task
-from ledger.airflow.intervals import interval_of, moment
+from ledger.airflow.intervals import instant, interval_of
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import (
     NUMBERING,
@@ -338,5 +338,5 @@ def selection(conf: dict[str, Any]) -> Selection:
     filters = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in filters:
-            filters[name] = moment(filters[name])
+            filters[name] = instant(filters[name])
     return Selection(**filters)

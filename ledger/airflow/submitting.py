@@ -225,7 +225,7 @@ def permanent_failure(text: str) -> str | None:
 
 def _error_line(text: str) -> str:
     """The driver's last error, from its log."""
-    return last_error(text, "ackledger") or "the step failed for good: its log says why"
+    return last_error(text, "ackledger") or "the step failed permanently: its log says why"
 
 
 def decided_batch(context: Any, database: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from ledger.airflow.intervals import moment
+from ledger.airflow.intervals import instant
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import connected
 from ledger.core.run_request import Interval
@@ -187,7 +187,7 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
             "this run has no data interval: give interval_start and interval_end, or the DAG a"
             ' schedule with intervals, CronDataIntervalTimetable("@daily", timezone="UTC")'
         )
-    return Interval(moment(str(start)), moment(str(end)))
+    return Interval(instant(str(start)), instant(str(end)))
 
 
 def _waits_for(pipeline: str, interval: Interval) -> str | None:

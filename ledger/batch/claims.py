@@ -277,7 +277,7 @@ def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, of
         raise InputError(
             f"source {claim.source!r} of pipeline {pipeline.name!r} has gone back: from offset"
             f" {start} it reads on to {end}, where an earlier batch has ended, so records would be"
-            " read twice. If its system was set up anew, declare it under a new name",
+            " read twice. If its system was set up again, declare it under a new name",
             quotes=[start, end],
         )
 

@@ -110,9 +110,9 @@ def open_replay(
     def work(connection: Connection) -> Batch:
         pipeline_id = pipelines.save(connection, _policy(pipeline))
         batch = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
-        moment = now or batches.database_now(connection)
+        instant = now or batches.database_now(connection)
         if batch is not None:
-            return _reopened(connection, pipeline, batch, moment)
+            return _reopened(connection, pipeline, batch, instant)
         original = check_replayable(connection, pipeline, original_batch_id, None)
         check_files(original, pipeline, from_source=selection.from_source)
         if selection.quarantined or selection.accepted:
@@ -123,7 +123,7 @@ def open_replay(
         values |= {"guarantee": original.guarantee.value, "settle": original.settle.value}
         claimed = claims.replay_claims(settings, pipeline, _opening(values))
         opened = _insert(connection, pipeline, values, BatchKind.REPLAY, claimed)
-        claim_messages(connection, pipeline, opened, moment)
+        claim_messages(connection, pipeline, opened, instant)
         check_sources(connection, opened.batch_id, pipeline)
         if selection.from_source:
             check_from_source(connection, opened, pipeline)
@@ -246,7 +246,7 @@ def _reopened(
     connection: Connection,
     pipeline: Pipeline,
     batch: Batch,
-    moment: datetime,
+    instant: datetime,
     offers: Sequence[Offer] | None = None,
 ) -> Batch:
     """A batch found again; an abandoned one claims again and is open."""
@@ -262,7 +262,7 @@ def _reopened(
         check_files(original, pipeline, from_source=again)
         if {"quarantined", "accepted"} & set(locked.selection or ()):
             state_guards.check_quarantined(connection, pipeline, original)
-        claim_messages(connection, pipeline, locked, moment)
+        claim_messages(connection, pipeline, locked, instant)
     else:
         if locked.replaces_batch_id is not None:
             _check_still_replaceable(connection, locked)

@@ -108,7 +108,7 @@ class SourceReader(Protocol):
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """How the source writes dates and moments, as options of Spark's readers; {}: ISO 8601."""
+        """How the source writes dates and times, as options of Spark's readers; {}: ISO 8601."""
         return {}
 
 

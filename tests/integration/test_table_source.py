@@ -200,7 +200,9 @@ def test_a_lag_keeps_the_reading_behind(shop):
     bound = safe_bound(shop.source("at", "at timestamp", lag="10m"), now(), BRIEF)
     assert timedelta(minutes=59) < now() - bound < timedelta(minutes=61)
     assert safe_bound(shop.source("at", "at timestamp", lag="2h"), now(), BRIEF) is None
-    with pytest.raises(InputError, match="lag '10m' needs a cursor that is a moment, found 'id'"):
+    with pytest.raises(
+        InputError, match="lag '10m' needs a cursor that is a timestamp, found 'id'"
+    ):
         safe_bound(shop.source(lag="10m"), now(), BRIEF)
 
 
@@ -584,7 +586,7 @@ def test_moments_of_sqlite_need_a_lag(lite):
     with pytest.raises(InputError, match="running transactions of sqlite are not seen"):
         safe_bound(lite(create, cursor="at", schema="at timestamp"), now())
     insert = "INSERT INTO orders VALUES ('2026-01-31{0}12:00:00'), ('2026-01-31{0}12:59:00')"
-    moment = datetime(2026, 1, 31, 13, tzinfo=UTC)
+    instant = datetime(2026, 1, 31, 13, tzinfo=UTC)
     for between in "T ":
         source = lite(
             "DELETE FROM orders",
@@ -593,7 +595,7 @@ def test_moments_of_sqlite_need_a_lag(lite):
             schema="at timestamp",
             lag="5m",
         )
-        assert safe_bound(source, moment) == f"2026-01-31{between}12:00:00"
+        assert safe_bound(source, instant) == f"2026-01-31{between}12:00:00"
 
 
 def test_a_reader_asks_for_what_is_declared(spark, shop):

@@ -274,10 +274,10 @@ def test_parts_of_parquet_columns(tmp_path):
     """What Spark cannot read is found within structs, lists and maps, too; INT96 and unsigned
     are read there.
     """
-    moments = pa.array([{"at": 1}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
+    instants = pa.array([{"at": 1}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
     struct, listed = schema(at=TimestampType()), ArrayType(TimestampType())
     for name, column, kind in [
-        ("s.at", moments, struct),
+        ("s.at", instants, struct),
         ("s.element", pa.array([[1]], pa.list_(MOMENT.type)), listed),
         ("s.value", pa.array([[("k", 1)]], pa.map_(pa.string(), MOMENT.type)),
          MapType(StringType(), TimestampType())),

@@ -29,14 +29,14 @@ def test_values_that_python_has_no_form_for(tmp_path):
     also within lists and structs.
     """
     days = pa.array([2932897, 0], pa.date32())
-    moments = pa.array([253402300800_500000, 0], pa.timestamp("us", "UTC"))
+    instants = pa.array([253402300800_500000, 0], pa.timestamp("us", "UTC"))
     raw = pa.array([b"\xff", b"a"], pa.binary())
     table = pa.table(
         {
             "id": days,
-            "seen": moments,
+            "seen": instants,
             "days": pa.ListArray.from_arrays([0, 1, 2], days),
-            "both": pa.StructArray.from_arrays([days, moments], ["day", "seen"]),
+            "both": pa.StructArray.from_arrays([days, instants], ["day", "seen"]),
             "text": pa.Array.from_buffers(pa.string(), 2, raw.buffers()),
         }
     )

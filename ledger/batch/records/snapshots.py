@@ -283,8 +283,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return raw_text(value)
     if isinstance(value, datetime):
-        moment = value.astimezone(UTC) if value.tzinfo else value
-        text = moment.replace(tzinfo=None).isoformat(" ")
+        instant = value.astimezone(UTC) if value.tzinfo else value
+        text = instant.replace(tzinfo=None).isoformat(" ")
         return text.rstrip("0") if "." in text else text
     return str(value)
 

@@ -66,10 +66,10 @@ def sweep_once(
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
     rules = options or SweepOptions()
     settled, errors = _settle_all(database, now)
-    moment = now or database.transact(batches.database_now)
-    asking = database.transact(lambda c: replays.automatic_replays(c, moment))
+    instant = now or database.transact(batches.database_now)
+    asking = database.transact(lambda c: replays.automatic_replays(c, instant))
     _note_followed(database)
-    due = moment - timedelta(seconds=rules.overdue_after_seconds)
+    due = instant - timedelta(seconds=rules.overdue_after_seconds)
     overdue = database.transact(lambda c: _overdue(c, follow_ups.overdue(c, due)))
     dropped = _drop_partitions(database, rules)
     _vacuum(database, rules)

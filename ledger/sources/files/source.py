@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "parquet")
 COLUMNS = ("in_order", "by_name")
 
-_MOMENTS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
+_TIME_FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 # Options of Spark's readers that neither lose records nor change values.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "csv": ("sep", "quote", "escape", "emptyValue", *_MOMENTS),
+    "csv": ("sep", "quote", "escape", "emptyValue", *_TIME_FORMATS),
     "json": (
         "allowBackslashEscapingAnyCharacter",
         "allowNonNumericNumbers",
@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "allowSingleQuotes",
         "allowUnquotedControlChars",
         "allowUnquotedFieldNames",
-        *_MOMENTS,
+        *_TIME_FORMATS,
     ),
     "parquet": (),
 }

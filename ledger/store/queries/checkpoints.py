@@ -201,17 +201,17 @@ def unacked(
     ``combines`` if the pipeline has them, is yet to come.
     """
     statement = text(f"""
-        WITH undone AS MATERIALIZED (
+        WITH pending AS MATERIALIZED (
           SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.step = ANY(:states) AND s.state <> 'committed'
-        ), told AS (
+        ), unacked AS (
           SELECT c.batch_id, c.step_run_id, b.family_id
           FROM checkpoint c JOIN batch b USING (batch_id)
           JOIN pipeline p ON p.pipeline_id = c.pipeline_id
           WHERE p.name = :pipeline AND c.step = :step AND c.acked_at IS NULL
         )
         SELECT t.batch_id,
-               NOT EXISTS (SELECT FROM undone u WHERE u.family_id = t.family_id)
+               NOT EXISTS (SELECT FROM pending u WHERE u.family_id = t.family_id)
                AND NOT EXISTS (SELECT FROM open_failure m
                                WHERE m.original_batch_id = t.family_id)
                AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = t.family_id)
@@ -219,7 +219,7 @@ def unacked(
                                WHERE f.family_id = t.family_id)
                AND NOT (:combines AND EXISTS (
                  SELECT {COMBINES_DUE} AND b.family_id = t.family_id)) AS ready
-        FROM told t ORDER BY t.step_run_id
+        FROM unacked t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "step": step, "states": list(states), "combines": combines}
     rows = connection.execute(statement, keys).all()

@@ -31,8 +31,8 @@ _BEFORE = """
 # Something happened to the family of an original f since: its time is not over.
 _RECENT = f"""
   {_BEFORE} < (
-    SELECT max(moment) FROM (
-      SELECT greatest(m.opened_at, m.settled_at) AS moment FROM batch m
+    SELECT max(instant) FROM (
+      SELECT greatest(m.opened_at, m.settled_at) AS instant FROM batch m
       WHERE m.family_id = f.batch_id
       UNION ALL
       SELECT coalesce(r.closed_at, r.lease_until) FROM step_run r JOIN batch m USING (batch_id)
