@@ -234,9 +234,13 @@ def _prospect(
     connection: Connection, pipeline: Pipeline, opening: Opening, step: SourceStep
 ) -> Prospect:
     pipeline_id, batch_id = opening.pipeline_id, opening.batch_id
-    ahead = NextRange()
-    if step.incremental:
-        ahead = queries.next_range(connection, pipeline_id, step.name, batch_id)
+    ahead = queries.next_range(connection, pipeline_id, step.name, batch_id)
+    if ahead != NextRange() and not step.source.by_offset:
+        raise InputError(
+            f"source {step.name!r} of pipeline {pipeline.name!r} was read by offsets, and is now"
+            " declared as one that is not, which would not read what they have left: declare it"
+            " under a new name"
+        )
     if pipeline.max_pending is None:
         return Prospect(ahead)
     pending = queries.pending(connection, pipeline_id, step.name, batch_id)
@@ -244,8 +248,9 @@ def _prospect(
 
 
 def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospect) -> Claim:
-    """What the batch takes: what another has given back, whole, or what its source has. What goes
-    wrong is told as the pipeline lets it be: a source that counts its records may quote one."""
+    """What the batch takes: what another has given back, whole, or what its source has. If the
+    pipeline redacts, an error keeps no values: a source that counts its records may quote one.
+    """
     ahead = prospect.range
     values: dict[str, Any] = {"start": ahead.start, "number": ahead.number}
     if ahead.released_by is not None:
@@ -271,7 +276,9 @@ def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, of
         return
     assert pipeline_id is not None
     if offer.range.released_by is not None:
-        queries.clear_range(connection, offer.range.released_by, claim.source)
+        batch_id, number = offer.range.released_by, claim.number
+        cleared = queries.clear_range(connection, batch_id, claim.source, number)
+        assert cleared, (batch_id, claim.source, number)  # the pipeline's lock keeps it so
     elif queries.is_claimed_end(connection, pipeline_id, claim.source, claim.end):
         start, end = json.dumps(claim.start), json.dumps(claim.end)
         raise InputError(

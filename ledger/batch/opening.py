@@ -16,6 +16,7 @@ from ledger.batch.replays import (
     check_sources,
     claim_messages,
 )
+from ledger.batch.step_runs import require_step
 from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
@@ -49,6 +50,8 @@ def open_batch(
     """
     promise = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(promise)
+    if reprocess:
+        _check_has_interval(pipeline)
 
     def offered() -> list[Offer] | None:
         batch = database.transact(
@@ -203,17 +206,21 @@ def _with_partition(connection: Connection, batch: Batch) -> Batch:
     return batch
 
 
-def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
-    """The settled batch that has the interval; None if no batch has. Raises NotReadyError while
-    it, or what belongs to it, is not decided.
-    """
-    interval = values["interval_start"], values["interval_end"]
+def _check_has_interval(pipeline: Pipeline) -> None:
+    """Raise InputError if a source has no interval to run again."""
     for step in pipeline.sources():
         if step.incremental:
             raise InputError(
                 f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no"
                 " interval to run again: replay what failed"
             )
+
+
+def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
+    """The settled batch that has the interval; None if no batch has. Raises NotReadyError while
+    it, or what belongs to it, is not decided.
+    """
+    interval = values["interval_start"], values["interval_end"]
     statuses = {
         claim.batch_id: claim.status
         for step in pipeline.sources()
@@ -268,6 +275,8 @@ def _reopened(
             _check_still_replaceable(connection, locked)
             state_guards.check_replaced(connection, pipeline, locked.replaces_batch_id)
         state_guards.check_reopened(connection, pipeline, locked)
+        for step in pipeline.sources():
+            require_step(locked, step.name)  # what another source has would be claimed and not read
         opening = _opening(vars(locked))
         claimed = claims.accept(connection, pipeline, opening, offers)
         claims.save(connection, pipeline, opening, locked.batch_id, claimed)

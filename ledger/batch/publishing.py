@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import sentences
 from ledger.batch.surroundings import Surroundings
-from ledger.core.commands import CLEAR_WITHHOLD
+from ledger.core.commands import CLEAR_SETTLE
 from ledger.core.probes import reached
 from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
@@ -171,7 +171,7 @@ def publish_one(
         )
     if not locked.ready:
         asked = (known_target(at.pipeline), row.batch_id, "To withhold them")
-        actions = advice.publish(*asked, CLEAR_WITHHOLD)
+        actions = advice.publish(*asked, CLEAR_SETTLE)
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
             f" withheld. {sentences(actions)}"

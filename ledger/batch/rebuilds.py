@@ -7,6 +7,7 @@ one takes the unit without them.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from ledger.store.queries.publications import FailedRoot
 
 _Longs = npt.NDArray[np.int64]
 
+_ADVICE = (
+    "It has the units of the batch's records. Put it back, then clear `settle` in Airflow or type"
+    " `ackledger publish`; or reprocess the interval"
+)
 _REASON = "its unit had a record that was quarantined"
 
 
@@ -57,7 +62,7 @@ def _root_of_batch(sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]) 
     """The first root of a batch, which is one unit, that did not fail."""
     failed = {row.root_id for row in spoiling}
     ranges = (range(row.first_root, row.first_root + row.roots) for row in sources)
-    return [root for roots in ranges for root in roots if root not in failed][:1]
+    return list(islice((root for roots in ranges for root in roots if root not in failed), 1))
 
 
 def _roots_of_units(
@@ -84,7 +89,7 @@ def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[
     """The roots that sources emitted and the unit of each, file by file."""
     for source in sources:
         for file in database.transact(partial(runs.files, run_id=source.emit_run_id)):
-            with parquet.stored_file(file.path) as stored:
+            with parquet.stored_file(file.path, _ADVICE) as stored:
                 column = parquet.read(stored, [UNIT]).column(0).combine_chunks()
             roots = np.arange(file.rows, dtype=np.int64) + file.first_position
             tracked = roots < source.roots  # the others lie after them

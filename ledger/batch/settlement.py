@@ -30,8 +30,8 @@ from ledger.store.queries import (
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
 
-# How many failures of a unit more than of a record are tolerated: what spoils it is quarantined
-# first, and the others have a turn without it.
+# A unit may fail this many times more often than a record, so that its poison record is quarantined
+# and the rest retried before the unit is.
 UNIT_GRACE = 2
 
 

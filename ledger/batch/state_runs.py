@@ -24,7 +24,7 @@ from ledger.batch.step_runs import (
 )
 from ledger.core.probes import reached
 from ledger.core.states import RunState
-from ledger.errors import FencedError, NotReadyError
+from ledger.errors import FencedError, NotReadyError, redacted
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
 from ledger.storage.folders import remove_run_folder
@@ -195,7 +195,7 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
 
     ack = step.hooks.ack_commit if step.hooks is not None else lambda batch_id: None
     note = partial(checkpoints.set_acked, pipeline=pipeline.name, step=step.name)
-    call_in_order(database, step.name, database.transact(ask), ack, note)
+    call_in_order(database, pipeline, step.name, database.transact(ask), ack, note)
     for run_id in database.transact(lambda c: checkpoints.outlived(c, pipeline.name, step.name)):
         try:
             database.transact(partial(_remove, run_id=run_id))
@@ -205,6 +205,7 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
 
 def call_in_order(
     database: Database,
+    pipeline: Pipeline,
     name: str,
     due: Sequence[int],
     call: Callable[[int], object],
@@ -218,7 +219,8 @@ def call_in_order(
         try:
             call(batch_id)
         except Exception as exc:  # of whatever the user's hook does: the batch is committed
-            _log.warning("%s is notified of batch %s again: %s", name, batch_id, exc)
+            shown = redacted(exc) if pipeline.redact else exc
+            _log.warning("%s is notified of batch %s again: %s", name, batch_id, shown)
             break
         reached("ack returned", name)
 

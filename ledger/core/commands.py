@@ -10,9 +10,7 @@ from ledger.core.run_request import Interval, instant
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
 REASON = '--reason "..."'  # which a person fills in
 # What in Airflow goes on with what follows a settlement.
-CLEAR_WITHHOLD = (
-    "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
-)
+CLEAR_SETTLE = "clear `settle` (or `run`, if the DAG has one task a batch) and what is downstream"
 
 
 def ackledger(command: str, *arguments: object, **options: object) -> str:

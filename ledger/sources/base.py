@@ -117,7 +117,8 @@ class Source(Protocol):
 
     ``schema``: the records' columns, a StructType or a DDL string. ``place``: what is read, in
     words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
-    reads its interval, which no other batch reads. ``commits``: whether ``commit`` is called.
+    reads its interval, which no other batch reads. ``by_offset``: what it takes is a range between
+    two offsets; otherwise files. ``commits``: whether ``commit`` is called.
     ``layout``: what the ledger keeps to find the raw text of a record in its file; ``closed``: that
     text has the schema's columns alone. ``not_reread``: why single records cannot be reread by key;
     None: they can.
@@ -126,6 +127,7 @@ class Source(Protocol):
     schema: "StructType | str"
     place: str
     incremental: bool = False
+    by_offset: bool = False
     commits: bool = False
     layout: Mapping[str, Any] = {}
     not_reread: str | None = None

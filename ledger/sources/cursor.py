@@ -33,7 +33,7 @@ def from_text(text: str) -> Value:
         "datetime": datetime.fromisoformat,
         "str": str,
     }
-    kind, colon, rest = text.partition(":")
+    kind, colon, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
     try:
         if not colon:
             raise KeyError(kind)

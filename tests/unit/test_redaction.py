@@ -212,12 +212,37 @@ def test_text_that_is_no_utf_8_is_a_quote():
 
 
 def test_failures_are_hidden_before_they_are_told(caplog):
-    """What is kept of a failure, and logged of it, is what it was made into."""
+    """What is kept of a failure, and logged of it, is what it was made into; a note that others
+    have added is left out.
+    """
     failures, wrong = Failures(str, redacted), StageError("bad ann", quotes=["ann"])
     wrong.add_note("note")
     with failures.collect():
         raise wrong
     with pytest.raises(LedgerError, match=r"^bad \*\*\*") as caught:
         failures.raise_first()
-    assert caught.value.__notes__ == ["note"]
+    assert not hasattr(caught.value, "__notes__")
     assert "ann" not in caplog.text
+
+
+class _BadRowError(StageError):
+    """An author's own, which is made of other arguments."""
+
+    def __init__(self, row, why):
+        super().__init__(f"{why}: {row}", quotes=[row["id"], str(row)])
+
+
+def test_an_authors_own_class_of_ours_is_masked_as_ours():
+    """The class that it derives from is raised, without its text and without notes that others
+    added, whatever its quotes are.
+    """
+    try:
+        error = _BadRowError({"id": 7, "email": "ann@example.org"}, "bad")
+        error.add_note("row ann@example.org")
+        raise error
+    except StageError as exc:
+        hidden = redacted(exc)
+        again = explained(exc, "batch 7 failed", "Run it again")
+    assert type(hidden) is type(again) is StageError
+    assert "ann" not in f"{hidden}{getattr(hidden, '__notes__', '')}"
+    assert "ann" not in str(redacted(again))

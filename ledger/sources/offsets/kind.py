@@ -4,6 +4,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.run_request import Interval
+from ledger.errors import InputError
 from ledger.settings import Settings
 from ledger.sources.base import Claim, Scope, Source, SourceReader
 from ledger.sources.offsets.source import OffsetSource
@@ -16,6 +17,7 @@ class Offsets(Source):
     """What the ledger asks of an OffsetSource."""
 
     incremental = True
+    by_offset = True
     not_reread = "its system may have forgotten what is committed"
 
     def __init__(self, declared: OffsetSource):
@@ -30,7 +32,14 @@ class Offsets(Source):
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """What lies between ``start`` and the offset that it returns."""
-        return scope.claim(end=self._declared.latest(deepcopy(start), room), records=room)
+        end = self._declared.latest(deepcopy(start), room)
+        if end is None and start is not None:
+            raise InputError(
+                f"source {scope.source!r}: latest returned None after offset {start!r}: expected an"
+                " offset, which is that one if there is nothing new",
+                quotes=[repr(start)],
+            )
+        return scope.claim(end=end, records=room)
 
     def commit(self, batch_id: int, end: Any) -> None:
         """See ``Source``."""

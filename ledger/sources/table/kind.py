@@ -18,6 +18,7 @@ class Table(Source):
     """What the ledger asks of a TableSource."""
 
     incremental = True
+    by_offset = True
     layout: Mapping[str, Any] = {"closed": True}
 
     def __init__(self, declared: TableSource):

@@ -29,7 +29,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if not batch.status.decided:
         raise NotReadyError(
-            f"batch {batch_id} is {batch.status.words}: sources are told once it is settled"
+            f"batch {batch_id} is {batch.status.words}: sources are notified once it is settled"
         )
     names = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
@@ -54,6 +54,7 @@ def _commit(job: Job, step: SourceStep) -> None:
     ends = {row.batch_id: row.claim_end for row in due}
     call_in_order(
         job.database,
+        job.pipeline,
         step.name,
         list(ends),
         lambda batch_id: step.source.commit(batch_id, ends[batch_id]),

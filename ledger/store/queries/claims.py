@@ -105,16 +105,19 @@ def is_claimed_end(connection: Connection, pipeline_id: int, source: str, end: A
     return bool(connection.execute(statement, keys).scalar_one())
 
 
-def clear_range(connection: Connection, batch_id: int, source: str) -> None:
-    """The range that an abandoned batch has claimed is another batch's now."""
-    connection.execute(
-        text("""
-        UPDATE batch_source SET claim_number = NULL, claim_start = NULL, claim_end = NULL,
+def clear_range(connection: Connection, batch_id: int, source: str, number: int) -> bool:
+    """The range that an abandoned batch has claimed is another batch's now; False if it has none of
+    this number, or is not abandoned.
+    """
+    statement = text("""
+        UPDATE batch_source s SET claim_number = NULL, claim_start = NULL, claim_end = NULL,
                claim_records = NULL
-        WHERE batch_id = :id AND source = :source
-        """),
-        {"id": batch_id, "source": source},
-    )
+        FROM batch b
+        WHERE b.batch_id = s.batch_id AND b.status = 'abandoned'
+          AND s.batch_id = :id AND s.source = :source AND s.claim_number = :number
+        """)
+    keys = {"id": batch_id, "source": source, "number": number}
+    return connection.execute(statement, keys).rowcount == 1
 
 
 def claimed_files(
