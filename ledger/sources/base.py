@@ -160,7 +160,8 @@ class Source(Protocol):
         """The batch whose range has this ``end`` is committed as a whole, and so is all before it:
         settled, and published by the sinks. Replays read the ledger's snapshot.
 
-        It may come late, and twice; what it raises is logged, and the call is retried.
+        It may come late, twice, and after that of a later batch; what it raises is logged, and the
+        call comes again with the next batch's.
         """
 
     def reader(self, spark: "SparkSession") -> SourceReader:

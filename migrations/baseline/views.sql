@@ -253,8 +253,8 @@ COMMENT ON VIEW source_position IS
 COMMENT ON COLUMN source_position.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN source_position.source IS 'Source by name.';
 COMMENT ON COLUMN source_position.position IS
-  'As text: a table''s cursor value, inclusive; an offset of a source of your own; or the end of an '
-  'interval, exclusive (UTC).';
+  'As text: a table''s cursor value, inclusive; an offset of a source of your own, without int: or '
+  'another of a cursor''s kinds before it; or the end of an interval, exclusive (UTC).';
 
 CREATE VIEW pending_publication AS
 SELECT batch_id, sink, step_run_id, decided_at, ready, folder, files, rows

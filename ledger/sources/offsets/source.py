@@ -36,8 +36,9 @@ class OffsetSource(ABC):
 
     def commit(self, batch_id: int, end: Any) -> None:  # noqa: B027 - a hook, no duty
         """Everything up to ``end`` is committed as a whole, settled and published: the system may
-        forget it. In the order of offsets; it may come twice, and late; what it raises is logged
-        and the call is retried.
+        forget it. In the order of offsets, but late, or twice, and after a later one where two
+        batches are notified at once: ignore an end before the last. What it raises is logged; the
+        call comes again with the next batch's.
         """
 
     @property
