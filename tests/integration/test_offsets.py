@@ -11,9 +11,6 @@ from ledger import FileSource, OffsetSource, ParquetSink, Pipeline, testing
 from ledger.airflow import pipeline_dag
 from ledger.batch import claims
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import (
     BackPressureError,
@@ -27,7 +24,6 @@ from ledger.execution import notify
 from ledger.spark.job import FEW_ROWS
 from tests.support.dying import Died, dies_at
 from tests.support.feeds import Feed, fed
-from tests.support.ledgers import age, one, rows, started
 from tests.support.publishing import publish_settled
 from tests.support.runner import START
 from tests.support.source_kinds import Topic
@@ -36,9 +32,9 @@ from tests.support.source_kinds import Topic
 @pytest.fixture
 def feed(tmp_path):
     """A log with three numbers."""
-    made = Feed(tmp_path)
-    made.add(1, 2, 3)
-    return made
+    log = Feed(tmp_path)
+    log.add(1, 2, 3)
+    return log
 
 
 @pytest.fixture
@@ -59,26 +55,24 @@ def opened(run, day):
 
 def abandoned(run, day, source="feed"):
     """A day's batch that was abandoned before it had read a source."""
-    batch, database = opened(run, day), run.job.database
-    started(database, batch.batch_id, source)
-    age(database, batch.batch_id, 120)
-    assert settle_once(database, batch.batch_id).status == "abandoned"
+    batch, ledger = opened(run, day), run.ledger
+    ledger.start(batch.batch_id, source)
+    ledger.age(batch.batch_id, 120)
+    assert ledger.settle(batch.batch_id).status == "abandoned"
     return batch
 
 
-def ranges(database, source="feed"):
+def ranges(ledger, source="feed"):
     """The ranges that are claimed of a source, in order: batch, start, end."""
-    found = rows(
-        database,
+    query = (
         "SELECT batch_id, claim_start, claim_end FROM batch_source"
-        " WHERE source = :source AND claim_number IS NOT NULL ORDER BY claim_number",
-        source=source,
+        " WHERE source = :source AND claim_number IS NOT NULL ORDER BY claim_number"
     )
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in ledger.rows(query, source=source)]
 
 
-def position(database):
-    return [row.position for row in rows(database, "SELECT position FROM source_position")]
+def position(ledger):
+    return [row.position for row in ledger.rows("SELECT position FROM source_position")]
 
 
 def test_each_batch_reads_on(runner, feed, shown):
@@ -99,9 +93,9 @@ def test_each_batch_reads_on(runner, feed, shown):
         ("commit", 2, 5),
         ("latest", 5, None),
     ]
-    assert ranges(run.job.database) == [(1, None, 3), (2, 3, 5)]
-    assert position(run.job.database) == ["5"]
-    assert summarize(run.job.database, 2).roots.acked == 2
+    assert ranges(run.ledger) == [(1, None, 3), (2, 3, 5)]
+    assert position(run.ledger) == ["5"]
+    assert run.ledger.summary(2).roots.acked == 2
 
 
 def test_batches_that_are_open_at_once_read_each_record_once(runner, feed, shown):
@@ -113,12 +107,12 @@ def test_batches_that_are_open_at_once_read_each_record_once(runner, feed, shown
     run.settled(second)
     assert shown() == [4]
     assert feed.commits == []  # what comes before is not committed
-    assert position(run.job.database) == []
+    assert position(run.ledger) == []
     feed.add(5)
     run.settled(first)
     assert shown() == [1, 2, 3, 4]
     assert feed.commits == [(1, 3), (2, 4)]
-    assert position(run.job.database) == ["4"]
+    assert position(run.ledger) == ["4"]
 
 
 @pytest.mark.parametrize("place", ["sources asked", "opening batch"])
@@ -127,7 +121,7 @@ def test_a_crash_while_a_batch_opens(runner, feed, shown, place):
     run = runner(fed(feed))
     with dies_at(place), pytest.raises(Died):
         opened(run, 1)
-    assert rows(run.job.database, "SELECT * FROM pipeline") == []
+    assert run.ledger.rows("SELECT * FROM pipeline") == []
     feed.add(4)
     run.settled(opened(run, 1))
     assert shown() == [1, 2, 3, 4]
@@ -144,23 +138,23 @@ def test_a_crash_while_a_batch_reads(runner, feed, shown, place):
     feed.add(4)
     run.settled(batch)
     assert shown() == [1, 2, 3]
-    assert ranges(run.job.database) == [(1, None, 3)]
+    assert ranges(run.ledger) == [(1, None, 3)]
 
 
 @pytest.mark.parametrize("track", [None, "n > 2"])
 def test_a_source_that_runs_again_reads_the_same(runner, feed, shown, track):
     """Its task is cleared: the batch keeps its range; the source is not asked again."""
-    made = Pipeline("fed", guarantee="exactly_once")
-    made.source("feed", feed, track=track)
-    made.sink("out", ParquetSink("out"), reads="feed")
-    run = runner(made)
+    pipeline = Pipeline("fed", guarantee="exactly_once")
+    pipeline.source("feed", feed, track=track)
+    pipeline.sink("out", ParquetSink("out"), reads="feed")
+    run = runner(pipeline)
     batch = opened(run, 1)
     run.step(batch, "feed")
     feed.add(4)
     run.settled(batch)
     assert feed.calls == [("latest", None, None), ("commit", 1, 3)]
     assert shown() == [1, 2, 3]
-    assert summarize(run.job.database, 1).roots.acked == (3 if track is None else 1)
+    assert run.ledger.summary(1).roots.acked == (3 if track is None else 1)
 
 
 def test_the_next_batch_takes_the_range_of_an_abandoned_one_whole(runner, feed, shown):
@@ -174,11 +168,11 @@ def test_the_next_batch_takes_the_range_of_an_abandoned_one_whole(runner, feed, 
     assert feed.calls == [*calls, ("commit", 2, 3)]
     run.settled(opened(run, 3))
     assert shown() == [1, 2, 3, 4]
-    assert ranges(run.job.database) == [(2, None, 3), (3, 3, 4)]
+    assert ranges(run.ledger) == [(2, None, 3), (3, 3, 4)]
     feed.add(5)
     run.settled(opened(run, 1))  # it has its range no more, and reads on
     assert shown() == [1, 2, 3, 4, 5]
-    assert ranges(run.job.database)[-1] == (1, 4, 5)
+    assert ranges(run.ledger)[-1] == (1, 4, 5)
 
 
 def test_an_abandoned_batch_that_opens_again_has_its_own_range(runner, feed, shown):
@@ -187,9 +181,9 @@ def test_an_abandoned_batch_that_opens_again_has_its_own_range(runner, feed, sho
     first = opened(run, 1)
     feed.add(4)
     abandoned(run, 2)
-    started(run.job.database, first.batch_id, "feed")
-    age(run.job.database, first.batch_id, 120)
-    assert settle_once(run.job.database, first.batch_id).status == "abandoned"
+    run.ledger.start(first.batch_id, "feed")
+    run.ledger.age(first.batch_id, 120)
+    assert run.ledger.settle(first.batch_id).status == "abandoned"
     run.settled(opened(run, 2))
     assert shown() == [4]
     assert feed.commits == []
@@ -215,7 +209,7 @@ def test_a_faster_batch(runner, feed, shown, monkeypatch):
     monkeypatch.setattr(Feed, "latest", slow)
     opened(run, 1)
     assert [call[:2] for call in feed.calls] == [("latest", None), ("latest", None), ("latest", 3)]
-    assert [row[1:] for row in ranges(run.job.database)] == [(None, 3), (3, 4)]
+    assert [row[1:] for row in ranges(run.ledger)] == [(None, 3), (3, 4)]
     run.settled(opened(run, 1))
     run.settled(opened(run, 2))
     assert shown() == [1, 2, 3, 4]
@@ -238,7 +232,7 @@ def test_other_batches_that_are_faster_every_time(runner, feed, monkeypatch):
     monkeypatch.setattr(Feed, "latest", slow)
     with pytest.raises(NotReadyError, match="were faster to claim what is new: run this again"):
         opened(run, 1)
-    assert [row[0] for row in ranges(run.job.database)] == [1, 2]
+    assert [row[0] for row in ranges(run.ledger)] == [1, 2]
 
 
 def test_a_batch_takes_what_there_is_room_for(runner, feed, shown):
@@ -261,21 +255,21 @@ def test_offsets_by_partition(runner, tmp_path, sink_rows):
     """Each batch goes on in every partition, within its room; a new partition begins at 0."""
     topic = Topic(tmp_path)
     topic.add((0, 10), (1, 11), (2, 12), (4, 14))
-    made = Pipeline("topic", max_pending=3)
-    made.source("topic", topic.declared())
-    made.sink("out", ParquetSink("out"), reads="topic")
-    run = runner(made)
+    pipeline = Pipeline("topic", max_pending=3)
+    pipeline.source("topic", topic.declared())
+    pipeline.sink("out", ParquetSink("out"), reads="topic")
+    run = runner(pipeline)
     run.settled(opened(run, 1))
     (topic.folder / "p2.jsonl").write_text('{"id": 6, "n": 16}\n')
     run.settled(opened(run, 2))
     second = {"0": 3, "1": 1, "p2": 1}
-    assert ranges(run.job.database, "topic") == [
+    assert ranges(run.ledger, "topic") == [
         (1, None, {"0": 3, "1": 0}),
         (2, {"0": 3, "1": 0}, second),
     ]
     assert [id for id, _ in sink_rows("out", "id", "n")] == [0, 1, 2, 4, 6]
     assert json.loads((topic.folder / "committed.json").read_text()) == second
-    assert [json.loads(text) for text in position(run.job.database)] == [second]
+    assert [json.loads(text) for text in position(run.ledger)] == [second]
 
 
 def test_a_range_that_is_given_back_waits_for_room(runner, feed, shown):
@@ -291,7 +285,7 @@ def test_a_range_that_is_given_back_waits_for_room(runner, feed, shown):
         opened(tight, 3)
     tight.settled(first)
     tight.settled(opened(tight, 3))
-    assert ranges(tight.job.database) == [(1, None, 1), (3, 1, 3)]
+    assert ranges(tight.ledger) == [(1, None, 1), (3, 1, 3)]
     assert shown() == [1, 2, 3]
 
 
@@ -304,7 +298,7 @@ def test_a_source_that_has_gone_back_is_refused(runner, feed, monkeypatch):
     monkeypatch.setattr(Feed, "latest", lambda self, start, room: 3)
     with pytest.raises(InputError, match="has gone back: from offset 4 it reads on to 3, where"):
         opened(run, 3)
-    assert len(rows(run.job.database, "SELECT * FROM batch")) == 2
+    assert len(run.ledger.rows("SELECT * FROM batch")) == 2
 
 
 @pytest.mark.parametrize("offset", [{1, 2}, float("nan")])
@@ -314,7 +308,7 @@ def test_an_offset_is_json(runner, feed, monkeypatch, offset):
     run = runner(fed(feed))
     with pytest.raises(StageError, match="latest of source 'feed' returned what is no JSON"):
         opened(run, 1)
-    assert rows(run.job.database, "SELECT * FROM pipeline") == []
+    assert run.ledger.rows("SELECT * FROM pipeline") == []
 
 
 def test_an_offset_that_is_changed_in_place(runner, feed, monkeypatch, shown):
@@ -338,7 +332,7 @@ def test_an_offset_that_is_changed_in_place(runner, feed, monkeypatch, shown):
         run.settled(opened(run, day))
         feed.add(3 + day)
     assert shown() == [1, 2, 3, 4]
-    assert position(run.job.database) == ['{"n": 4}']
+    assert position(run.ledger) == ['{"n": 4}']
 
 
 @pytest.mark.parametrize("method", ["latest", "read"])
@@ -380,15 +374,15 @@ def test_units_of_a_source(runner, feed, shown):
     """
 
     def whole(lose=()):
-        made = fed(feed, lose=lose)
-        del made._steps["out"]
+        pipeline = fed(feed, lose=lose)
+        del pipeline._steps["out"]
 
-        @made.stage(reads="numbers", whole=True, unit="n")
+        @pipeline.stage(reads="numbers", whole=True, unit="n")
         def ranked(numbers):
             return numbers
 
-        made.sink("out", ParquetSink("out"), reads="ranked")
-        return made
+        pipeline.sink("out", ParquetSink("out"), reads="ranked")
+        return pipeline
 
     run = runner(whole(lose=[2]))
     batch = opened(run, 1)
@@ -425,7 +419,7 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
     run = runner(fed(feed))
     batch = opened(run, 1)
     assert run.settled(batch).failed == 1
-    assert one(run.job.database, "SELECT reason FROM failed_root").reason == "s is null"
+    assert run.ledger.row("SELECT reason FROM failed_root").reason == "s is null"
     feed.schema = "n INT, s STRING"
     fixed = runner(fed(feed))
     replay = fixed.open_replay(batch.batch_id)
@@ -446,7 +440,7 @@ def test_commit_waits_and_may_come_twice(runner, feed):
     feed.add(4)
     second = opened(run, 2)
     run.steps(second)
-    settle_once(run.job.database, second.batch_id)
+    run.ledger.settle(second.batch_id)
     with dies_at("recording publication"), pytest.raises(Died):
         publish_settled(run.job, second.batch_id)
     notify(run.job, second.batch_id)
@@ -482,13 +476,13 @@ def test_the_sweeper_sends_for_what_was_not_told(runner, feed):
     key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
     batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
     run.steps(batch)
-    settle_once(job.database, batch.batch_id)
+    run.ledger.settle(batch.batch_id)
     publish_settled(job, batch.batch_id)
-    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [1]
+    later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
+    assert [late.batch_id for late in run.ledger.sweep(now=later).overdue] == [1]
     notify(job, batch.batch_id)
     assert feed.commits == [(1, 3)]
-    assert sweep_once(job.database, now=later).overdue == ()
+    assert run.ledger.sweep(now=later).overdue == ()
 
 
 @pytest.mark.parametrize("options", [{"guarantee": "at_least_once"}, {"ackers": 0}])
@@ -514,9 +508,9 @@ def test_a_source_without_commit_is_not_told(tmp_path):
     class Plain(Feed):
         commit = OffsetSource.commit
 
-    made = fed(Plain(tmp_path))
-    assert not made.wants_notice
-    assert "notify" not in pipeline_dag(made, schedule=None, target="m:p").task_ids
+    pipeline = fed(Plain(tmp_path))
+    assert not pipeline.wants_notice
+    assert "notify" not in pipeline_dag(pipeline, schedule=None, target="m:p").task_ids
 
 
 def test_in_a_test_rows_take_the_place_of_the_source(spark, feed):
@@ -543,15 +537,15 @@ def test_what_read_gives_has_the_declared_columns(runner, feed):
 
 def test_what_cannot_be_declared(runner, feed, tmp_path):
     """A class, an object without a schema, a reference, an interval again."""
-    made = Pipeline("refused")
+    pipeline = Pipeline("refused")
     with pytest.raises(DeclarationError, match="a subclass of OffsetSource, found <class"):
-        made.source("feed", Feed)
+        pipeline.source("feed", Feed)
     bare = Feed(tmp_path)
     bare.schema = None
     with pytest.raises(DeclarationError, match="expected an attribute schema of Feed"):
-        made.source("feed", bare)
+        pipeline.source("feed", bare)
     with pytest.raises(DeclarationError, match="expected a FileSource that is not incremental"):
-        made.reference("feed", feed)
+        pipeline.reference("feed", feed)
     job = runner(fed(feed)).job
     with pytest.raises(InputError, match="is incremental, it has no interval to run again"):
         open_batch(
@@ -566,16 +560,16 @@ def test_what_cannot_be_declared(runner, feed, tmp_path):
 
 def test_beside_files_of_an_interval(runner, feed, tmp_path, shown):
     """A pipeline may have sources of each kind; one that is refused leaves no claim of another."""
-    made = Pipeline("fed", guarantee="exactly_once")
-    made.source("feed", feed)
-    made.source("file", FileSource("in.csv", schema="n INT"))
+    pipeline = Pipeline("fed", guarantee="exactly_once")
+    pipeline.source("feed", feed)
+    pipeline.source("file", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads=["feed", "file"])
-    def numbers(one, other):
-        return one.unionByName(other)
+    @pipeline.stage(reads=["feed", "file"])
+    def numbers(left, right):
+        return left.unionByName(right)
 
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(pipeline)
     (tmp_path / "in.csv").write_text("n\n21\n")
     run.settled(opened(run, 1))
     assert shown() == [1, 2, 3, 21]
@@ -583,4 +577,4 @@ def test_beside_files_of_an_interval(runner, feed, tmp_path, shown):
     start = START + timedelta(days=1)
     with pytest.raises(LedgerError, match="belongs to batch 1"):
         run.open("other", start, start + timedelta(days=1))
-    assert ranges(run.job.database) == [(1, None, 3)]
+    assert ranges(run.ledger) == [(1, None, 3)]

@@ -31,7 +31,7 @@ class Feed(OffsetSource):
     @property
     def log(self):
         path = self.folder / "log"
-        return [int(one) for one in path.read_text().split()] if path.exists() else []
+        return [int(number) for number in path.read_text().split()] if path.exists() else []
 
     @property
     def forgotten(self):
@@ -67,9 +67,9 @@ class Feed(OffsetSource):
 
 def fed(*feeds, lose=(), **options) -> Pipeline:
     """One feed or several, united -> numbers, of which some may be lost -> a folder."""
-    made = Pipeline("fed", **{"guarantee": "exactly_once", "message_timeout": "10s", **options})
+    pipeline = Pipeline("fed", **{"guarantee": "exactly_once", "message_timeout": "10s", **options})
     for feed in feeds:
-        made.source(feed.folder.name, feed)
+        pipeline.source(feed.folder.name, feed)
 
     def numbers(*frames):
         united = frames[0]
@@ -77,17 +77,17 @@ def fed(*feeds, lose=(), **options) -> Pipeline:
             united = united.unionByName(frame)
         return united.where(~F.col("n").isin([-1, *lose]))
 
-    def of_one(one):
-        return numbers(one)
+    def of_one(frame):
+        return numbers(frame)
 
-    def of_two(one, other):
-        return numbers(one, other)
+    def of_two(left, right):
+        return numbers(left, right)
 
     stage = of_one if len(feeds) == 1 else of_two
     stage.__name__ = "numbers"
-    made.stage(reads=[feed.folder.name for feed in feeds])(stage)
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    return made
+    pipeline.stage(reads=[feed.folder.name for feed in feeds])(stage)
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    return pipeline
 
 
 def of_folder(folder: str) -> Pipeline:

@@ -28,7 +28,7 @@ class Kind:
     def __init__(self, folder: Path):
         self.folder = folder / "in"
         self.folder.mkdir()
-        self.made = 0
+        self.files = 0
 
     def add(self, *records):
         """Bring records (id, n), together."""
@@ -49,8 +49,8 @@ class Kind:
         return self.declared()
 
     def next_file(self, ending):
-        self.made += 1
-        return self.folder / f"{self.made}.{ending}"
+        self.files += 1
+        return self.folder / f"{self.files}.{ending}"
 
 
 class Csv(Kind):
@@ -183,7 +183,7 @@ class Topic(Kind):
 def _table(records):
     columns = list(zip(*records, strict=True)) or [(), ()]
     return pa.table(
-        [pa.array(one, kind) for one, kind in zip(columns, _TYPES.types, strict=True)],
+        [pa.array(column, kind) for column, kind in zip(columns, _TYPES.types, strict=True)],
         schema=_TYPES,
     )
 

@@ -33,9 +33,9 @@ class TopicSource(OffsetSource):
         return offset if any(offset.values()) else start
 
     def read(self, spark, start, end):
-        known = start or {}
+        begin = start or {}
         parts = [
-            (str(self.folder / f"{partition}.jsonl"), known.get(partition, 0), upto)
+            (str(self.folder / f"{partition}.jsonl"), begin.get(partition, 0), upto)
             for partition, upto in end.items()
         ]
         messages = read_messages(arrow_schema(self.schema))

@@ -22,15 +22,7 @@ FOLDERS = (
     "scripts",
     "tests",
 )
-# Tests that are being rewritten: their names come with that.
-PENDING = {
-    "arrow_source", "feeds", "ledgers", "source_kinds", "test_publishing_units", "test_redact",
-    "test_redaction", "test_source_contract", "test_source_kinds", "test_source_state",
-    "test_sources", "test_trace", "test_units", "unit_totals",
-}  # fmt: skip
-FILES = sorted(
-    path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if path.stem not in PENDING
-)
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
 def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -79,7 +79,7 @@ def test_a_key_gets_pseudonyms():
     assert same != REDACT.pseudonym("name", "ann@x.org")
     assert same != Redaction.of(["email"], b"other").pseudonym("email", "ann@x.org")
     assert NOTHING.key('{"a":  1}') == '{"a":  1}'
-    assert [as_text(one) for one in ("7", 7, 1.5, True)] == ["7", "7", "1.5", "true"]
+    assert [as_text(value) for value in ("7", 7, 1.5, True)] == ["7", "7", "1.5", "true"]
 
 
 def test_conditions_find_pseudonyms():
@@ -100,10 +100,10 @@ def test_conditions_find_pseudonyms():
 
 
 def people(redact, schema="id INT, name STRING COMMENT 'a, b', `E Mail` STRING"):
-    made = Pipeline("people", redact=redact)
-    made.source("people", FileSource("people.csv", schema=schema))
-    made.sink("out", ParquetSink("out"), reads="people")
-    return made
+    pipeline = Pipeline("people", redact=redact)
+    pipeline.source("people", FileSource("people.csv", schema=schema))
+    pipeline.sink("out", ParquetSink("out"), reads="people")
+    return pipeline
 
 
 def test_columns_are_checked_with_the_pipeline():
@@ -125,12 +125,12 @@ def test_an_error_without_what_it_quotes():
     keeps its class; kind and notes stay."""
     exc = StageError("a row was refused: bad ann. Fix it", quotes=["bad ann"])
     exc.add_note("To go on: x")
-    made = redacted(exc)
-    assert (type(made), str(made)) == (StageError, "a row was refused: ***. Fix it")
-    assert made.__notes__ == ["To go on: x"]
-    given = ValueError("bad ann")
-    given.add_note("row ann")
-    other = redacted(given, UnavailableError)
+    masked = redacted(exc)
+    assert (type(masked), str(masked)) == (StageError, "a row was refused: ***. Fix it")
+    assert masked.__notes__ == ["To go on: x"]
+    error = ValueError("bad ann")
+    error.add_note("row ann")
+    other = redacted(error, UnavailableError)
     assert not hasattr(other, "__notes__")
     whole = redacted(StageError("bad ann", quotes=["", "bad ann"]))
     assert str(whole).startswith("StageError. Its words may hold")
@@ -182,11 +182,11 @@ def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
     scope = Scope(None, "people", "people", interval, now, list)
 
     def looked(redact):
-        made = Pipeline("people", redact=redact)
-        made.source("people", table)
-        made.sink("out", ParquetSink("out"), reads="people")
+        pipeline = Pipeline("people", redact=redact)
+        pipeline.source("people", table)
+        pipeline.sink("out", ParquetSink("out"), reads="people")
         with pytest.raises(InputError) as caught:
-            _latest(made, *made.sources(), scope, Prospect(NextRange()))
+            _latest(pipeline, *pipeline.sources(), scope, Prospect(NextRange()))
         return caught.value
 
     assert "cursor 'email' has the value b'ann@x.org'" in str(looked(()))

@@ -20,5 +20,5 @@ def test_no_module_asks_for_the_kind_of_a_source(path):
     """Outside ``ledger/sources`` nothing depends on which kind a source is."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            named = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+            named = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
             assert not named & KINDS, f"{path.name}:{node.lineno}: {ast.unparse(node)}"
