@@ -270,6 +270,13 @@ def test_offsets_by_partition(runner, tmp_path, sink_rows):
     assert [id for id, _ in sink_rows("out", "id", "n")] == [0, 1, 2, 4, 6]
     assert json.loads((topic.folder / "committed.json").read_text()) == second
     assert [json.loads(text) for text in position(run.ledger)] == [second]
+    (topic.folder / "p2.jsonl").unlink()  # its messages are read
+    topic.add((8, 18))
+    run.settled(opened(run, 3))
+    assert [id for id, _ in sink_rows("out", "id", "n")] == [0, 1, 2, 4, 6, 8]
+    (topic.folder / "0.jsonl").write_text('{"id": 10, "n": 20}\n')
+    with pytest.raises(InputError, match=r"ends at 1, before offset \d: it was set up again"):
+        opened(run, 4)
 
 
 def test_a_range_that_is_given_back_waits_for_room(runner, feed, shown):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from ledger import OffsetSource
+from ledger.errors import InputError
 from ledger.sources.parsing.typed import struct
 from ledger.types.ddl import arrow_schema
 from ledger.types.spark import nullable
@@ -27,6 +28,11 @@ class TopicSource(OffsetSource):
         offset = dict.fromkeys(ends, 0) | (start or {})
         for partition in sorted(ends, key=lambda name: offset[name] - ends[name]):  # longest first
             new = ends[partition] - offset[partition]
+            if new < 0:
+                raise InputError(
+                    f"partition {partition} of {self.shown} ends at {ends[partition]}, before"
+                    f" offset {offset[partition]}: it was set up again, declare it under a new name"
+                )
             taken = new if room is None else min(new, room)
             offset[partition] += taken
             room = None if room is None else room - taken
@@ -37,6 +43,7 @@ class TopicSource(OffsetSource):
         parts = [
             (str(self.folder / f"{partition}.jsonl"), begin.get(partition, 0), upto)
             for partition, upto in end.items()
+            if upto > begin.get(partition, 0)
         ]
         messages = read_messages(arrow_schema(self.schema))
         ranges = spark.createDataFrame(parts, "path STRING, first BIGINT, upto BIGINT")
@@ -44,7 +51,7 @@ class TopicSource(OffsetSource):
         return ranges.repartition(len(parts)).mapInArrow(messages, rows)
 
     def commit(self, batch_id, end):
-        (self.folder / "committed.json").write_text(json.dumps(end))  # what lies before it may go
+        (self.folder / "committed.json").write_text(json.dumps(end))  # how far it is processed
 
 
 def count_lines(file):
