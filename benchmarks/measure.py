@@ -207,7 +207,7 @@ class Bench:
 
     def _publish(self, job: Job, batch_id: int) -> None:
         withhold(job, batch_id)
-        publish(job.database, job.settings, job.pipeline, batch_id)
+        publish(job, batch_id)
 
     def _bare(self, batch_id: int) -> None:
         """The query that a settlement cannot do without, tuned as the settlement is."""

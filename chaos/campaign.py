@@ -52,7 +52,7 @@ class Plan:
         """Its kills, in order."""
         return schedule(self.seed, self.kills, self.minutes * 60)
 
-    def moments(self) -> list[float]:
+    def instants(self) -> list[float]:
         """When each batch is begun, in seconds: two at once, the last one when the last kill is
         due. On a fast machine kills that found nothing to hurt wait for it.
         """
@@ -117,7 +117,7 @@ class Campaign:
         self._world = World(folder, plan.submit)
         self._orders = data.make_orders(plan.seed, plan.records, plan.batches)
         self._killer = Killer(plan.deck(), self._world.victims)
-        self._intervals = [*zip(plan.moments(), data.days(plan.batches), strict=True)]
+        self._intervals = [*zip(plan.instants(), data.days(plan.batches), strict=True)]
         self._fixed = False
         self._lines: dict[int, str] = {}
         self._began = time.monotonic()

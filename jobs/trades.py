@@ -1,8 +1,8 @@
 """The classic split and merge: trades are split in two streams, merged again, and the sums have
 to agree.
 
-Nothing has to be prepared: the source makes up trades without end, so many for each batch, and
-keeps as its state how many it has given and what they come to. A trade that one of the branches
+Nothing has to be prepared: the source makes up trades without end, so many for each batch; its
+offset says how many there are up to it, and what they come to. A trade that one of the branches
 loses is missing in the sums; the ledger names it, its replay adds it, and then they agree.
 """
 
@@ -11,37 +11,30 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ledger import DeltaSink, ParquetSink, Pipeline, StatefulSource, dropped
+from ledger import DeltaSink, OffsetSource, ParquetSink, Pipeline, dropped
 from ledger.core.outcomes import Mark
 
 BATCH = 1000
 
 
-class Trades(StatefulSource):
-    """An endless stream of trades, two purchases for each sale. Its state: ``trades`` and
-    ``cents`` given up to now.
+class Trades(OffsetSource):
+    """An endless stream of trades, two purchases for each sale. Its offset: ``trades`` and
+    ``cents`` up to there.
     """
 
     schema = "trade BIGINT, side STRING, cents BIGINT"
 
-    def init_state(self, snapshot: Any) -> None:
-        """Go on after what was given; nothing was at first."""
-        self._totals: dict[str, int] = snapshot or {"trades": 0, "cents": 0}
+    def latest(self, start: Any, room: int | None) -> dict[str, int]:
+        """One batch further, by its own count."""
+        totals = start or {"trades": 0, "cents": 0}
+        first = totals["trades"]
+        end = first + (BATCH if room is None else min(room, BATCH))
+        cents = sum(100 + 7 * (trade % 97) for trade in range(first, end))
+        return {"trades": end, "cents": totals["cents"] + cents}
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, start: Any, end: Any) -> DataFrame:
         """The trades of one batch."""
-        first = self._totals["trades"]
-        return made_up(spark, first, first + BATCH)
-
-    def finish_batch(self, batch_id: int) -> dict[str, int]:
-        """What was given up to now, by its own count."""
-        first, cents = self._totals["trades"], self._totals["cents"]
-        new = sum(100 + 7 * (trade % 97) for trade in range(first, first + BATCH))
-        return {"trades": first + BATCH, "cents": cents + new}
-
-    def commit(self, batch_id: int, state: Any) -> Any:
-        """So small that the ledger keeps all of it."""
-        return state
+        return made_up(spark, start["trades"] if start else 0, end["trades"])
 
 
 def made_up(spark: SparkSession, first: int, end: int) -> DataFrame:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ledger.core.outcomes import FailedRecord, acked, dropped, failed
-    from ledger.core.stateful import StatefulSource, StatefulStage
+    from ledger.core.stateful import StatefulStage
     from ledger.errors import LedgerError
     from ledger.pipeline.anchors import collect_anchors, merge_anchors
     from ledger.pipeline.pipeline import Pipeline
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ledger.sinks.parquet.sink import ParquetSink
     from ledger.sinks.postgres.sink import PostgresSink
     from ledger.sources.files.source import FileSource
+    from ledger.sources.offsets.source import OffsetSource
     from ledger.sources.table.source import TableSource
 
 __all__ = [
@@ -22,10 +23,10 @@ __all__ = [
     "FailedRecord",
     "FileSource",
     "LedgerError",
+    "OffsetSource",
     "ParquetSink",
     "Pipeline",
     "PostgresSink",
-    "StatefulSource",
     "StatefulStage",
     "TableSource",
     "acked",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 _MODULES = {
     "core.outcomes": ("FailedRecord", "acked", "dropped", "failed"),
-    "core.stateful": ("StatefulSource", "StatefulStage"),
+    "core.stateful": ("StatefulStage",),
     "errors": ("LedgerError",),
     "pipeline.anchors": ("collect_anchors", "merge_anchors"),
     "pipeline.pipeline": ("Pipeline",),
@@ -45,14 +46,13 @@ _MODULES = {
     "sinks.parquet.sink": ("ParquetSink",),
     "sinks.postgres.sink": ("PostgresSink",),
     "sources.files.source": ("FileSource",),
+    "sources.offsets.source": ("OffsetSource",),
     "sources.table.source": ("TableSource",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """A name of ``__all__``, imported when it is asked for: each process of Airflow loads the
-    plugin, few a pipeline.
-    """
+    """A name of ``__all__``, imported when it is asked for: few processes of Airflow need one."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"ledger.{module}"), name)

@@ -43,7 +43,7 @@ class LedgerError(Exception):
 
     def __init__(self, message: str = "", *, quotes: Iterable[str] = ()) -> None:
         super().__init__(message)
-        self.quotes = tuple(quotes)
+        self.quotes = tuple(map(str, quotes))
 
 
 class DeclarationError(LedgerError):
@@ -110,14 +110,16 @@ def redacted(
     exc: Exception, kind: type[LedgerError] = LedgerError, named: str | None = None
 ) -> LedgerError:
     """The same failure without words that may hold a value of a record, for a pipeline that has
-    columns to redact. Raise it from None: its cause has the words. Notes of others go with them.
+    columns to redact. Raise it from None: its cause has the words. Notes of others are left out.
 
     ``kind``: the class for an error that is no LedgerError. ``named``: the name of an error whose
     text is hidden as a whole.
     """
     text, notes = MASK, list[str]()
     if isinstance(exc, LedgerError):
-        kind, text, notes = type(exc), _without_quotes(exc), getattr(exc, "__notes__", notes)
+        kind, text = own_kind(exc), _without_quotes(exc)
+        if not _is_raised_by_others(exc):
+            notes = getattr(exc, "__notes__", notes)
     if text == MASK:
         text = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
         text += " are left out"
@@ -125,6 +127,12 @@ def redacted(
     for note in notes:
         error.add_note(note)
     return error
+
+
+def own_kind(exc: LedgerError) -> type[LedgerError]:
+    """The class of this module that the error is of: one that others derive from it may be made
+    with other arguments."""
+    return next(kind for kind in type(exc).__mro__ if kind.__module__ == __name__)
 
 
 def quoted(exc: LedgerError) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import argparse
 import logging
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from uuid import UUID
@@ -40,7 +39,6 @@ from ledger.storage.folders import require_storage
 from ledger.store.upgrade import connect
 
 _log = logging.getLogger("ackledger")
-Leave = Callable[[], None]
 
 
 def main() -> int:
@@ -78,10 +76,11 @@ def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     name = f"ackledger {pipeline.name}.{options.step or 'run'}"
     session = build_session(name, options.remote, silent=bool(pipeline.redact))
-    job = Job(session, database, settings, pipeline)
+    leave = partial(_leave, session if options.remote else None)
+    job = Job(session, database, settings, pipeline, on_fenced=leave)
     attempt = Attempt(options.attempt, options.try_number, options.attempt_number)
     try:
-        _run_part(job, options, attempt, partial(_leave, session if options.remote else None))
+        _run_part(job, options, attempt)
     finally:
         if options.remote:
             briefly(session.stop)
@@ -91,17 +90,17 @@ def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt, leave: Leave) -> None:
+def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt) -> None:
     """All of the batch, a step, or what follows the settlement."""
     if options.whole:
-        _run_whole(job, options.batch, attempt, leave)
+        _run_whole(job, options.batch, attempt)
         return
     following = follow_ups.submitted().get(options.step)
     if following is not None:
-        done = follow(job, following, options.batch, leave, attempt)
+        done = follow(job, following, options.batch, attempt)
         _log.info("batch %s: %s %s", options.batch, options.step, done)
         return
-    result = run_step(job, options.batch, options.step, attempt, on_fenced=leave)
+    result = run_step(job, options.batch, options.step, attempt)
     if result.record is None:
         _log.info("batch %s is settled: %s changes nothing", options.batch, options.step)
         return
@@ -109,7 +108,7 @@ def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt, leave: Le
         _log.info("%s of batch %s: %s", options.step, options.batch, result.record)
 
 
-def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
+def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
     """Run the pending steps of a batch, settle it, and run what follows."""
 
     def on_step(name: str, result: StepResult | None) -> None:
@@ -123,8 +122,8 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
         with about(step=name, step_run_id=result.step_run_id):
             _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)
 
-    run_steps(job, batch_id, on_step, attempt, on_fenced=leave)
-    done = settle_and_follow(job, batch_id, on_fenced=leave, attempt=attempt)
+    run_steps(job, batch_id, on_step, attempt)
+    done = settle_and_follow(job, batch_id, attempt=attempt)
     if not done.status.decided:
         for line in preview_of(job.database, batch_id):
             _log.error("%s", line)

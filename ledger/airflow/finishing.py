@@ -10,9 +10,9 @@ from ledger.airflow import metrics
 from ledger.airflow.links import InLedger
 from ledger.airflow.submitting import InTask, about_batch, check_due, decided_batch
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp
+from ledger.batch.following.base import SETTLE, WithoutSpark
 from ledger.batch.following.content import Keep
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, LostFileError
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +50,13 @@ class Settle(BaseOperator):
                 metrics.of_settlement(pipeline, time.monotonic() - started)
             _log.info("%s", done)
             for each in follow_ups.of_settle():
-                each.run(at, done.batch_id)
+                try:
+                    each.run(at, done.batch_id)
+                except LostFileError as exc:  # what follows does not need it; `complete` reports it
+                    _log.error("%s is pending: %s", each.name, exc)
 
 
-def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
+def follow_up_task(follow_up: WithoutSpark, target: str, **options: Any) -> Any:
     """Does a follow-up without Spark, in the task's own process."""
 
     @task(task_id=follow_up.name, doc_md=follow_up.does, **options)

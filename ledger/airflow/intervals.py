@@ -22,7 +22,7 @@ def interval_of(
     """
     start, end = conf.get("interval_start"), conf.get("interval_end")
     if start and end:
-        return moment(start), moment(end)
+        return instant(start), instant(end)
     if start or end:
         raise InputError(
             "the run's conf has only one of interval_start and interval_end: expected both, or"
@@ -88,7 +88,7 @@ def _conf(interval: Interval) -> str:
     return f'{{"interval_start": "{start}", "interval_end": "{end}"}}'
 
 
-def moment(value: str) -> datetime:
+def instant(value: str) -> datetime:
     """An instant from its text. Raises InputError unless it is an ISO date."""
     try:
         return datetime.fromisoformat(value)

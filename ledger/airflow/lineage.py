@@ -85,8 +85,8 @@ def _facet(batch: Batch, rows: Sequence[StepRows]) -> AckledgerRunFacet:
     )
 
 
-def _iso(moment: datetime) -> str:
-    return moment.isoformat()
+def _iso(instant: datetime) -> str:
+    return instant.isoformat()
 
 
 class _Datasets:

@@ -25,6 +25,7 @@ REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 MOST_EXPIRED = 200  # batches whose files go in one run: the next sweep waits for it
 MOST_LOOKED_AT = 500  # old families, of which each has its turn
 MOST_ERRORS = 5
+_OPTIONS = {"catchup": False, "is_paused_upon_creation": False, "tags": ["ackledger"]}
 _log = logging.getLogger(__name__)
 
 
@@ -34,13 +35,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     pipelines with ``auto_replay``, and removes files that nothing needs for pipelines with
     ``keep``.
     """
-    options = {
-        "catchup": False,
-        "max_active_runs": 1,
-        "is_paused_upon_creation": False,
-        "tags": ["ackledger"],
-        **dag_options,
-    }
+    options = {**_OPTIONS, "max_active_runs": 1, **dag_options}
     with DAG("ledger_sweeper", schedule=schedule, start_date=START, **options) as dag:
 
         @task
@@ -119,12 +114,7 @@ def _trigger(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> DagRu
 
 def replay_dag(**dag_options: Any) -> DAG:
     """Finds the batches with failed records and triggers their pipelines' DAGs to replay them."""
-    options = {
-        "catchup": False,
-        "is_paused_upon_creation": False,
-        "tags": ["ackledger"],
-        **dag_options,
-    }
+    options = {**_OPTIONS, **dag_options}
     params = {
         "pipeline": Param(None, type=["null", "string"], description="Only this pipeline."),
         "batch": Param(None, type=["null", "integer"], description="Only this original batch."),
@@ -185,12 +175,7 @@ def accept_dag(**dag_options: Any) -> DAG:
     """Accepts the quarantined records of a batch, by hand: its runs' last task is green
     afterwards.
     """
-    options = {
-        "catchup": False,
-        "is_paused_upon_creation": False,
-        "tags": ["ackledger"],
-        **dag_options,
-    }
+    options = {**_OPTIONS, **dag_options}
     params = {
         "batch": Param(
             type="integer", description="The batch whose quarantined records to accept."

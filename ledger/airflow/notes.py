@@ -24,12 +24,10 @@ class RunNotes:
 
     @hookimpl
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
-        """See ``noted``."""
         noted(dag_run)
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
-        """See ``noted``."""
         noted(dag_run)
 
 

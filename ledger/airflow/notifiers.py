@@ -39,7 +39,6 @@ class _Conditional(BaseNotifier):
         self._notify = notify
 
     def notify(self, context: Any) -> None:
-        """See ``BaseNotifier``."""
         database = connected()
         try:
             batch_id = _batch_of(database, *_run_in(context))

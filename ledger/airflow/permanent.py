@@ -27,7 +27,6 @@ class PermanentFailurePolicy(RetryPolicy):
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
     ) -> RetryDecision:
-        """See ``RetryPolicy``."""
         if isinstance(exception, PermanentFailure):
             return RetryDecision.fail()
         if self.otherwise is None:

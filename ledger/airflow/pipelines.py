@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 from ledger.airflow import describing
 from ledger.airflow.completing import Complete
 from ledger.airflow.finishing import Settle, follow_up_task
-from ledger.airflow.intervals import interval_of, moment
+from ledger.airflow.intervals import instant, interval_of
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import (
     NUMBERING,
@@ -31,7 +31,7 @@ from ledger.airflow.submitting import (
     submitted,
 )
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp
+from ledger.batch.following.base import SETTLE, FollowUp, WithoutSpark
 from ledger.core.connect_server import checked_address
 from ledger.core.logs import about
 from ledger.core.run_request import REPROCESS, Interval, RunKey, Selection
@@ -228,7 +228,7 @@ def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[
 def _task_of(
     follow_up: FollowUp, target: str, submitting: Callable[..., Any], **options: Any
 ) -> Any:
-    if not follow_up.on_spark:
+    if isinstance(follow_up, WithoutSpark):
         return follow_up_task(follow_up, target, **options)
     due = partial(skip_unless_due, follow_up)
     return submitting(follow_up.name, doc_md=follow_up.does, due=due, **options)
@@ -338,5 +338,5 @@ def selection(conf: dict[str, Any]) -> Selection:
     filters = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in filters:
-            filters[name] = moment(filters[name])
+            filters[name] = instant(filters[name])
     return Selection(**filters)

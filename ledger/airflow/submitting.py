@@ -20,8 +20,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
-from ledger.batch.following.combines import Combine
-from ledger.batch.following.states import State
 from ledger.core.java import spark_program
 from ledger.core.logs import about, last_error
 from ledger.errors import EXIT_PERMANENT, DeclarationError, LedgerError
@@ -157,12 +155,8 @@ class Submit(_Driver, SparkSubmitOperator):
 
 def steps_of(pipeline: Pipeline, name: str) -> list[str]:
     """The steps that a driver of this step, or of this follow-up, runs."""
-    combined = [step.name for step in pipeline.combined()]
-    if name == Combine.name:
-        return combined
-    if name == State.name:
-        return [step.name for step in pipeline.followers() if step.name not in combined]
-    return [name]
+    follow_up = follow_ups.submitted().get(name)
+    return [name] if follow_up is None else [step.name for step in follow_up.steps(pipeline)]
 
 
 def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
@@ -231,7 +225,7 @@ def permanent_failure(text: str) -> str | None:
 
 def _error_line(text: str) -> str:
     """The driver's last error, from its log."""
-    return last_error(text, "ackledger") or "the step failed for good: its log says why"
+    return last_error(text, "ackledger") or "the step failed permanently: its log says why"
 
 
 def decided_batch(context: Any, database: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from ledger.airflow.intervals import moment
+from ledger.airflow.intervals import instant
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import connected
 from ledger.core.run_request import Interval
@@ -36,8 +36,8 @@ class LedgerCompleteSensor(BaseSensorOperator):
     processed to every sink and published, but for those that are accepted or tolerated.
 
     ``interval_start``, ``interval_end``: ISO dates, by default the run's own data interval; one
-    batch or many have to cover it. ``or_quarantined``: quarantined records do not hold it up.
-    ``deferrable`` (default): waits in Airflow's triggerer, without a worker's slot.
+    batch or many have to cover it. ``deferrable`` (default): waits in Airflow's triggerer, without
+    a worker's slot.
     """
 
     template_fields = ("pipeline", "interval_start", "interval_end")
@@ -48,14 +48,13 @@ class LedgerCompleteSensor(BaseSensorOperator):
         pipeline: str,
         interval_start: str = _START,
         interval_end: str = _END,
-        or_quarantined: bool = False,
         deferrable: bool = True,
         **options: Any,
     ):
         super().__init__(**options)
         self.pipeline = pipeline
         self.interval_start, self.interval_end = interval_start, interval_end
-        self.or_quarantined, self.deferrable = or_quarantined, deferrable
+        self.deferrable = deferrable
 
     def execute(self, context: Any) -> None:
         """Wait here, or let the triggerer wait."""
@@ -67,7 +66,6 @@ class LedgerCompleteSensor(BaseSensorOperator):
                 self.pipeline,
                 interval.start.isoformat(),
                 interval.end.isoformat(),
-                self.or_quarantined,
                 self.poke_interval,
             )
             left = timedelta(seconds=self.timeout)
@@ -76,7 +74,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
     def poke(self, context: Any) -> bool:
         """Whether the interval is complete by now; logs what it waits for."""
         interval = _interval(self.interval_start, self.interval_end)
-        lack = _waits_for(self.pipeline, interval, self.or_quarantined)
+        lack = _waits_for(self.pipeline, interval)
         if lack is not None:
             self.log.info("pipeline %s: %s", self.pipeline, lack)
         return lack is None
@@ -91,24 +89,16 @@ class IntervalComplete(BaseTrigger):
     when that changes.
     """
 
-    def __init__(
-        self,
-        pipeline: str,
-        interval_start: str,
-        interval_end: str,
-        or_quarantined: bool,
-        poll_seconds: float,
-    ):
+    def __init__(self, pipeline: str, interval_start: str, interval_end: str, poll_seconds: float):
         super().__init__()  # type: ignore[no-untyped-call]
         self._arguments = {
             "pipeline": pipeline,
             "interval_start": interval_start,
             "interval_end": interval_end,
-            "or_quarantined": or_quarantined,
             "poll_seconds": poll_seconds,
         }
         interval = _interval(interval_start, interval_end)
-        self._asked = (pipeline, interval, or_quarantined)
+        self._asked = (pipeline, interval)
         self._poll_seconds = poll_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -197,17 +187,17 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
             "this run has no data interval: give interval_start and interval_end, or the DAG a"
             ' schedule with intervals, CronDataIntervalTimetable("@daily", timezone="UTC")'
         )
-    return Interval(moment(str(start)), moment(str(end)))
+    return Interval(instant(str(start)), instant(str(end)))
 
 
-def _waits_for(pipeline: str, interval: Interval, or_quarantined: bool) -> str | None:
+def _waits_for(pipeline: str, interval: Interval) -> str | None:
     """Why an interval is not complete, as far as is known: a ledger that is away may come back."""
     from ledger.batch.outcome.completeness import waits_for
 
     try:
         database = connected()
         try:
-            return waits_for(database, pipeline, interval, or_quarantined=or_quarantined)
+            return waits_for(database, pipeline, interval)
         finally:
             database.dispose()
     except UnavailableError as exc:

@@ -1,20 +1,24 @@
-"""What a batch claims of its sources, in the transaction that opens it.
+"""What a batch claims of its sources: they are asked while nothing is locked, and the transaction
+that opens the batch accepts what they offer.
 
-An interval is claimed by one batch. Files and ranges of a cursor are claimed by the batch that
-finds them unclaimed. An abandoned batch gives everything back. ``max_pending`` is a gate before
-all of this: a batch takes what there is room for, or does not open.
+An interval is claimed by one batch. Files, and ranges between offsets, are claimed by the batch
+that finds them unclaimed. What an abandoned batch has claimed, the next one takes. ``max_pending``
+is a gate before all of this: a batch takes what there is room for, or does not open.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import instead_of_a_second_run
 from ledger.batch.recovery import stands_at
+from ledger.core.json_values import as_json
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
@@ -23,31 +27,37 @@ from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
-from ledger.sources.base import Claimed, Offer, Scope, Taken
-from ledger.sources.claims import Whole
+from ledger.sources.base import Claim, Scope
 from ledger.sources.listing import FoundFile
 from ledger.store.connection import Database
-from ledger.store.queries import batches
+from ledger.store.queries import batches, pipelines
 from ledger.store.queries import claims as queries
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.claims import PendingRecords
+from ledger.store.queries.claims import NOTHING, NextRange, PendingRecords
 
-Surveys = Mapping[str, Offer | None]  # what sources offer, by name
+Result = TypeVar("Result")
+
+# How often sources are asked, as long as other batches are faster to claim what they have.
+MOST_ATTEMPTS = 20
+
+
+class OvertakenError(NotReadyError):
+    """Another batch has claimed what this one was about to claim."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The batch that claims. ``batch_id``: None while it has none. ``replaces``: it runs an
-    interval again.
+    """The batch that claims. ``pipeline_id``: None before the pipeline's first. ``batch_id``: None
+    while it has none. ``has_interval``: an interval is claimed: it is no replay, and it replaces no
+    batch.
     """
 
-    pipeline: str
-    pipeline_id: int
+    pipeline_id: int | None
     interval_start: datetime
     interval_end: datetime
     params: Mapping[str, Any]
     batch_id: int | None = None
-    replaces: bool = False
+    has_interval: bool = True
 
     @property
     def interval(self) -> Interval:
@@ -56,60 +66,90 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What a batch takes of one source, as ``batch_source`` keeps it, and the ``files`` beside
-    it.
+class Prospect:
+    """What a batch can take of a source: the ``range`` that is next, and how many records there is
+    ``room`` for beside those that are ``pending``; None: any number.
     """
 
-    source: str
-    path: str
-    claimed: bool = False
-    claimed_after: str | None = None
-    claimed_upto: str | None = None
-    files: tuple[FoundFile, ...] = ()
+    range: NextRange
+    pending: PendingRecords = NOTHING
+    room: int | None = None
 
-    def row(self) -> dict[str, Any]:
-        """The values of its row."""
-        row = asdict(self)
-        del row["files"]
-        return row
+    def has_room(self, claim: Claim) -> bool:
+        """Whether a claim fits. What cannot be cut waits only while records are pending."""
+        return self.room is None or not self.pending.records or (claim.records or 0) <= self.room
 
 
-def survey(database: Database, settings: Settings, pipeline: Pipeline, opening: Opening) -> Surveys:
-    """Look at the sources, which may take a while, before anything is locked. What goes wrong is
-    told as the pipeline lets it be: a source that counts its records may quote one."""
-    interval, most = opening.interval, pipeline.max_pending
-    try:
-        return {
-            step.name: _offer(
-                step, Scope(database, settings, pipeline.name, step.name, interval, most)
-            )
-            for step in _sources(pipeline)
-        }
-    except Exception as exc:
-        if not pipeline.redact:
-            raise
-        raise redacted(exc) from None
+@dataclass(frozen=True)
+class Offer:
+    """What a source has for a batch, and the ``range`` that was next when it was asked."""
+
+    claim: Claim
+    range: NextRange
 
 
-def claim(
-    connection: Connection,
-    settings: Settings,
-    pipeline: Pipeline,
-    opening: Opening,
-    surveys: Surveys,
-) -> list[Claim]:
-    """What the batch takes of each source; nothing is written yet.
+def ask(
+    database: Database, settings: Settings, pipeline: Pipeline, opening: Opening
+) -> list[Offer]:
+    """Ask the sources what the batch is to take. This may take a while: nothing is locked.
 
     Raises InputError when its interval belongs to another batch, BackPressureError when there is
     no room for its records.
     """
-    if not opening.replaces:
-        _check_free(connection, pipeline, opening)
-    return [
-        _claim_of(connection, settings, pipeline, opening, step, surveys.get(step.name))
-        for step in _sources(pipeline)
-    ]
+
+    def look(connection: Connection) -> tuple[Opening, datetime, list[Prospect]]:
+        current = replace(opening, pipeline_id=pipelines.find(connection, pipeline.name))
+        prospects = _prospects(connection, pipeline, current)
+        return current, batches.database_now(connection), prospects
+
+    opening, now, prospects = database.transact(look)
+
+    def offer(step: SourceStep, prospect: Prospect) -> Offer:
+        def unclaimed(files: Sequence[FoundFile]) -> list[FoundFile]:
+            return database.transact(lambda c: _unclaimed(c, opening, step.name, files))
+
+        path = _path(settings, step, opening)
+        scope = Scope(settings, step.name, path, opening.interval, now, unclaimed)
+        claim = _latest(pipeline, step, scope, prospect)
+        if not prospect.has_room(claim):
+            pending, demand = prospect.pending, claim.records or 0
+            raise database.transact(lambda c: _no_room(c, pipeline, step.name, pending, demand))
+        return Offer(claim, prospect.range)
+
+    return list(map(offer, _sources(pipeline), prospects))
+
+
+def accept(
+    connection: Connection, pipeline: Pipeline, opening: Opening, offers: Sequence[Offer] | None
+) -> list[Claim]:
+    """What the batch claims, under the pipeline's lock: what its sources have offered, if nothing
+    of it has been claimed since. ``offers``: None: they were not asked.
+
+    Raises OvertakenError if they are to be asked again, and what ``ask`` does.
+    """
+    prospects = _prospects(connection, pipeline, opening)
+    if offers is None:
+        raise OvertakenError(
+            f"a batch of pipeline {pipeline.name!r} was abandoned a moment ago: run this again"
+        )
+    for step, prospect, offer in zip(_sources(pipeline), prospects, offers, strict=True):
+        files = offer.claim.files
+        is_open = len(_unclaimed(connection, opening, step.name, files)) == len(files)
+        if not (is_open and prospect.range == offer.range and prospect.has_room(offer.claim)):
+            raise OvertakenError(
+                f"source {step.name!r} of pipeline {pipeline.name!r}: other batches were faster to"
+                " claim what is new: run this again"
+            )
+        _take_range(connection, pipeline, opening, offer)
+    return [offer.claim for offer in offers]
+
+
+def until_accepted(attempt: Callable[[], Result]) -> Result:
+    """Try until no other batch is faster, at most ``MOST_ATTEMPTS`` times."""
+    for _ in range(MOST_ATTEMPTS - 1):
+        with suppress(OvertakenError):
+            return attempt()
+    return attempt()
 
 
 def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> list[Claim]:
@@ -128,41 +168,51 @@ def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> in
     return min(rooms)
 
 
-def claim_of(connection: Connection, batch_id: int, source: str) -> Claimed:
+def claim_of(connection: Connection, batch_id: int, source: str) -> Claim:
     """What a batch has claimed of a source, the files as they were then."""
     rows = queries.files_of(connection, batch_id, source)
     files = tuple(FoundFile(row.path, row.bytes, row.modified_at, row.digest) for row in rows)
     row = batches.source_of(connection, batch_id, source)
-    return Claimed(source, row.path, files, row.claimed_after, row.claimed_upto)
+    return Claim(
+        source,
+        row.path,
+        files,
+        row.claim_start,
+        row.claim_end,
+        row.claim_number,
+        row.claim_records,
+    )
 
 
-def reread_claim(connection: Connection, replay: Batch, source: str) -> Claimed:
+def reread_claim(connection: Connection, replay: Batch, source: str) -> Claim:
     """What the original of a replay has claimed of a source, where the source has it now."""
-    claimed = claim_of(connection, replay.original_id, source)
-    return replace(claimed, path=batches.source_of(connection, replay.batch_id, source).path)
+    claim = claim_of(connection, replay.original_id, source)
+    return replace(claim, path=batches.source_of(connection, replay.batch_id, source).path)
 
 
-def insert(
-    connection: Connection, opening: Opening, batch_id: int, claims: Iterable[Claim]
+def save(
+    connection: Connection,
+    pipeline: Pipeline,
+    opening: Opening,
+    batch_id: int,
+    claims: Iterable[Claim],
 ) -> None:
-    """Write the claims of a new batch."""
+    """Write the claims of a batch that is opened, or opened again."""
     for claim in claims:
-        interval = {
+        incremental = pipeline.source_named(claim.source).incremental
+        keys = {"batch_id": batch_id, "pipeline_id": opening.pipeline_id, "source": claim.source}
+        values = {
+            "path": claim.path,
             "interval_start": opening.interval_start,
             "interval_end": opening.interval_end,
+            "claimed": opening.has_interval and not incremental,
+            "claim_number": claim.number,
+            "claim_start": claim.start,
+            "claim_end": claim.end,
+            "claim_records": claim.records,
         }
-        keys = {"batch_id": batch_id, "pipeline_id": opening.pipeline_id}
-        batches.insert_source(connection, {**claim.row(), **keys, **interval})
-        _insert_files(connection, opening, batch_id, claim)
-
-
-def retake(
-    connection: Connection, opening: Opening, batch_id: int, claims: Iterable[Claim]
-) -> None:
-    """Write the claims of a batch that was abandoned and is opened again."""
-    for claim in claims:
-        queries.update_source(connection, {**claim.row(), "batch_id": batch_id})
-        _insert_files(connection, opening, batch_id, claim)
+        batches.save_source(connection, {**keys, **values})
+        queries.insert_files(connection, [{**asdict(file), **keys} for file in claim.files])
 
 
 def _sources(pipeline: Pipeline) -> list[SourceStep]:
@@ -173,11 +223,90 @@ def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:
     return step.source.path(settings, opening.interval)
 
 
-def _offer(step: SourceStep, scope: Scope) -> Offer | None:
-    """What a source has to claim. The records of an interval are counted only for a limit."""
-    if step.incremental:
-        return step.source.look(scope)
-    return Whole(None if scope.most is None else step.source.count(scope))
+def _prospects(connection: Connection, pipeline: Pipeline, opening: Opening) -> list[Prospect]:
+    """Of each source. Raises what ``ask`` does, but for a source that has to be asked first."""
+    if opening.has_interval:
+        _check_free(connection, pipeline, opening)
+    return [_prospect(connection, pipeline, opening, step) for step in _sources(pipeline)]
+
+
+def _prospect(
+    connection: Connection, pipeline: Pipeline, opening: Opening, step: SourceStep
+) -> Prospect:
+    pipeline_id, batch_id = opening.pipeline_id, opening.batch_id
+    ahead = queries.next_range(connection, pipeline_id, step.name, batch_id)
+    if ahead != NextRange() and not step.source.by_offset:
+        raise InputError(
+            f"source {step.name!r} of pipeline {pipeline.name!r} was read by offsets, and is now"
+            " declared as one that is not, which would not read what they have left: declare it"
+            " under a new name"
+        )
+    if pipeline.max_pending is None:
+        return Prospect(ahead)
+    pending = queries.pending(connection, pipeline_id, step.name, batch_id)
+    return Prospect(ahead, pending, _room(connection, pipeline, step.name, pending))
+
+
+def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospect) -> Claim:
+    """What the batch takes: what another has given back, whole, or what its source has. If the
+    pipeline redacts, an error keeps no values: a source that counts its records may quote one.
+    """
+    ahead = prospect.range
+    values: dict[str, Any] = {"start": ahead.start, "number": ahead.number}
+    if ahead.released_by is not None:
+        return scope.claim(end=ahead.end, records=ahead.records, **values)
+    try:
+        claim = step.source.latest(scope, ahead.start, prospect.room)
+    except Exception as exc:
+        if not pipeline.redact:
+            raise
+        raise redacted(exc) from None
+    end = as_json(f"latest of source {step.name!r}", claim.end, "an offset")
+    if end is not None and end != ahead.start:
+        return replace(claim, end=end, **values)
+    is_nothing = step.incremental and not claim.files
+    return replace(claim, end=None, records=0 if is_nothing else claim.records)
+
+
+def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, offer: Offer) -> None:
+    """Take a range from the batch that has given it back. Raises InputError if a source has gone
+    back."""
+    claim, pipeline_id = offer.claim, opening.pipeline_id
+    if claim.number is None:
+        return
+    assert pipeline_id is not None
+    if offer.range.released_by is not None:
+        batch_id, number = offer.range.released_by, claim.number
+        cleared = queries.clear_range(connection, batch_id, claim.source, number)
+        assert cleared, (batch_id, claim.source, number)  # the pipeline's lock keeps it so
+    elif queries.is_claimed_end(connection, pipeline_id, claim.source, claim.end):
+        start, end = json.dumps(claim.start), json.dumps(claim.end)
+        raise InputError(
+            f"source {claim.source!r} of pipeline {pipeline.name!r} has gone back: from offset"
+            f" {start} it reads on to {end}, where an earlier batch has ended, so records would be"
+            " read twice. If its system was set up again, declare it under a new name",
+            quotes=[start, end],
+        )
+
+
+def _unclaimed(
+    connection: Connection, opening: Opening, source: str, files: Sequence[FoundFile]
+) -> list[FoundFile]:
+    """The files that no batch has claimed as they are now, the oldest first."""
+    if not files:
+        return []
+    paths = [file.path for file in files]
+    claimed = queries.claimed_files(connection, opening.pipeline_id, source, paths)
+    seen = {(row.path, row.bytes, row.modified_at) for row in claimed}
+    # Of each path the last content alone: one that comes back is new, touched or not.
+    newest = {row.path: row.digest for row in claimed}
+    new = [
+        file
+        for file in files
+        if (file.path, file.bytes, file.modified_at) not in seen
+        and (file.digest is None or file.digest != newest.get(file.path))
+    ]
+    return sorted(new, key=lambda file: (file.modified_at, file.path))
 
 
 def _check_free(connection: Connection, pipeline: Pipeline, opening: Opening) -> None:
@@ -194,50 +323,6 @@ def _check_free(connection: Connection, pipeline: Pipeline, opening: Opening) ->
                 f" ({BatchStatus(owner.status).words}; run {owner.run_id!r}); a second batch would"
                 f" deliver it twice. {sentences(instead)}"
             )
-
-
-def _claim_of(
-    connection: Connection,
-    settings: Settings,
-    pipeline: Pipeline,
-    opening: Opening,
-    step: SourceStep,
-    offer: Offer | None,
-) -> Claim:
-    path = _path(settings, step, opening)
-    if step.hooks is not None:  # what it reads is known once it has read
-        return Claim(step.name, path)
-    if offer is None:
-        raise NotReadyError(
-            f"source {step.name!r}: its batch was abandoned a moment ago and opens anew: run this"
-            " again"
-        )
-    take = _take(connection, pipeline, opening, step.name, offer)
-    return Claim(
-        step.name,
-        path,
-        claimed=not (step.incremental or opening.replaces),
-        claimed_after=take.after,
-        claimed_upto=take.upto,
-        files=take.files,
-    )
-
-
-def _take(
-    connection: Connection, pipeline: Pipeline, opening: Opening, source: str, offer: Offer
-) -> Taken:
-    """What there is room for. What cannot be cut is taken whole, but waits while records are
-    pending beside which it has no room.
-    """
-    if pipeline.max_pending is None:
-        return offer.take(connection, opening.pipeline_id, None)
-    pending = queries.pending(connection, opening.pipeline_id, source, opening.batch_id)
-    room = _room(connection, pipeline, source, pending)
-    take = offer.take(connection, opening.pipeline_id, room)
-    demand = take.records or 0
-    if pending.records and demand > room:
-        raise _no_room(connection, pipeline, source, pending, demand)
-    return take
 
 
 def _room(connection: Connection, pipeline: Pipeline, source: str, pending: PendingRecords) -> int:
@@ -289,8 +374,3 @@ def _standing(connection: Connection, batch_id: int) -> str:
     """Where a batch is that others wait for, and what to do if no driver runs it."""
     standing = stands_at(connection, batches.get_batch(connection, batch_id))
     return f". Batch {batch_id}: {standing}" if standing.actions else ""
-
-
-def _insert_files(connection: Connection, opening: Opening, batch_id: int, claim: Claim) -> None:
-    keys = {"pipeline_id": opening.pipeline_id, "source": claim.source, "batch_id": batch_id}
-    queries.insert_files(connection, [{**asdict(file), **keys} for file in claim.files])

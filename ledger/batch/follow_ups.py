@@ -7,15 +7,16 @@ is a module in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it 
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from ledger.batch.following.base import FollowUp, Pending
+from ledger.batch.following.base import FollowUp, Pending, WithoutSpark
 from ledger.batch.following.combines import Combine
 from ledger.batch.following.content import Keep
 from ledger.batch.following.notices import Notify
 from ledger.batch.following.publications import Publish, Withhold
+from ledger.batch.following.rebuilds import Rebuild
 from ledger.batch.following.states import State
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import reports
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 # In the order in which a driver does them; a task's is after the one that it follows.
-FOLLOW_UPS: tuple[FollowUp, ...] = (Keep(), Withhold(), Publish(), Combine(), Notify(), State())
+FOLLOW_UPS: tuple[FollowUp, ...] = (
+    Keep(),
+    Rebuild(),
+    Withhold(),
+    Publish(),
+    Combine(),
+    Notify(),
+    State(),
+)
 
 
 def with_tasks() -> list[FollowUp]:
@@ -37,9 +46,9 @@ def tasks_of(pipeline: Pipeline) -> list[FollowUp]:
     return [each for each in with_tasks() if each.is_wanted(pipeline)]
 
 
-def of_settle() -> list[FollowUp]:
+def of_settle() -> list[WithoutSpark]:
     """Those that the task ``settle`` does."""
-    return [each for each in FOLLOW_UPS if not each.has_task]
+    return [each for each in FOLLOW_UPS if isinstance(each, WithoutSpark) and not each.has_task]
 
 
 def of_driver(pipeline: Pipeline) -> list[FollowUp]:
@@ -49,7 +58,7 @@ def of_driver(pipeline: Pipeline) -> list[FollowUp]:
 
 def submitted() -> dict[str, FollowUp]:
     """Those whose task starts a driver, by name."""
-    return {each.name: each for each in with_tasks() if each.on_spark}
+    return {each.name: each for each in with_tasks() if not isinstance(each, WithoutSpark)}
 
 
 def by_publish(pipeline: Pipeline) -> list[FollowUp]:
@@ -62,9 +71,9 @@ def of_pipeline(pipeline: Pipeline) -> list[FollowUp]:
     return [each for each in of_driver(pipeline) if each.of_pipeline]
 
 
-def overdue(connection: Connection, before: datetime) -> list[Row[Any]]:
-    """Batches of a DAG, settled before a time, whose runs did not do all: batch_id, dag_id."""
-    return [row for each in FOLLOW_UPS for row in each.overdue(connection, before)]
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Batches of a DAG, settled before a time, whose runs did not do all."""
+    return list(dict.fromkeys(n for each in FOLLOW_UPS for n in each.overdue(connection, before)))
 
 
 def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:

@@ -1,55 +1,13 @@
-"""What people, and replays of units, do to a batch: rebuild, abandon, release."""
-
-from collections.abc import Sequence
-from typing import Any
+"""What people do to a batch: abandon, release."""
 
 from sqlalchemy import Connection
 
-from ledger.batch.settlement import (
-    Settlement,
-    abandon_batch,
-    decide_publications,
-    record_failures,
-    settle_once,
-)
+from ledger.batch.settlement import Settlement, abandon_batch, settle_once
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.verdict import Decision, Verdict
 from ledger.errors import NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import (
-    batches,
-    publications,
-    runs,
-)
-from ledger.store.queries import settlement as queries
-
-
-def request_rebuild(
-    connection: Connection,
-    batch_id: int,
-    roots: Sequence[int],
-    step: str,
-    seen: Sequence[Any] | None = None,
-) -> None:
-    """Count roots of a settled batch as failed with their unit, of which another record was
-    quarantined: its replay takes the unit without that one. Roots that failed in the batch already
-    stay as they are.
-
-    ``seen``: the failed roots by which these were chosen; where they are others by now, the next
-    publish chooses.
-    """
-    batch = batches.lock_family(connection, batch_id)
-    assert batch is not None
-    if batch.status is not BatchStatus.SETTLED:
-        return  # it was superseded meanwhile: nothing of it is replayed
-    if seen is not None and publications.failed_roots(connection, batch_id) != seen:
-        return
-    publications.set_rebuild_requested(connection, batch_id)
-    reason = "its unit had a record that was quarantined"
-    queries.collect_rebuilds(connection, batch_id, roots, step, reason)
-    record_failures(connection, batch)
-    queries.record_attempts(connection, batch_id)
-    decide_publications(connection, batch, failed=0)
+from ledger.store.queries import batches, runs
 
 
 def abandon(database: Database, batch_id: int, reason: str) -> bool:

@@ -1,13 +1,14 @@
 """Open a batch, or find it again: its row and its claims, in one transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
 
 from ledger.batch import claims, state_guards
-from ledger.batch.claims import Claim, Opening, Surveys
+from ledger.batch.claims import Offer, Opening
 from ledger.batch.replays import (
     check_files,
     check_from_source,
@@ -15,6 +16,7 @@ from ledger.batch.replays import (
     check_sources,
     claim_messages,
 )
+from ledger.batch.step_runs import require_step
 from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
@@ -22,6 +24,7 @@ from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
+from ledger.sources.base import Claim
 from ledger.store.connection import Database
 from ledger.store.queries import batches, partitions, pipelines, replays
 from ledger.store.queries.batches import Batch
@@ -47,27 +50,41 @@ def open_batch(
     """
     promise = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(promise)
-    batch = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
-    surveys: Surveys = {}
-    if batch is None or batch.status is BatchStatus.ABANDONED:
-        seen = batch or interval
-        surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
+    if reprocess:
+        _check_has_interval(pipeline)
 
-    def work(connection: Connection) -> Batch:
+    def offered() -> list[Offer] | None:
+        batch = database.transact(
+            lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id)
+        )
+        if batch is None:
+            opening = Opening(
+                None, interval.start, interval.end, interval.params, has_interval=not reprocess
+            )
+            return claims.ask(database, settings, pipeline, opening)
+        if batch.status is BatchStatus.ABANDONED:
+            return claims.ask(database, settings, pipeline, _opening(vars(batch)))
+        return None
+
+    def work(connection: Connection, offers: Sequence[Offer] | None) -> Batch:
         pipeline_id = pipelines.save(connection, _policy(pipeline))
         batch = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
         if batch is not None:
             now = batches.database_now(connection)
-            return _reopened(connection, settings, pipeline, batch, now, surveys)
+            return _reopened(connection, pipeline, batch, now, offers)
         values = _values(pipeline, pipeline_id, key, interval) | {"guarantee": promise.value}
         if reprocess:
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
-        opening = _opening(pipeline, values)
-        taken = claims.claim(connection, settings, pipeline, opening, surveys)
-        opened = _insert(connection, opening, values, BatchKind.ORIGINAL, taken)
+        claimed = claims.accept(connection, pipeline, _opening(values), offers)
+        opened = _insert(connection, pipeline, values, BatchKind.ORIGINAL, claimed)
         return _with_partition(connection, opened)
 
-    return database.transact(work)
+    def attempt() -> Batch:
+        offers = offered()
+        reached("sources asked")
+        return database.transact(partial(work, offers=offers))
+
+    return claims.until_accepted(attempt)
 
 
 def open_replay(
@@ -96,9 +113,9 @@ def open_replay(
     def work(connection: Connection) -> Batch:
         pipeline_id = pipelines.save(connection, _policy(pipeline))
         batch = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
-        moment = now or batches.database_now(connection)
+        instant = now or batches.database_now(connection)
         if batch is not None:
-            return _reopened(connection, settings, pipeline, batch, moment, {})
+            return _reopened(connection, pipeline, batch, instant)
         original = check_replayable(connection, pipeline, original_batch_id, None)
         check_files(original, pipeline, from_source=selection.from_source)
         if selection.quarantined or selection.accepted:
@@ -107,9 +124,9 @@ def open_replay(
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
         values |= {"guarantee": original.guarantee.value, "settle": original.settle.value}
-        taken = claims.replay_claims(settings, pipeline, _opening(pipeline, values))
-        opened = _insert(connection, _opening(pipeline, values), values, BatchKind.REPLAY, taken)
-        claim_messages(connection, pipeline, opened, moment)
+        claimed = claims.replay_claims(settings, pipeline, _opening(values))
+        opened = _insert(connection, pipeline, values, BatchKind.REPLAY, claimed)
+        claim_messages(connection, pipeline, opened, instant)
         check_sources(connection, opened.batch_id, pipeline)
         if selection.from_source:
             check_from_source(connection, opened, pipeline)
@@ -155,37 +172,28 @@ def _values(
     }
 
 
-def _seen(pipeline: Pipeline, seen: Batch | Interval) -> Opening:
-    """What to look at before the batch has its place in the ledger: its interval, or that of its
-    run.
-    """
-    if isinstance(seen, Batch):
-        return Opening(pipeline.name, 0, seen.interval_start, seen.interval_end, seen.params)
-    return Opening(pipeline.name, 0, seen.start, seen.end, seen.params)
-
-
-def _opening(pipeline: Pipeline, values: Mapping[str, Any], batch_id: int | None = None) -> Opening:
+def _opening(values: Mapping[str, Any]) -> Opening:
+    """Of a batch's values, or of a batch."""
     return Opening(
-        pipeline.name,
         values["pipeline_id"],
         values["interval_start"],
         values["interval_end"],
         values["params"],
-        batch_id,
-        values["replaces_batch_id"] is not None,
+        values.get("batch_id"),
+        values["original_batch_id"] is None and values["replaces_batch_id"] is None,
     )
 
 
 def _insert(
     connection: Connection,
-    opening: Opening,
+    pipeline: Pipeline,
     values: dict[str, Any],
     kind: BatchKind,
-    taken: list[Claim],
+    claimed: list[Claim],
 ) -> Batch:
     """The batch's row and its claims."""
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
-    claims.insert(connection, opening, batch_id, taken)
+    claims.save(connection, pipeline, _opening(values), batch_id, claimed)
     return batches.get_batch(connection, batch_id)
 
 
@@ -198,17 +206,21 @@ def _with_partition(connection: Connection, batch: Batch) -> Batch:
     return batch
 
 
-def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
-    """The settled batch that has the interval; None if no batch has. Raises NotReadyError while
-    it, or what belongs to it, is not decided.
-    """
-    interval = values["interval_start"], values["interval_end"]
+def _check_has_interval(pipeline: Pipeline) -> None:
+    """Raise InputError if a source has no interval to run again."""
     for step in pipeline.sources():
         if step.incremental:
             raise InputError(
                 f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no"
                 " interval to run again: replay what failed"
             )
+
+
+def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
+    """The settled batch that has the interval; None if no batch has. Raises NotReadyError while
+    it, or what belongs to it, is not decided.
+    """
+    interval = values["interval_start"], values["interval_end"]
     statuses = {
         claim.batch_id: claim.status
         for step in pipeline.sources()
@@ -239,11 +251,10 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
 
 def _reopened(
     connection: Connection,
-    settings: Settings,
     pipeline: Pipeline,
     batch: Batch,
-    moment: datetime,
-    surveys: Surveys,
+    instant: datetime,
+    offers: Sequence[Offer] | None = None,
 ) -> Batch:
     """A batch found again; an abandoned one claims again and is open."""
     if batch.status is not BatchStatus.ABANDONED:
@@ -258,15 +269,17 @@ def _reopened(
         check_files(original, pipeline, from_source=again)
         if {"quarantined", "accepted"} & set(locked.selection or ()):
             state_guards.check_quarantined(connection, pipeline, original)
-        claim_messages(connection, pipeline, locked, moment)
+        claim_messages(connection, pipeline, locked, instant)
     else:
         if locked.replaces_batch_id is not None:
             _check_still_replaceable(connection, locked)
             state_guards.check_replaced(connection, pipeline, locked.replaces_batch_id)
         state_guards.check_reopened(connection, pipeline, locked)
-        opening = _opening(pipeline, vars(locked), locked.batch_id)
-        taken = claims.claim(connection, settings, pipeline, opening, surveys)
-        claims.retake(connection, opening, locked.batch_id, taken)
+        for step in pipeline.sources():
+            require_step(locked, step.name)  # what another source has would be claimed and not read
+        opening = _opening(vars(locked))
+        claimed = claims.accept(connection, pipeline, opening, offers)
+        claims.save(connection, pipeline, opening, locked.batch_id, claimed)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
     partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)

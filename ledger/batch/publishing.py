@@ -11,23 +11,23 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import sentences
-from ledger.core.commands import CLEAR_WITHHOLD
+from ledger.batch.surroundings import Surroundings
+from ledger.core.commands import CLEAR_SETTLE
 from ledger.core.probes import reached
 from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
-from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, publications, runs
 from ledger.store.queries.batches import Batch
+from ledger.store.queries.publications import PendingPublication
 
 _log = logging.getLogger(__name__)
 
@@ -44,47 +44,40 @@ class Published:
 
 
 def needs_withholding(database: Database, batch_id: int) -> bool:
-    """Whether rows of failed records are yet to be left out of what is to be published, or units
-    to be asked for again: by a Spark job, see ``ledger.spark.steps.withhold``.
+    """Whether rows of failed records are yet to be left out of what is to be published: by a Spark
+    job, see ``ledger.spark.steps.withhold``.
     """
-
-    def ask(connection: Connection) -> bool:
-        decided = publications.pending(connection, batch_id)
-        units = publications.units_to_rebuild(connection, batch_id)
-        return bool(units) or any(not row.ready for row in decided)
-
-    return database.transact(ask)
+    decided = database.transact(lambda c: publications.pending(c, batch_id))
+    return any(not row.ready for row in decided)
 
 
 @contextmanager
-def publication_errors(database: Database, pipeline: Pipeline, row: Row[Any]) -> Iterator[None]:
+def publication_errors(at: Surroundings, row: PendingPublication) -> Iterator[None]:
     """Say of what fails in here which publication that is, and how to go on once its cause is
     fixed."""
     try:
         yield
     except Exception as exc:
-        failure = _explained(database, pipeline, row, exc)
+        failure = _explained(at, row, exc)
         if failure is exc:
             raise
         raise failure from None
 
 
-def _explained(database: Database, pipeline: Pipeline, row: Row[Any], exc: Exception) -> Exception:
+def _explained(at: Surroundings, row: PendingPublication, exc: Exception) -> Exception:
     if isinstance(exc, LostFileError):
-        return _lost(database, pipeline, row, exc)
-    failure = redacted(exc) if pipeline.redact else exc
-    actions = sentences(advice.publish(known_target(pipeline), row.batch_id))
+        return _lost(at, row, exc)
+    failure = redacted(exc) if at.pipeline.redact else exc
+    actions = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
     failure.add_note(f"Sink {row.sink!r} has not published batch {row.batch_id}. {actions}")
     return failure
 
 
-def _lost(
-    database: Database, pipeline: Pipeline, row: Row[Any], exc: LostFileError
-) -> LostFileError:
+def _lost(at: Surroundings, row: PendingPublication, exc: LostFileError) -> LostFileError:
     """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
     what, _, _ = str(exc).rpartition(". ")  # without its own advice
-    again = sentences(advice.publish(known_target(pipeline), row.batch_id))
-    other = database.transact(lambda c: _instead_of_the_file(c, pipeline, row.original_id))
+    again = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
+    other = at.database.transact(lambda c: _instead_of_the_file(c, at.pipeline, row.original_id))
     return LostFileError(
         f"sink {row.sink!r} cannot publish batch {row.batch_id}: {what or exc}."
         f" Put the file back, then publish again. {again}. {other}",
@@ -103,11 +96,7 @@ def _instead_of_the_file(connection: Connection, pipeline: Pipeline, original_id
 
 
 def publish(
-    database: Database,
-    settings: Settings,
-    pipeline: Pipeline,
-    batch_id: int,
-    sinks: Collection[str] | None = None,
+    at: Surroundings, batch_id: int, sinks: Collection[str] | None = None
 ) -> list[Published]:
     """Publish what is decided of a batch's family and not published yet: batch by batch, of each
     the sinks in the order in which they are declared; what was published, in order.
@@ -117,26 +106,28 @@ def publish(
     Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
     else is publishing the same.
     """
-    rows = _in_order(pipeline, database.transact(lambda c: publications.pending(c, batch_id)))
-    followers = {step.name for step in pipeline.followers()}
+    decided = at.database.transact(lambda c: publications.pending(c, batch_id))
+    followers = {step.name for step in at.pipeline.followers()}
     rows = [
-        row for row in rows if (row.sink not in followers if sinks is None else row.sink in sinks)
+        row
+        for row in _in_order(at.pipeline, decided)
+        if (row.sink not in followers if sinks is None else row.sink in sinks)
     ]
-    done, failed = _publish_each(database, settings, pipeline, rows)
+    done, failed = _publish_each(at, rows)
     for failure in failed.values():
         raise failure
     reached("batch published")
     return done
 
 
-def _in_order(pipeline: Pipeline, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
+def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[PendingPublication]:
     """By batch, then by the declaration of the sink: one that is declared no more is last."""
     places = {step.name: place for place, step in enumerate(pipeline.sinks())}
     return sorted(rows, key=lambda row: (row.batch_id, places.get(row.sink, len(places))))
 
 
 def _publish_each(
-    database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
+    at: Surroundings, rows: Sequence[PendingPublication]
 ) -> tuple[list[Published], dict[str, Exception]]:
     """Publish each row that no earlier one of its sink keeps waiting; what was published, and
     why the other sinks have not published theirs.
@@ -146,10 +137,10 @@ def _publish_each(
     for row in rows:
         if row.sink in failed:
             continue  # a sink has published the batches of a family in order
-        work = partial(publish_one, settings=settings, pipeline=pipeline, row=row)
+        work = partial(publish_one, at=at, row=row)
         try:
-            with publication_errors(database, pipeline, row):
-                published = database.transact(work)
+            with publication_errors(at, row):
+                published = at.database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
             failed[row.sink] = exc
             continue
@@ -165,7 +156,7 @@ def _publish_each(
 
 
 def publish_one(
-    connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
+    connection: Connection, at: Surroundings, row: PendingPublication
 ) -> Published | None:
     """Publish one delivery, under the lock of its record; None if that was done, or is not to be
     any more.
@@ -179,13 +170,14 @@ def publish_one(
             " for it"
         )
     if not locked.ready:
-        asked = (known_target(pipeline), row.batch_id, "To withhold them")
-        actions = advice.publish(*asked, CLEAR_WITHHOLD)
+        asked = (known_target(at.pipeline), row.batch_id, "To withhold them")
+        actions = advice.publish(*asked, CLEAR_SETTLE)
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
             f" withheld. {sentences(actions)}"
         )
-    publisher = _publisher(settings, pipeline, row.sink)
+    sink = at.pipeline.sink_named(row.sink).sink
+    publisher = sink.publisher(at.settings, at.pipeline.name, row.sink)
     delivery = _delivery(connection, publisher, locked)
     reached("publishing", locked.sink)
     try:
@@ -202,11 +194,7 @@ def publish_one(
     return Published(locked.batch_id, locked.sink, delivery.rows)
 
 
-def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
-    return pipeline.sink_named(name).sink.publisher(settings, pipeline.name, name)
-
-
-def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
+def _delivery(connection: Connection, publisher: Publisher, row: PendingPublication) -> Delivery:
     """What a publication is to publish."""
     batch, run_id = batches.get_batch(connection, row.batch_id), row.step_run_id
     files = runs.files(connection, run_id)

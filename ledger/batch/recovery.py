@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.batches import Standing, of_hold, of_obstacle, of_standing
 from ledger.core.commands import ANY_TARGET
-from ledger.core.run_request import moment
+from ledger.core.run_request import instant
 from ledger.core.states import BatchStatus, Obstacle, RunState
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline
@@ -82,7 +82,7 @@ def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str
         return f"is due: {due}"
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
-    interval = f"(interval {moment(batch.interval_start)} to {moment(batch.interval_end)})"
+    interval = f"(interval {instant(batch.interval_start)} to {instant(batch.interval_end)})"
     if batch.status is not BatchStatus.SETTLED:
         why = f"it is {batch.status.words} {interval}"
         return f"waits{own}: {why}. {stands_at(connection, batch)}"

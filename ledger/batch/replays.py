@@ -175,13 +175,13 @@ def _has_masked_keys(connection: Connection, replay: Batch, step: SourceStep) ->
 
 
 def claim_messages(
-    connection: Connection, pipeline: Pipeline, replay: Batch, moment: datetime
+    connection: Connection, pipeline: Pipeline, replay: Batch, instant: datetime
 ) -> None:
     selection = replay.selection or {}
     limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
     limit = min((bound for bound in limits if bound is not None), default=None)
     claimed = replay_queries.claim_messages(
-        connection, replay.batch_id, replay.original_id, selection, moment, limit
+        connection, replay.batch_id, replay.original_id, selection, instant, limit
     )
     if claimed == 0:
         asked = {"pipeline": replay.pipeline, "batch_id": replay.original_id, **selection}

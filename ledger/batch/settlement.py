@@ -23,14 +23,15 @@ from ledger.store.queries import (
     naming,
     partitions,
     publications,
+    rebuilds,
     replays,
     runs,
 )
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
 
-# How many failures of a unit more than of a record are tolerated: what spoils it is quarantined
-# first, and the others have a turn without it.
+# A unit may fail this many times more often than a record, so that its poison record is quarantined
+# and the rest retried before the unit is.
 UNIT_GRACE = 2
 
 
@@ -84,12 +85,12 @@ def _settle(
         return None
     if batch.status is not BatchStatus.OPEN:
         return _settled_before(connection, batch)
-    moment = now or batches.database_now(connection)
+    instant = now or batches.database_now(connection)
     limits = Limits(
         timedelta(seconds=batch.message_timeout_seconds),
         batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds),
     )
-    verdict = decide(step_facts(connection, batch), moment, limits)
+    verdict = decide(step_facts(connection, batch), instant, limits)
     if verdict.action is Decision.WAIT:
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
     unfinished = verdict.action is Decision.EXPIRE and batch.replaces_batch_id is not None
@@ -100,7 +101,7 @@ def _settle(
             f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing"
             f" after it: run {verdict.missing[0]} again"
         )
-    return _decide_roots(connection, batch, verdict, moment)
+    return _decide_roots(connection, batch, verdict, instant)
 
 
 def _settled_before(connection: Connection, batch: Batch) -> Settlement:
@@ -137,7 +138,7 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
 
 
 def _decide_roots(
-    connection: Connection, batch: Batch, verdict: Verdict, moment: datetime
+    connection: Connection, batch: Batch, verdict: Verdict, instant: datetime
 ) -> Settlement:
     _check_read(connection, batch)
     queries.tune(connection)
@@ -145,7 +146,7 @@ def _decide_roots(
         _check_posted(connection, batch)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if batch.ackers > 0:
-        failed = _fail_roots(connection, batch, verdict, moment)
+        failed = _fail_roots(connection, batch, verdict, instant)
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
@@ -177,7 +178,7 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     following.look_again(connection, batch.original_id)
     if batch.settle is SettlePolicy.HOLD and (
         publications.open_failures(connection, batch.original_id)
-        or publications.units_to_rebuild(connection, batch.original_id)
+        or rebuilds.pending(connection, batch.original_id)
     ):
         return
     if failed:
@@ -185,7 +186,7 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     publications.decide(connection, batch.original_id)
 
 
-def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: datetime) -> int:
+def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, instant: datetime) -> int:
     queries.collect_nonzero(connection, batch.batch_id)
     merging = [step["name"] for step in batch.topology if step.get("merges")]
     _name_failures(connection, batch, verdict, merging)
@@ -197,7 +198,7 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
         replays.delay_replays(
             connection,
             batch.original_id,
-            moment,
+            instant,
             batch.replay_backoff_seconds,
             batch.replay_backoff_cap_seconds,
         )

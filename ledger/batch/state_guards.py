@@ -12,7 +12,7 @@ from ledger.store.queries.batches import Batch
 
 _ANEW = (
     "give the stage and its sinks new names and reprocess the intervals in order, so that the state"
-    " is built anew"
+    " is built again"
 )
 
 

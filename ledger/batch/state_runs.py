@@ -23,9 +23,8 @@ from ledger.batch.step_runs import (
     committed_runs,
 )
 from ledger.core.probes import reached
-from ledger.core.stateful import Stateful
 from ledger.core.states import RunState
-from ledger.errors import FencedError, NotReadyError
+from ledger.errors import FencedError, NotReadyError, redacted
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
 from ledger.storage.folders import remove_run_folder
@@ -194,7 +193,9 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
     def ask(connection: Connection) -> list[int]:
         return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
 
-    tell_acked(database, pipeline, step.name, step.hooks, database.transact(ask))
+    ack = step.hooks.ack_commit if step.hooks is not None else lambda batch_id: None
+    note = partial(checkpoints.set_acked, pipeline=pipeline.name, step=step.name)
+    call_in_order(database, pipeline, step.name, database.transact(ask), ack, note)
     for run_id in database.transact(lambda c: checkpoints.outlived(c, pipeline.name, step.name)):
         try:
             database.transact(partial(_remove, run_id=run_id))
@@ -202,27 +203,32 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
             _log.warning("files of run %s of %s stay: %s", run_id, step.name, exc)
 
 
-def tell_acked(
-    database: Database, pipeline: Pipeline, name: str, hooks: Stateful | None, due: Sequence[int]
+def call_in_order(
+    database: Database,
+    pipeline: Pipeline,
+    name: str,
+    due: Sequence[int],
+    call: Callable[[int], object],
+    note: Callable[..., None],
 ) -> None:
-    """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it
-    was called for.
+    """Call what a user's object does once a batch is committed as a whole, for these batches in
+    order, up to one that raises; ``note(connection, batch_id=...)`` records each call.
     """
     reached("before acks", name)
     for batch_id in due:
         try:
-            if hooks is not None:
-                hooks.ack_commit(batch_id)
-        except Exception as exc:  # of whatever the user's hook does: the state is committed
-            _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, name, exc)
+            call(batch_id)
+        except Exception as exc:  # of whatever the user's hook does: the batch is committed
+            shown = redacted(exc) if pipeline.redact else exc
+            _log.warning("%s is notified of batch %s again: %s", name, batch_id, shown)
             break
         reached("ack returned", name)
-        database.transact(partial(_set_acked, pipeline=pipeline.name, step=name, batch_id=batch_id))
 
+        def record(connection: Connection, batch_id: int = batch_id) -> None:
+            note(connection, batch_id=batch_id)
+            reached("recording ack", name)
 
-def _set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -> None:
-    checkpoints.set_acked(connection, pipeline, step, batch_id)
-    reached("recording ack", step)
+        database.transact(record)
 
 
 def _remove(connection: Connection, run_id: int) -> None:

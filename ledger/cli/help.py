@@ -26,7 +26,6 @@ class _Command(TyperCommand):
         super().__init__(*args, **options)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """See ``TyperCommand``."""
         return _plain(super().get_params(ctx))
 
 
@@ -34,7 +33,6 @@ class _Part(TyperGroup):
     """Commands that share a word, as ``db`` does."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """See ``TyperGroup``."""
         return _plain(super().get_params(ctx))
 
 
@@ -75,7 +73,6 @@ class CommandLine(typer.Typer):
     def command(
         self, name: str | None = None, **options: Any
     ) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        """See ``Typer``."""
         return super().command(name, cls=_Command, **options)
 
 

@@ -18,6 +18,7 @@ UNIT = "_ackledger_unit"
 PARENT = "_ackledger_parent"
 INPUT = "_ackledger_input"
 ERROR = "_ackledger_error"
+QUOTED = "_ackledger_quoted"  # of a source: the value that ends the reason of ``ERROR``
 RAW = "_ackledger_raw"
 NAMES = "_ackledger_names"  # the columns of the record's file, where they are read by name
 MESSAGE = "_ackledger_message"

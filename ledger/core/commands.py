@@ -5,14 +5,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ledger.core.run_request import Interval, moment
+from ledger.core.run_request import Interval, instant
 
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
 REASON = '--reason "..."'  # which a person fills in
 # What in Airflow goes on with what follows a settlement.
-CLEAR_WITHHOLD = (
-    "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
-)
+CLEAR_SETTLE = "clear `settle` (or `run`, if the DAG has one task a batch) and what is downstream"
 
 
 def ackledger(command: str, *arguments: object, **options: object) -> str:
@@ -31,7 +29,7 @@ def run(target: str, interval: Interval, *options: str) -> str:
     """The command that runs ``target`` over an interval with its parameters; ``options``: further
     ones of ``ackledger run``.
     """
-    bounds = {"interval_start": moment(interval.start), "interval_end": moment(interval.end)}
+    bounds = {"interval_start": instant(interval.start), "interval_end": instant(interval.end)}
     words = [ackledger("run", target, **bounds)]
     words += [shlex.join(["--param", f"{key}={value}"]) for key, value in interval.params.items()]
     return " ".join([*words, *map(shlex.quote, options)])
@@ -44,5 +42,5 @@ def trigger(dag_id: str, conf: Mapping[str, Any]) -> str:
 
 def reprocess_in_airflow(dag_id: str, interval: Interval) -> str:
     """The command that triggers a run of a DAG which rereads an interval."""
-    bounds = {"interval_start": moment(interval.start), "interval_end": moment(interval.end)}
+    bounds = {"interval_start": instant(interval.start), "interval_end": instant(interval.end)}
     return trigger(dag_id, {**bounds, **interval.params, "reprocess": True})

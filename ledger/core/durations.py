@@ -33,6 +33,6 @@ def keep_seconds(whose: str, keep: str | float | timedelta) -> float:
     if not SHORTEST_KEEP_SECONDS <= duration < float("inf"):
         raise DeclarationError(
             f"{whose}: keep={keep!r}: expected a day at least, for example 30d: so long after a run"
-            " has ended its driver may still write. None keeps files for good"
+            " has ended its driver may still write. None keeps files permanently"
         )
     return duration

@@ -70,7 +70,6 @@ class AboutFilter(logging.Filter):
     """Lets every record pass, with the keys as attributes: what a formatter may name."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See ``logging.Filter``."""
         for key, value in current().items():
             record.__dict__.setdefault(key, value)
         return True
@@ -82,7 +81,6 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """See ``logging.Formatter``."""
         line: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),

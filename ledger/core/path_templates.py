@@ -20,20 +20,20 @@ _BESIDE_LETTERS = " _-=+,@:."  # what a parameter may have in a path, with lette
 def _environment() -> Environment:
     environment = Environment(undefined=StrictUndefined, autoescape=False, finalize=_one_value)
     environment.filters.update(
-        ds=lambda value: _moment(value).strftime("%Y-%m-%d"),
-        ds_nodash=lambda value: _moment(value).strftime("%Y%m%d"),
-        ts=lambda value: _moment(value).isoformat(),
-        ts_nodash=lambda value: _moment(value).strftime("%Y%m%dT%H%M%S"),
+        ds=lambda value: _utc_time(value).strftime("%Y-%m-%d"),
+        ds_nodash=lambda value: _utc_time(value).strftime("%Y%m%d"),
+        ts=lambda value: _utc_time(value).isoformat(),
+        ts_nodash=lambda value: _utc_time(value).strftime("%Y%m%dT%H%M%S"),
         ts_nodash_with_tz=lambda value: (
-            _moment(value).isoformat().replace("-", "").replace(":", "")
+            _utc_time(value).isoformat().replace("-", "").replace(":", "")
         ),
     )
     return environment
 
 
-def _moment(value: Any) -> date:
+def _utc_time(value: Any) -> date:
     if not isinstance(value, date):
-        raise TypeError(f"expected a moment such as interval_start, found {value!r}")
+        raise TypeError(f"expected a time such as interval_start, found {value!r}")
     return value
 
 

@@ -11,12 +11,12 @@ Listener = Callable[[str, str], None]
 # What is done at each place, and what is not. "-ing": within the transaction that does it.
 PLACES = {
     # A batch is opened.
+    "sources asked": "The sources have said what the batch is to take; nothing is claimed.",
     "opening batch": "The batch, its claims and its partition are inserted.",
     "claiming messages": "A replay has claimed its failed messages.",
     # A step runs.
     "before run": "The batch is open; the run of one of its steps is opened next.",
     "run opened": "The run is open; nothing is read.",
-    "position taken": "The run of a stateful source knows where to read on; nothing is read.",
     "files written": "All files are in the folder; none is counted.",
     "posting bucket": "The driver posts one of the buckets of the run's deltas next.",
     "deltas posted": "All of the run's deltas are posted; the run is not committed.",
@@ -54,9 +54,9 @@ PLACES = {
     "before state's commit": "All of the state is written; the ledger has not committed.",
     "inserting checkpoint": "The checkpoint is inserted.",
     # Whoever keeps a state or a source is told.
-    "before acks": "ack_commit is called next, where it is due.",
-    "ack returned": "ack_commit has returned; that is not recorded.",
-    "recording ack": "The ledger has recorded the call of ack_commit.",
+    "before acks": "ack_commit of a state, or commit of a source, is called next, where it is due.",
+    "ack returned": "That has returned; it is not recorded.",
+    "recording ack": "The ledger has recorded the call.",
     "acks told": "on_ack has returned; on_fail is called next.",
     "source told": "on_ack and on_fail have returned; that is not recorded.",
     "notice recorded": "The ledger has recorded that the source was notified.",

@@ -35,11 +35,12 @@ class Interval:
                 object.__setattr__(self, name, bound.replace(tzinfo=UTC))
         if self.end <= self.start:
             raise InputError(
-                f"the interval ends at {moment(self.end)}, not after its start {moment(self.start)}"
+                f"the interval ends at {instant(self.end)}, not after its start"
+                f" {instant(self.start)}"
             )
 
 
-def moment(value: datetime) -> str:
+def instant(value: datetime) -> str:
     """A time in UTC, as the command line and a run's conf read it: a date at midnight."""
     there = value.astimezone(UTC)
     if (there.hour, there.minute, there.second) == (0, 0, 0):

@@ -1,17 +1,17 @@
-"""States that an object of the user's own keeps: the base classes of their lifecycle, after
-JStorm's batch transactions.
+"""States that an object of the user's own keeps: the base class of their lifecycle, after JStorm's
+batch transactions.
 """
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
 
-class Stateful(ABC):
-    """The hooks that a stateful stage and a stateful source share.
+class StatefulStage(ABC):
+    """What ``Pipeline.stateful`` takes: hooks that carry a state from batch to batch, in the
+    pipeline's state task.
 
     All are called in the driver, for one batch after the other. The object may be a new one for
     each batch, so what counts is the snapshot: JSON that the ledger keeps, either the state
@@ -22,6 +22,16 @@ class Stateful(ABC):
         """Start from the last committed snapshot; None: nothing is committed yet. Before each
         batch.
         """
+
+    @abstractmethod
+    def finish_batch(self, batch_id: int, batch: "DataFrame") -> Any:
+        """This batch's state: the one before it and the acked rows of the batch, the user's
+        columns.
+        """
+
+    def rows(self, state: Any) -> "DataFrame":
+        """What sinks that read the stage publish of the state; by default that frame."""
+        return state  # type: ignore[no-any-return]
 
     @abstractmethod
     def commit(self, batch_id: int, state: Any) -> Any:
@@ -42,48 +52,3 @@ class Stateful(ABC):
         """The batch is committed as a whole, its sinks published: what older states kept may go.
         It may come twice, and late; what it raises is logged and the call is retried.
         """
-
-
-class StatefulStage(Stateful):
-    """What ``Pipeline.stateful`` takes: hooks that carry a state from batch to batch, in the
-    pipeline's state task.
-    """
-
-    @abstractmethod
-    def finish_batch(self, batch_id: int, batch: "DataFrame") -> Any:
-        """This batch's state: the one before it and the acked rows of the batch, the user's
-        columns.
-        """
-
-    def rows(self, state: Any) -> "DataFrame":
-        """What sinks that read the stage publish of the state; by default that frame."""
-        return state  # type: ignore[no-any-return]
-
-
-class StatefulSource(Stateful):
-    """What ``Pipeline.source`` takes for a system that it knows nothing of: hooks that carry a
-    position, or a token, from batch to batch.
-
-    ``schema``: a StructType or a DDL string, the columns of what ``read`` gives. The state is of
-    what was emitted: the snapshot is committed in the transaction that commits the batch's
-    records, whatever becomes of them later. Replays, and a batch whose source is rerun, take
-    what was emitted from the ledger's own snapshot of the records: no hook is called for them,
-    and what the source held before a committed state is not needed any more.
-    """
-
-    schema: "StructType | str"
-
-    @abstractmethod
-    def read(self, spark: "SparkSession") -> "DataFrame":
-        """The records from the state on, of the schema's columns. Fix here up to where they go:
-        the frame is run later, a task of it maybe twice.
-        """
-
-    @abstractmethod
-    def finish_batch(self, batch_id: int) -> Any:
-        """The state after the records that ``read`` gave; they were emitted."""
-
-    @property
-    def shown(self) -> str:
-        """What messages and the ledger call it."""
-        return type(self).__qualname__

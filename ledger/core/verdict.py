@@ -71,7 +71,7 @@ def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict
     if too_old:
         return _expire(steps, missing, "before the batch reached its greatest age")
     deaths = [_death(step) for step in steps if not step.committed]
-    died = [moment for moment in deaths if moment is not None]
+    died = [instant for instant in deaths if instant is not None]
     if not died:
         return Verdict(Decision.WAIT, f"waits for {', '.join(missing)} to run", missing)
     deadline = max(died) + limits.message_timeout

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,11 @@ from ledger.core.column_names import (
     ERROR,
     FAILED,
     MESSAGE,
-    NAMES,
     PARENT,
     POSITION,
     RAW,
     ROOT,
 )
-from ledger.core.redaction import NOTHING, Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import (
     Deltas,
@@ -248,15 +246,15 @@ def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:
 @dataclass(frozen=True)
 class Records:
     """What a source emitted: ``roots`` records from the first one on, whose roots begin at
-    ``first_root``. As written count all that are in the files. The text of one that did not parse
-    is kept unless it may have a column of ``redact``.
+    ``first_root``. As written count all that are in the files. ``keeps_text``: that of records
+    that did not parse.
     """
 
     files: Sequence[DataFile]
     first_root: int
     roots: int
     edges: Edges
-    redact: Redaction = NOTHING
+    keeps_text: bool = True
 
     by_input = False
 
@@ -286,7 +284,7 @@ class Records:
         if ERROR in table.column_names and table[ERROR].null_count < len(table):
             errors = texts_of(table[ERROR])
         deltas = fold_source(root, position, self.edges, errors)
-        if errors is not None:
+        if errors is not None and self.keeps_text:
             details = self._details(file, errors.codes != NONE)
             deltas = replace(
                 deltas, fails=[replace(fails, details=details) for fails in deltas.fails]
@@ -296,34 +294,25 @@ class Records:
         return Folded(deltas, seen)
 
     def _details(self, file: DataFile, failing: Flags) -> list[str | None]:
-        """The raw text of the failing records among the first of a file; None: not to be kept."""
+        """The raw text of the failing records among the first of a file."""
         with stored_file(file.path) as stored:
-            columns = stored.schema_arrow.names
-            if self.redact.among(columns):
-                return [None] * int(failing.sum())
             details: list[str | None] = []
             first = 0
             for group in range(stored.metadata.num_row_groups):
                 rows = stored.metadata.row_group(group).num_rows
                 of_group = failing[first : first + rows]
                 if of_group.any():
-                    details += self._texts(stored, group, of_group)
+                    details += _texts(stored, group, of_group)
                 first += rows
         return details
 
-    def _texts(self, stored: pq.ParquetFile, group: int, failing: Flags) -> Iterator[str | None]:
-        """The same of the first records of a row group; only one group is in memory."""
-        names = [name for name in (RAW, NAMES) if name in stored.schema_arrow.names]
-        table = read_row_group(stored, group, names).slice(0, len(failing))
-        for row in _each(table.filter(pa.array(failing))):
-            hidden = self.redact.may_be_in(row.get(NAMES), row[RAW])
-            yield None if hidden else _text(row[RAW])
 
-
-def _each(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a table, a few of them at a time as objects of Python."""
-    for batch in table.to_batches(FEW):
-        yield from batch.to_pylist()
+def _texts(stored: pq.ParquetFile, group: int, failing: Flags) -> Iterator[str | None]:
+    """The same of the first records of a row group; only one group is in memory, and a few texts
+    at a time are objects of Python."""
+    table = read_row_group(stored, group, [RAW]).slice(0, len(failing))
+    for batch in table.filter(pa.array(failing)).to_batches(FEW):
+        yield from map(_text, batch.column(0).to_pylist())
 
 
 def _text(raw: bytes | str | None) -> str | None:

@@ -1,6 +1,5 @@
 """Run the combines of a batch, and publish their sinks."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ledger.batch import combine_runs
@@ -13,12 +12,7 @@ if TYPE_CHECKING:
     from ledger.spark.job import Job
 
 
-def combine(
-    job: "Job",
-    batch_id: int,
-    on_fenced: Callable[[], None] | None = None,
-    attempt: Attempt | None = None,
-) -> list[Published]:
+def combine(job: "Job", batch_id: int, attempt: Attempt | None = None) -> list[Published]:
     """Run the combines of a batch that are due, and their sinks; what these publish. It starts
     nothing where nothing is due. One that fails keeps no other waiting, and is raised at the end.
 
@@ -29,10 +23,10 @@ def combine(
         with failures.collect():
             run = combine_runs.open_due(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
-                with living(job, run, on_fenced):
+                with living(job, run):
                     execute(job, run, step)
     sinks = [step.name for step in job.pipeline.combined()]
     with failures.collect():
-        published = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+        published = publish(job, batch_id, sinks)
     failures.raise_first()
     return published

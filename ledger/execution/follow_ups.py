@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ledger.batch import follow_ups
-from ledger.batch.following.base import FollowUp
+from ledger.batch.following.base import FollowUp, WithoutSpark
 from ledger.batch.following.combines import Combine
 from ledger.batch.following.notices import Notify
 from ledger.batch.following.publications import Withhold
@@ -29,7 +29,6 @@ def settle_and_follow(
     batch_id: int,
     *,
     now: datetime | None = None,
-    on_fenced: Callable[[], None] | None = None,
     attempt: Attempt | None = None,
 ) -> Settlement:
     """Settle the batch if it can be decided at ``now``, then do what follows, in the order of
@@ -42,39 +41,29 @@ def settle_and_follow(
     if settlement.status is BatchStatus.HELD:
         try_to_keep(job.database, batch_id)
     if settlement.status is BatchStatus.SETTLED:
-        _follow(job, batch_id, on_fenced, attempt)
+        _follow(job, batch_id, attempt)
     return settlement
 
 
-def _follow(
-    job: "Job",
-    batch_id: int,
-    on_fenced: Callable[[], None] | None,
-    attempt: Attempt | None,
-) -> None:
+def _follow(job: "Job", batch_id: int, attempt: Attempt | None) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = failures_of(job.pipeline)
     for each in follow_ups.of_driver(job.pipeline):
         with failures.collect():
-            follow(job, each, batch_id, on_fenced, attempt)
+            follow(job, each, batch_id, attempt)
     failures.raise_first()
 
 
 def follow(
-    job: "Job",
-    follow_up: FollowUp,
-    batch_id: int | None,
-    on_fenced: Callable[[], None] | None = None,
-    attempt: Attempt | None = None,
+    job: "Job", follow_up: FollowUp, batch_id: int | None, attempt: Attempt | None = None
 ) -> Sequence[object]:
     """Do one follow-up of a batch; what it has done. ``batch_id``: None: of one that is done for
     all batches of a pipeline."""
-    run = RUNNERS.get(type(follow_up))
     try:
-        if run is not None:
-            return run(job, batch_id, on_fenced, attempt)
-        assert batch_id is not None
-        return follow_up.run(job, batch_id)
+        if isinstance(follow_up, WithoutSpark):
+            assert batch_id is not None
+            return follow_up.run(job, batch_id)
+        return RUNNERS[type(follow_up)](job, batch_id, attempt)
     except Exception as exc:
         if not job.pipeline.redact:
             raise
@@ -91,12 +80,9 @@ def notify(job: "Job", batch_id: int) -> list[str]:
 
 
 # How a driver does what needs Spark.
-RUNNERS: dict[
-    type[FollowUp],
-    Callable[["Job", Any, Callable[[], None] | None, Attempt | None], Sequence[object]],
-] = {
-    Withhold: lambda job, batch_id, on_fenced, attempt: withhold(job, batch_id),
+RUNNERS: dict[type[FollowUp], Callable[["Job", Any, Attempt | None], Sequence[object]]] = {
+    Withhold: lambda job, batch_id, attempt: withhold(job, batch_id),
     Combine: combine,
-    Notify: lambda job, batch_id, on_fenced, attempt: notify(job, batch_id),
-    State: lambda job, batch_id, on_fenced, attempt: advance_states(job, batch_id, on_fenced),
+    Notify: lambda job, batch_id, attempt: notify(job, batch_id),
+    State: lambda job, batch_id, attempt: advance_states(job, batch_id),
 }

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ledger.batch import recovery, state_runs
@@ -26,9 +25,7 @@ STATE_POLL_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def advance_states(
-    job: "Job", batch_id: int | None = None, on_fenced: Callable[[], None] | None = None
-) -> list[StepResult]:
+def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
     """Carry the states forward as far as their batches are settled, in order, and publish each.
 
     Each driver does what earlier ones could not; what is wrong with one state, or its sinks,
@@ -38,7 +35,7 @@ def advance_states(
     failures = failures_of(job.pipeline)
     for step in job.pipeline.states():
         with failures.collect():
-            _advance(job, step, results, on_fenced)
+            _advance(job, step, results)
     if batch_id is not None:
         for sentence in job.database.transact(lambda c: recovery.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
@@ -46,12 +43,7 @@ def advance_states(
     return results
 
 
-def _advance(
-    job: "Job",
-    step: StateStep,
-    results: list[StepResult],
-    on_fenced: Callable[[], None] | None,
-) -> None:
+def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
     """Do all that is due of one state. A sink that cannot publish it fails only the last: the next
     one takes its place."""
     failures = _publish_states(job, step)
@@ -59,7 +51,7 @@ def _advance(
         from ledger.spark.steps.state import run_state
 
         started = time.monotonic()
-        with living(job, run.run, on_fenced, beside=run.sinks.values()):
+        with living(job, run.run, beside=run.sinks.values()):
             record = run_state(job, run, step)
         seconds = time.monotonic() - started
         results.append(StepResult(step.name, record, seconds, run.run.run_id))
@@ -78,7 +70,7 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
     for batch_id in late:
         with failures.collect():
             try:
-                publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+                publish(job, batch_id, sinks)
             except NotReadyError as exc:  # another process is publishing it
                 _log.info("%s", exc)
     for state in job.pipeline.states():

@@ -49,24 +49,14 @@ class StepResult:
     step_run_id: int | None = None
 
 
-def run_step(
-    job: "Job",
-    batch_id: int,
-    name: str,
-    attempt: Attempt,
-    on_fenced: Callable[[], None] | None = None,
-) -> StepResult:
-    """Run one step of a batch as ``attempt``.
-
-    ``on_fenced``: called from another thread once a newer attempt owns the step; default: the
-    session's jobs are cancelled. Raises what the step raised, after its run has ended.
-    """
+def run_step(job: "Job", batch_id: int, name: str, attempt: Attempt) -> StepResult:
+    """Run one step of a batch as ``attempt``. Raises what the step raised, after its run ended."""
     started = time.monotonic()
     step = job.pipeline.step(name)
     run = open_run(job.database, batch_id, name, attempt)
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
-    with living(job, run, on_fenced):
+    with living(job, run):
         record = execute(job, run, step)
     if step.is_published and not run.batch.exactly_once:
         _publish(job, batch_id, name)
@@ -78,7 +68,7 @@ def _publish(job: "Job", batch_id: int, sink: str) -> None:
     what is not published yet is when the batch is settled.
     """
     try:
-        publish(job.database, job.settings, job.pipeline, batch_id, [sink])
+        publish(job, batch_id, [sink])
     except Exception as exc:
         failure = redacted(exc) if job.pipeline.redact else exc
         _log.warning("sink %r is not published yet: %s", sink, error_text(failure))
@@ -89,7 +79,6 @@ def run_steps(
     batch_id: int,
     on_step: Callable[[str, StepResult | None], None],
     attempt: Attempt | None = None,
-    on_fenced: Callable[[], None] | None = None,
 ) -> list[StepResult]:
     """Run the steps of a batch in order, as one attempt: those that are not committed, and what
     reads them. ``on_step`` hears of each before (None) and after. ``attempt``: default: one that
@@ -103,27 +92,21 @@ def run_steps(
             continue
         done.discard(step.name)  # what reads it reruns, too
         on_step(step.name, None)
-        results.append(run_step(job, batch_id, step.name, trying, on_fenced))
+        results.append(run_step(job, batch_id, step.name, trying))
         on_step(step.name, results[-1])
     return results
 
 
 @contextmanager
-def living(
-    job: "Job",
-    run: OpenedRun,
-    on_fenced: Callable[[], None] | None,
-    beside: Collection[OpenedRun] = (),
-) -> Iterator[None]:
+def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> Iterator[None]:
     """Renew a run's lease while the block executes it, and log as it. If that raises, it ends, and
     those ``beside`` it, which write in the same block.
     """
     runs = [run, *beside]
-    # Decided now: Spark may be gone later.
-    hides = any(_hides(job, step_run.step) for step_run in runs)
     with ExitStack() as stack:
         stack.enter_context(about(**keys_of(run)))
-        stack.enter_context(heartbeat(job.database, run.run_id, on_fenced or cancelling(job)))
+        on_fenced = job.on_fenced or partial(_cancel, job)
+        stack.enter_context(heartbeat(job.database, run.run_id, on_fenced))
         for step_run in runs:
             stack.enter_context(private_output(job.folder(step_run)))
         try:
@@ -133,7 +116,7 @@ def living(
             stack.enter_context(watching(job.spark, partial(_tell, run)))
             yield
         except BaseException as exc:
-            failure = redacted(exc) if hides and isinstance(exc, Exception) else exc
+            failure = redacted(exc) if job.pipeline.redact and isinstance(exc, Exception) else exc
             if not isinstance(exc, FencedError):
                 failure.add_note(note_on(run))
             for step_run in runs:
@@ -141,17 +124,6 @@ def living(
             if failure is exc:
                 raise
             raise failure from None
-
-
-def _hides(job: "Job", step: str) -> bool:
-    """Whether an error of a step may quote a redacted column: that of a source any, for its files
-    may have columns that its schema lacks; that of another step what its sources declare.
-    """
-    if not job.pipeline.redact or job.pipeline.step(step).makes_roots:
-        return bool(job.pipeline.redact)
-    from ledger.spark.frames.redacted import redaction_of
-
-    return bool(redaction_of(job.pipeline, step, ()).columns)
 
 
 def _tell(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
@@ -178,14 +150,10 @@ def note_on(run: OpenedRun) -> str:
     return what + sentences(resume(run.batch, run.step))
 
 
-def cancelling(job: "Job") -> Callable[[], None]:
-    """What cancels the session's jobs, when a newer attempt owns the step."""
-
-    def cancel() -> None:
-        _log.error("a newer attempt owns the step: this one is cancelled")
-        briefly(job.spark.interruptAll)
-
-    return cancel
+def _cancel(job: "Job") -> None:
+    """Cancel the session's jobs."""
+    _log.error("a newer attempt owns the step: this one is cancelled")
+    briefly(job.spark.interruptAll)
 
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:

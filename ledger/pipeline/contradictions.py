@@ -231,20 +231,6 @@ OF_GRAPH = (
         "{what} feeds a whole stage, and a replay could not read its untracked records again: leave"
         " out track=",
     ),
-    Contradiction(
-        SourceStep,
-        lambda graph, step: step.hooks is not None and graph.max_pending is not None,
-        "{what} keeps its own position, so how much a batch takes is known once it has read: leave"
-        " out max_pending, and let read return no more than a batch may hold",
-    ),
-    Contradiction(
-        SourceStep,
-        lambda graph, step: (
-            step.hooks is not None and _earlier(graph, step, lambda each: each.hooks is step.hooks)
-        ),
-        "sources {culprit!r} and {step.name!r} of pipeline {graph.name!r} are one object, which has"
-        " one position: expected an object for each",
-    ),
 )
 
 OF_EXACTLY_ONCE = (

@@ -124,8 +124,8 @@ class Pipeline:
         track: str | None = None,
         key: str | Sequence[str] = (),
     ) -> None:
-        """Declare a tracked source: files, a table, a StatefulSource, which keeps its own
-        position, or an object of a registered class of your own.
+        """Declare a tracked source: files, a table, an OffsetSource, or an object of a registered
+        class of your own.
 
         ``key``: the columns by which people know a record. Each failure keeps them, and
         ``ackledger replay --from-source`` finds a record by them in a corrected file.
@@ -358,7 +358,7 @@ class Pipeline:
 
     @property
     def wants_notice(self) -> bool:
-        """Whether a source declares ``on_ack`` or ``on_fail``, or keeps its own position."""
+        """Whether a source declares ``on_ack`` or ``on_fail``, or has ``commit``."""
         return any(step.wants_notice for step in self.sources())
 
     def references(self, step: Step) -> dict[str, Source]:

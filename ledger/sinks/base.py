@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from ledger.errors import MASK
 from ledger.settings import Settings
 from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
@@ -57,10 +58,12 @@ def require_staged(delivery: Delivery) -> None:
 @dataclass(frozen=True)
 class Refusal:
     """A staged row that a sink does not take. ``position``: its place among all rows of the
-    delivery. ``reason``: the sink's own words."""
+    delivery. ``reason``: the sink's own words, which may quote the row. ``masked``: the reason
+    without any value, for a pipeline that redacts."""
 
     position: int
     reason: str
+    masked: str = MASK
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ class FolderSink(_FileSinkOptions):
 
     @property
     def place(self) -> str:
-        """See ``Sink``."""
         return f"path {self.path!r}"
 
     @property
@@ -47,7 +46,6 @@ class FolderSink(_FileSinkOptions):
         return settings.output_path(self.path)
 
     def check(self, settings: Settings) -> str:
-        """See ``Sink``."""
         path = settings.output_path(self.path)
         _require_room(path)
         return f"{path} can be written to"

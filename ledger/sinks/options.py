@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ledger.core.declarations import Fault, check
 from ledger.errors import DeclarationError
 
 
@@ -24,17 +25,21 @@ class Bloom:
     window_batches: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.key, str):
-            object.__setattr__(self, "key", (self.key,))
-        else:
-            object.__setattr__(self, "key", tuple(self.key))
-        if self.capacity < 1 or not 0 < self.error_rate < 1:
-            raise DeclarationError(
-                "Bloom needs capacity >= 1 and 0 < error_rate < 1, found "
-                f"{self.capacity} and {self.error_rate}"
-            )
-        if self.window_batches is not None and (self.window_batches < 1 or not self.key):
-            raise DeclarationError("Bloom's window_batches is at least 1 and needs a key")
+        object.__setattr__(self, "key", names_of(self.key))
+        check(self, _OF_BLOOM)
+
+
+_OF_BLOOM: tuple[Fault, ...] = (
+    (
+        lambda it: it.capacity < 1 or not 0 < it.error_rate < 1,
+        "Bloom needs capacity >= 1 and 0 < error_rate < 1, found {it.capacity} and {it.error_rate}",
+    ),
+    (
+        lambda it: it.window_batches is not None and (it.window_batches < 1 or not it.key),
+        "Bloom's window_batches is at least 1 and needs a key, found {it.window_batches} and the"
+        " key {it.key!r}",
+    ),
+)
 
 
 Dedup = Literal["none", "exact"] | Bloom

@@ -3,66 +3,60 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ledger import errors
 from ledger.core.run_request import Interval
-from ledger.core.stateful import StatefulSource
 from ledger.errors import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-    from sqlalchemy import Connection
 
     from ledger.settings import Settings
     from ledger.sources.listing import FoundFile
-    from ledger.store.connection import Database
 
 _RAISED = re.compile(r"ledger\.errors\.(\w+): (.*)")
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """What a batch has claimed of a source, as the ledger keeps it.
+class Claim:
+    """What a batch takes of a source, as the ledger keeps it.
 
-    ``source``: its name. ``path``: what ``Source.path`` said when the batch was opened. ``files``:
-    the files claimed. ``after``, ``upto``: the range claimed of a cursor, as text; ``after`` is
-    exclusive, None: from the start; ``upto`` None: no rows.
+    ``source``: its name. ``path``: what ``Source.path`` returned when the batch was opened.
+    ``files``: the files claimed. ``start``, ``end``: the range claimed, between two offsets, JSON;
+    ``start`` None: from the beginning; ``end`` None: nothing. ``number``: the range's place among
+    those of its source. ``records``: the most that the claim may hold; None: not known.
     """
 
     source: str
     path: str
     files: "tuple[FoundFile, ...]" = ()
-    after: str | None = None
-    upto: str | None = None
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What a batch takes of a source; fields as in ``Claimed``. ``records``: the most that it may
-    hold, where something is taken whole that may exceed the room; None: not known.
-    """
-
-    files: "tuple[FoundFile, ...]" = ()
-    after: str | None = None
-    upto: str | None = None
+    start: Any = None
+    end: Any = None
+    number: int | None = None
     records: int | None = None
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a source looks for what is new: for which pipeline and source, over which interval.
+    """What a source is asked for: its name, the interval, the path over it.
 
-    ``most``: records that a batch may take at most; None: any number. ``database``: the ledger.
+    ``now``: the ledger's time. ``unclaimed``: those of some files that no batch has claimed as they
+    are now, the oldest first.
     """
 
-    database: "Database"
     settings: "Settings"
-    pipeline: str
     source: str
+    path: str
     interval: Interval
-    most: int | None = None
+    now: datetime
+    unclaimed: "Callable[[Sequence[FoundFile]], list[FoundFile]]"
+
+    def claim(self, **values: Any) -> Claim:
+        """A claim of the source; ``values``: what it has beside source and path."""
+        return Claim(self.source, self.path, **values)
 
 
 @dataclass(frozen=True)
@@ -74,30 +68,19 @@ class Sought:
     parsed: bool
 
 
-class Offer(Protocol):
-    """What a source has to claim. ``ledger.sources.claims`` has one of files, one of a cursor's
-    values and one of a whole interval."""
-
-    def take(self, connection: "Connection", pipeline_id: int, room: int | None) -> Taken:
-        """What a batch claims, at most ``room`` records, or the least that can be taken.
-
-        Called in the transaction that opens the batch, which locks the pipeline: what other batches
-        have claimed is final here, and no other batch claims at the same time.
-        """
-
-
 class SourceReader(Protocol):
     """Reads one source in one Spark session; a subclass inherits what most kinds do not need."""
 
     schema: "StructType"
 
-    def records(self, claimed: Claimed) -> "DataFrame":
+    def records(self, claim: Claim) -> "DataFrame":
         """All records of a claim, none dropped: the schema's columns, ``_ackledger_raw`` (binary)
         and ``_ackledger_error`` (string), and ``_ackledger_file`` where there are files.
 
         A record that does not fit the schema has its text in ``_ackledger_raw``, the reason in
-        ``_ackledger_error`` and nulls elsewhere; both are null in the others. Lazy; runs more than
-        once.
+        ``_ackledger_error`` and nulls elsewhere; both are null in the others. The value that a
+        reason quotes is in ``_ackledger_quoted``, if there is such a column, and ends the reason.
+        Lazy; runs more than once.
         """
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
@@ -125,7 +108,7 @@ class SourceReader(Protocol):
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """How the source writes dates and moments, as options of Spark's readers; {}: ISO 8601."""
+        """How the source writes dates and times, as options of Spark's readers; {}: ISO 8601."""
         return {}
 
 
@@ -134,16 +117,19 @@ class Source(Protocol):
 
     ``schema``: the records' columns, a StructType or a DDL string. ``place``: what is read, in
     words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
-    reads its interval, which no other batch reads. ``layout``: what the ledger keeps to find the
-    raw text of a record in its file. ``hooks``: the user's object that keeps the position.
-    ``not_reread``: why single records cannot be reread by key; None: they can.
+    reads its interval, which no other batch reads. ``by_offset``: what it takes is a range between
+    two offsets; otherwise files. ``commits``: whether ``commit`` is called.
+    ``layout``: what the ledger keeps to find the raw text of a record in its file; ``closed``: that
+    text has the schema's columns alone. ``not_reread``: why single records cannot be reread by key;
+    None: they can.
     """
 
     schema: "StructType | str"
     place: str
     incremental: bool = False
+    by_offset: bool = False
+    commits: bool = False
     layout: Mapping[str, Any] = {}
-    hooks: StatefulSource | None = None
     not_reread: str | None = None
 
     def path(self, settings: "Settings", interval: Interval) -> str:
@@ -157,20 +143,26 @@ class Source(Protocol):
         InputError, or ConfigurationError, on what a run would fail on.
         """
 
-    def look(self, scope: Scope) -> Offer | None:
-        """What there is to claim; asked of incremental sources alone, before anything is locked.
+    def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
+        """What a batch takes: at most ``room`` records (None: any number), or the least that can be
+        taken.
 
-        None: what is read is known once it has been read.
+        An incremental source claims files, or the ``end`` of a range that begins at ``start``
+        (None: at the beginning). Otherwise the interval is claimed as a whole: only its ``records``
+        are counted, if there is a ``room``, and no further than beyond it.
+
+        Called while nothing is locked, maybe more than once: the ledger accepts the claim, or asks
+        again if another batch was faster.
         """
-        return None
+        return scope.claim()
 
-    def count(self, scope: Scope) -> int | None:
-        """The most records that the interval may hold, counted no further than beyond
-        ``scope.most``; asked only with ``max_pending``, and not of incremental sources.
+    def commit(self, batch_id: int, end: Any) -> None:
+        """The batch whose range has this ``end`` is committed as a whole, and so is all before it:
+        settled, and published by the sinks. Replays read the ledger's snapshot.
 
-        None: not known before they are read.
+        It may come late, twice, and after that of a later batch; what it raises is logged, and the
+        call comes again with the next batch's.
         """
-        return None
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """What reads it. Raises DeclarationError if its schema cannot be read."""

@@ -1,9 +1,7 @@
-"""Values of a cursor, as the ledger keeps them, and the ranges that batches claim."""
+"""Values of a cursor, as the ledger keeps them."""
 
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 from ledger.errors import IntegrityError
 
@@ -35,7 +33,7 @@ def from_text(text: str) -> Value:
         "datetime": datetime.fromisoformat,
         "str": str,
     }
-    kind, colon, rest = text.partition(":")
+    kind, colon, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
     try:
         if not colon:
             raise KeyError(kind)
@@ -46,16 +44,3 @@ def from_text(text: str) -> Value:
             f"cursor value {text!r} in the ledger: expected one such as int:42 or "
             "datetime:2026-01-31T00:00:00+00:00"
         ) from exc
-
-
-def next_range(claims: Sequence[Range]) -> tuple[Value | None, Value | None]:
-    """The first range (after, upto] of a cursor that ``claims`` leave free; upto None: it is open.
-
-    Claims follow each other, one begins where another ends; an abandoned one leaves a gap.
-    """
-    ends = dict(claims)
-    after: Value | None = None
-    while after in ends:
-        after = ends[after]
-    lows: list[Any] = [low for low in ends if low is not None]
-    return after, min((low for low in lows if after is None or low > after), default=None)

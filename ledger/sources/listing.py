@@ -128,15 +128,15 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
 
 def _modified(fs: Any, name: str, info: dict[str, Any]) -> datetime:
     """Modification time; the epoch where the file system knows none."""
-    moment = info.get("mtime") or info.get("LastModified") or info.get("last_modified")
-    if moment is None:
+    instant = info.get("mtime") or info.get("LastModified") or info.get("last_modified")
+    if instant is None:
         try:
-            moment = fs.modified(name)
+            instant = fs.modified(name)
         except NotImplementedError:
-            moment = 0.0
-    if isinstance(moment, int | float):
-        moment = datetime.fromtimestamp(moment, UTC)
-    modified_at: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            instant = 0.0
+    if isinstance(instant, int | float):
+        instant = datetime.fromtimestamp(instant, UTC)
+    modified_at: datetime = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     return modified_at
 
 

@@ -8,7 +8,8 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ERROR
 from ledger.core.run_request import Interval
 from ledger.settings import Settings
-from ledger.sources.base import Claimed, Source
+from ledger.sources.base import Claim, Source
+from ledger.sources.parsing.typed import with_quotes
 
 if TYPE_CHECKING:
     from ledger.store.queries.batches import Batch
@@ -21,7 +22,7 @@ def read_reference(
     text: every reader of the ledger sees the failure."""
     interval = Interval(batch.interval_start, batch.interval_end, batch.params)
     reader = source.reader(spark)
-    records = reader.records(Claimed(name, source.path(settings, interval)))
+    records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
     message = F.concat(F.lit(f"reference {name!r} ({source.place}): "), ERROR)
     parsed = F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(
         F.raise_error(message).cast("boolean")

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from ledger.core.stateful import StatefulSource
 from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
 from ledger.sources.files.kind import Files
 from ledger.sources.files.source import FileSource
-from ledger.sources.stateful.kind import StatefulKind
+from ledger.sources.offsets.kind import Offsets
+from ledger.sources.offsets.source import OffsetSource
 from ledger.sources.table.kind import Table
 from ledger.sources.table.source import TableSource
 from ledger.types.ddl import check_types
 
-AnySource = FileSource | TableSource | StatefulSource | Source
+AnySource = FileSource | TableSource | OffsetSource | Source
 Declared = TypeVar("Declared", bound=type)
 
 _KINDS: dict[type, Callable[[Any], Source]] = {
     FileSource: Files,
     TableSource: Table,
-    StatefulSource: StatefulKind,
+    OffsetSource: Offsets,
 }
 
 
@@ -41,9 +41,9 @@ def source_of(what: str, declaration: object) -> Source:
     """
     kind = next((_KINDS[cls] for cls in type(declaration).__mro__ if cls in _KINDS), None)
     if kind is None:
-        names = ", ".join(sorted(cls.__name__ for cls in _KINDS if cls is not StatefulSource))
+        names = ", ".join(sorted(cls.__name__ for cls in _KINDS if cls is not OffsetSource))
         raise DeclarationError(
-            f"{what}: expected {names} or an object of a subclass of StatefulSource, found "
+            f"{what}: expected {names} or an object of a subclass of OffsetSource, found "
             f"{declaration!r}. A class of your own is registered with "
             "ledger.sources.registry.register"
         )

@@ -387,7 +387,7 @@ def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     """The error of a step, of the same class: what failed, with what words, and how to go on."""
     error = translated(exc)
     quotes = [_in_one_line(part).rstrip(". ") for part in errors.quoted(error)]
-    return type(error)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
+    return errors.own_kind(error)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
 
 
 def _is_sparks(exc: BaseException) -> bool:

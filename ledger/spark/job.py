@@ -63,6 +63,9 @@ def _as_it_is(task: PostingTask) -> PostingTask:
 class Job:
     """The surroundings of a step: session, ledger, settings and pipeline.
 
+    ``on_fenced``: what its driver does once a newer attempt owns a step of it, from another thread;
+    None: the session's jobs are cancelled.
+
     The others are for tests. ``few_rows``: how many deltas are posted with the commit, and not
     before it. ``driver_bytes``: up to how many bytes of the ledger's columns and deltas these are
     folded in the driver, and not in the executors. ``on_read``: changes the rows that a step
@@ -74,6 +77,7 @@ class Job:
     database: Database
     settings: Settings
     pipeline: Pipeline
+    on_fenced: Callable[[], None] | None = None
     few_rows: int = FEW_ROWS
     driver_bytes: int = DRIVER_BYTES
     on_read: Callable[[str, DataFrame], DataFrame] = _unchanged

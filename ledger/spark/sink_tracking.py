@@ -4,7 +4,6 @@ delivered before.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -40,39 +39,28 @@ class Tally:
         return f"{self.rows} ({self.edges} tracked, XOR {self.xor})"
 
 
-class SinkTracking(Protocol):
-    """What of a sink's run is folded and checked. ``wrote``: witness of the rows that its writer
-    gets, which counts those of the run's ``OWN``.
+class SinkTracking:
+    """What of a sink's run is folded and checked: nothing, in a run without ackers and downstream
+    of the last tracked stage. ``wrote``: witness of the rows that its writer gets, which counts
+    those of the run's ``OWN``.
     """
-
-    wrote: Witness
-
-    def tally(self, dropped: DataFrame | None) -> Tally:
-        """Of the input's rows that are dropped, for other batches delivered them; None: none."""
-
-    def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
-        """Fold what the sink acks. ``rows``: what it reads. Raises IntegrityError unless these are
-        the rows that it has written and those that it has dropped.
-        """
-
-
-class UntrackedSink:
-    """Of a run without ackers, and of a sink downstream of the last tracked stage: nothing."""
 
     def __init__(self, run: OpenedRun) -> None:
         self.wrote = Witness(counting={OWN: _own})
         self._run = run
 
     def tally(self, dropped: DataFrame | None) -> Tally:
-        """How many they are; they have no edges."""
+        """Of the input's rows that are dropped, for other batches delivered them; None: none."""
         return Tally() if dropped is None else Tally(dropped.count())
 
     def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
-        """Nothing."""
+        """Fold what the sink acks. ``rows``: what it reads. Raises IntegrityError unless these are
+        the rows that it has written and those that it has dropped.
+        """
         return FoldOutcome(self._run)
 
 
-class AcksRows:
+class AcksRows(SinkTracking):
     """Of a tracked sink. Where it took each row of the input once, to write or to drop it, which is
     proved by number and XOR of their edges, the input's own files show what is acked. Otherwise the
     rows are read once more as the sink reads them. These have to be the rows that it took: a
@@ -84,7 +72,6 @@ class AcksRows:
         self.wrote = self._witness()
 
     def tally(self, dropped: DataFrame | None) -> Tally:
-        """See ``SinkTracking``."""
         if dropped is None:
             return Tally()
         counts = (_own(dropped), self._counted(dropped), F.coalesce(self._mixed(dropped), F.lit(0)))
@@ -92,7 +79,6 @@ class AcksRows:
         return Tally(*row)
 
     def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
-        """See ``SinkTracking``."""
         taken = _tally(self.wrote) + dropped
 
         def is_proved(posted: Posted) -> bool:
@@ -171,5 +157,5 @@ def _tally(witness: Witness) -> Tally:
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
     """What a sink owes the ledger in a run."""
     if run.batch.ackers == 0 or not job.pipeline.graph.tracks(step.reads):
-        return UntrackedSink(run)
+        return SinkTracking(run)
     return AcksRows(job, run)

@@ -71,7 +71,6 @@ class _Tracked(TaskCount):
         self._tracker = SparkContext.getOrCreate().statusTracker()
 
     def now(self) -> Tasks:
-        """See ``TaskCount``."""
         self.note(self._running())
         return super().now()
 

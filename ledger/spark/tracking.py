@@ -4,10 +4,8 @@ commits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from ledger.batch.step_runs import OpenedRun, Record
-from ledger.core.redaction import Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import (
     Acks,
@@ -25,59 +23,45 @@ from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting
 from ledger.spark.frames.inputs import emitted_source
 from ledger.spark.job import Job, require_equal
-from ledger.spark.units.carried import Carrying
 from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Emitted, Run
 
 SWALLOWED = "no output"  # the reason of what an on_read stage read and did not emit
 
 
-class StageTracking(Protocol):
-    """What of a stage's run is folded and checked."""
+class StageTracking:
+    """What of a stage's run is folded and checked: nothing, in a run without ackers and downstream
+    of the last tracked stage.
+    """
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
-        """What is to be folded. ``carrying``: the rows that it read."""
+    def portions(self, manifest: Manifest, *, takes_over: bool) -> Sequence[Portion]:
+        """What is to be folded. ``takes_over``: it acks by reading what it carries over."""
+        return ()
 
     def check(self, outcome: FoldOutcome) -> None:
         """Raise IntegrityError unless what was folded is what was written and what was read."""
 
     def drops(self, outcome: FoldOutcome) -> dict[str, int]:
         """Inputs acked without an output, by reason."""
-
-
-class UntrackedStage:
-    """Of a run without ackers, and of a stage downstream of the last tracked one: nothing."""
-
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
-        """None."""
-        return ()
-
-    def check(self, outcome: FoldOutcome) -> None:
-        """Nothing was folded."""
-
-    def drops(self, outcome: FoldOutcome) -> dict[str, int]:
-        """None."""
         return {}
 
 
 @dataclass(frozen=True)
-class LastTracked(UntrackedStage):
+class LastTracked(StageTracking):
     """A stage whose output is not tracked any more acks what it reads."""
 
     job: Job
     run: OpenedRun
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
-        """All of its inputs."""
+    def portions(self, manifest: Manifest, *, takes_over: bool) -> Sequence[Portion]:
         return readings(self.job, self.run)
 
     def check(self, outcome: FoldOutcome) -> None:
-        """As many edges as its inputs recorded."""
         require_read(self.job, self.run, outcome)
 
 
 @dataclass(frozen=True)
-class Tracked:
+class Tracked(StageTracking):
     """A stage that acks and emits."""
 
     job: Job
@@ -86,15 +70,15 @@ class Tracked:
     acks: Acks
     rooting: Rooting
 
-    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion]:
+    def portions(self, manifest: Manifest, *, takes_over: bool) -> Sequence[Portion]:
         """What it wrote; and of its inputs what it acks by reading."""
         edges = edges_of(self.job, self.run)
         written = Written(tuple(self.run.inputs))
         output = Output(manifest.files, written, self.acks, edges, self.rooting.anchors)
         if self.acks.by_reading:
-            carried = Carried.COUNTED if carrying.takes_over else Carried.ALL
+            carried = Carried.COUNTED if takes_over else Carried.ALL
             return [output, *readings(self.job, self.run, carried)]
-        if carrying.takes_over:
+        if takes_over:
             return [output, *readings(self.job, self.run, Carried.ALONE)]
         return [output]
 
@@ -121,23 +105,21 @@ class Tracked:
 
 def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> StageTracking:
     """What a stage owes the ledger in a run. ``rows``: of its output."""
-    if run.batch.ackers == 0:
-        return UntrackedStage()
-    if job.pipeline.graph.tracks(step.name):
+    tracks = job.pipeline.graph.tracks
+    if run.batch.ackers and tracks(step.name):
         acks = OnRead() if step.acks == "on_read" else OnEmit(emits_one=step.emits == "one")
         return Tracked(job, run, step, acks, rows)
-    return (
-        LastTracked(job, run)
-        if all(map(job.pipeline.graph.tracks, step.inputs))
-        else UntrackedStage()
-    )
+    if run.batch.ackers and all(map(tracks, step.inputs)):
+        return LastTracked(job, run)
+    return StageTracking()
 
 
-class SourceTracking(Protocol):
-    """What of a source's run is folded and checked."""
+class SourceTracking:
+    """What of a source's run is folded and checked: nothing, in a run without ackers."""
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """What is to be folded."""
+        return ()
 
     def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """Raise IntegrityError unless what was folded is what was written. ``written``: records
@@ -145,30 +127,18 @@ class SourceTracking(Protocol):
         """
 
 
-class UntrackedSource:
-    """Of a run without ackers: nothing."""
-
-    def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
-        """None."""
-        return ()
-
-    def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
-        """Nothing was folded."""
-
-
 @dataclass(frozen=True)
-class Emits:
-    """A source: each record is a root. ``redact``: columns that the text which the ledger keeps of
-    one that did not parse must not have."""
+class Emits(SourceTracking):
+    """A source: each record is a root. ``keeps_text``: that of records that did not parse."""
 
     job: Job
     run: OpenedRun
-    redact: Redaction
+    keeps_text: bool
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
-        """What it wrote."""
         edges = edges_of(self.job, self.run)
-        return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.redact)]
+        first, roots = emitted.first_root, emitted.roots
+        return [Records(manifest.files, first, roots, edges, self.keeps_text)]
 
     def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
@@ -180,9 +150,9 @@ class Emits:
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 
-def source_tracking(job: Job, run: OpenedRun, redact: Redaction) -> SourceTracking:
-    """What a source owes the ledger in a run. ``redact``: what is not to be kept there."""
-    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, redact)
+def source_tracking(job: Job, run: OpenedRun, *, keeps_text: bool) -> SourceTracking:
+    """What a source owes the ledger in a run. ``keeps_text``: of records that did not parse."""
+    return Emits(job, run, keeps_text) if run.batch.ackers else SourceTracking()
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:

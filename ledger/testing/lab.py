@@ -112,7 +112,7 @@ def run_batch(
     """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
 
     ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
-    is not given is empty; moments without a zone are UTC. ``after``: go on in the ledger of an
+    is not given is empty; timestamps without a zone are UTC. ``after``: go on in the ledger of an
     earlier result, with the next interval, for what several batches share. Raises DeclarationError
     on an unknown name, and on a row that does not fit its source's schema.
     """
@@ -351,10 +351,11 @@ def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> 
                 raise DeclarationError(f"row {number} of {name!r} has a column {column!r}{hint}")
     fields = [StructField(field.name, field.dataType) for field in schema.fields]
     values = [[row.get(column) for column in schema.names] for row in rows]
-    columns, errors = yielded(StructType(fields)).fit(values)
-    for number, error in enumerate(errors, start=1):
-        if error is not None:
-            raise DeclarationError(f"row {number} of {name!r}: {error.removeprefix('yielded ')}")
+    columns, misfits = yielded(StructType(fields)).fit(values)
+    for number, misfit in enumerate(misfits, start=1):
+        if misfit is not None:
+            reason = str(misfit).removeprefix("yielded ")
+            raise DeclarationError(f"row {number} of {name!r}: {reason}")
     return pa.table(columns, names=schema.names)
 
 

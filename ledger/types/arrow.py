@@ -81,12 +81,12 @@ def rebuilt(kind: pa.DataType, leaf: Leaf, where: str = "") -> pa.DataType:
 
 
 def utc(kind: pa.DataType, where: str = "") -> pa.DataType:
-    """A scalar, of which moments are in UTC, whatever the zone that they are shown in."""
+    """A scalar, of which timestamps are in UTC, whatever the zone that they are shown in."""
     return pa.timestamp(kind.unit, "UTC") if t.is_timestamp(kind) and kind.tz else kind
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """The columns, of which any value, and any part of one, may be null, with moments in UTC."""
+    """The columns, of which any value, and any part of one, may be null, with timestamps in UTC."""
     return pa.schema([(field.name, rebuilt(field.type, utc)) for field in schema])
 
 

@@ -1,18 +1,34 @@
 """Python values into columns of declared types: one that does not fit fails its record alone."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from ledger.errors import DeclarationError
+from ledger.errors import MASK, DeclarationError
 from ledger.types.python import SCALARS, Row, converted, converter_of
 from ledger.types.raw_rows import as_json, is_bytes
 from ledger.types.spark import without_lengths
 
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
+
+
+class Misfit(NamedTuple):
+    """Why a row does not fit. ``quoted``: the value that ends the reason."""
+
+    reason: str
+    quoted: str = ""
+
+    def __str__(self) -> str:
+        return self.reason + self.quoted
+
+    @property
+    def masked(self) -> str:
+        """The reason without the value."""
+        return self.reason + (MASK if self.quoted else "")
 
 
 class Fitting:
@@ -30,7 +46,7 @@ class Fitting:
         self._converters = [converter_of(kind, strict=strict) for kind in kinds]
         self._types = [to_arrow_type(without_lengths(kind), timezone="UTC") for kind in kinds]
 
-    def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[str | None]]:
+    def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[Misfit | None]]:
         """The columns of ``rows``, whose values stand in the schema's order, and for each row
         why it does not fit, or None; one that does not is null in every column.
         """
@@ -38,9 +54,9 @@ class Fitting:
         arrays, misfits = self.fit_columns(columns)
         return arrays, [misfits.get(number) for number in range(len(rows))]
 
-    def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, str]]:
+    def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, Misfit]]:
         """The same of rows that come by column; why rows do not fit, by their number."""
-        misfits = dict[int, str]()
+        misfits = dict[int, Misfit]()
         arrays = [
             pa.concat_arrays(self._parts(number, values, 0, misfits))
             for number, values in enumerate(columns)
@@ -53,7 +69,7 @@ class Fitting:
         return arrays, misfits
 
     def _parts(
-        self, number: int, values: Row, start: int, misfits: dict[int, str]
+        self, number: int, values: Row, start: int, misfits: dict[int, Misfit]
     ) -> list[pa.Array]:
         """All values at once, or, if one of them does not fit, by halves down to the one. Notes the
         first column of a row that does not fit; ``start``: the row of the first value.
@@ -62,8 +78,7 @@ class Fitting:
         if column is not None:
             return [column]
         if len(values) == 1:
-            reason = f"{self._what} {_misfit(self._fields[number], values[0])}"
-            misfits.setdefault(start, reason)
+            misfits.setdefault(start, _misfit(self._what, self._fields[number], values[0]))
             return [pa.nulls(1, self._types[number])]
         half = len(values) // 2
         return [
@@ -107,12 +122,14 @@ def yielded(schema: StructType) -> Fitting:
     return Fitting(schema, "yielded", strict=True)
 
 
-def _misfit(field: StructField, value: object) -> str:
+def _misfit(what: str, field: StructField, value: object) -> Misfit:
     expected = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
-    text = "NULL" if value is None else _shown(value)
+    reason = f"{what} {field.name}: expected {expected}, found "
+    if value is None:
+        return Misfit(f"{reason}NULL")
+    text = _shown(value)
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-    plain = shown.encode("utf-8", "backslashreplace").decode()
-    return f"{field.name}: expected {expected}, found {plain}"
+    return Misfit(reason, shown.encode("utf-8", "backslashreplace").decode())
 
 
 def _shown(value: object) -> str:

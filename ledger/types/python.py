@@ -149,7 +149,7 @@ def _date(value: Any) -> date:
     return value
 
 
-def _moment(value: Any) -> datetime:
+def _utc_time(value: Any) -> datetime:
     """In UTC; one without time zone is taken to be so."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
@@ -161,7 +161,7 @@ def _moment(value: Any) -> datetime:
 
 
 def _local(value: Any) -> datetime:
-    return _moment(value).replace(tzinfo=None)
+    return _utc_time(value).replace(tzinfo=None)
 
 
 def _is(classes: type | tuple[type, ...], value: Any) -> bool:
@@ -173,13 +173,13 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 
-def _is_moment(value: Any) -> bool:
+def _is_timestamp(value: Any) -> bool:
     """Of whole microseconds."""
     return isinstance(value, datetime) and not getattr(value, "nanosecond", False)
 
 
 def _is_local(value: Any) -> bool:
-    return _is_moment(value) and value.tzinfo is None
+    return _is_timestamp(value) and value.tzinfo is None
 
 
 def _without_nul(column: pa.Array) -> bool:
@@ -219,6 +219,6 @@ SCALARS: Mapping[type[T.DataType], Scalar] = {
     T.StringType: Scalar(_string, _is_text, str, _without_nul),
     T.BinaryType: Scalar(_binary, partial(_is, object), bytes),
     T.DateType: Scalar(_date, partial(_is, date), date),
-    T.TimestampType: Scalar(_moment, _is_moment),
+    T.TimestampType: Scalar(_utc_time, _is_timestamp),
     T.TimestampNTZType: Scalar(_local, _is_local),
 }

@@ -130,18 +130,6 @@ END $$;
 COMMENT ON FUNCTION end_hold() IS
   'Removes what a batch on hold shows, with its sample, as soon as it is on hold no more.';
 
-CREATE FUNCTION take_over_states(runs bigint[]) RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
-  WITH gone AS (
-    DELETE FROM checkpoint c USING batch b
-    WHERE b.batch_id = c.batch_id AND b.status = 'abandoned' AND c.step_run_id = ANY (runs)
-    RETURNING 1
-  )
-  SELECT count(*) FROM gone
-$$;
-COMMENT ON FUNCTION take_over_states(bigint[]) IS
-  'Removes the states that these runs committed for abandoned batches; how many.';
-
 CREATE FUNCTION clear_partition(batch bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '200ms' AS $$
 BEGIN

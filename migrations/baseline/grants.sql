@@ -35,7 +35,8 @@ GRANT UPDATE (
   delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
-  claimed, claimed_after, claimed_upto, emit_run_id, first_root, roots, notified_at
+  claimed, claim_number, claim_start, claim_end, claim_records, committed_at, emit_run_id,
+  first_root, roots, notified_at
 ) ON batch_source TO ledger_writer;
 GRANT UPDATE (
   status, root_id, attempts, failed_replays, unit_failures, replay_batch_id, not_before,
@@ -50,12 +51,12 @@ GRANT UPDATE (swept_at) ON last_sweep TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
-  release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
+  release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), end_hold()
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
-  release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
+  release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), end_hold()
   TO ledger_writer;
 

@@ -301,12 +301,19 @@ CREATE TABLE batch_source (
   first_root bigint,
   roots bigint,
   notified_at timestamptz,
-  claimed_after text,
-  claimed_upto text,
+  claim_number bigint,
+  claim_start jsonb,
+  claim_end jsonb,
+  claim_records bigint,
+  committed_at timestamptz,
   PRIMARY KEY (batch_id, source)
 );
 CREATE UNIQUE INDEX batch_source_claim_key
   ON batch_source (pipeline_id, source, interval_start, interval_end) WHERE claimed;
+CREATE UNIQUE INDEX batch_source_claim_number_key
+  ON batch_source (pipeline_id, source, claim_number) WHERE claim_number IS NOT NULL;
+CREATE INDEX batch_source_claim_end_idx ON batch_source USING hash (claim_end)
+  WHERE claim_number IS NOT NULL;  -- an offset may be longer than a B-tree takes
 CREATE INDEX batch_source_first_root_idx ON batch_source (first_root);
 COMMENT ON TABLE batch_source IS
   'What a batch claims of each source, and the range of roots that it emitted.';
@@ -323,10 +330,16 @@ COMMENT ON COLUMN batch_source.first_root IS 'First root id of the emit run.';
 COMMENT ON COLUMN batch_source.roots IS 'How many roots; their ids are dense.';
 COMMENT ON COLUMN batch_source.notified_at IS
   'When the source was told what became of its messages; null: not yet.';
-COMMENT ON COLUMN batch_source.claimed_after IS
-  'Cursor of a table: claimed are the rows above; null: from the start.';
-COMMENT ON COLUMN batch_source.claimed_upto IS
-  'Cursor of a table: claimed are the rows up to and with this; null: none.';
+COMMENT ON COLUMN batch_source.claim_number IS
+  'Place of the claimed range among those of its source, without a gap; null: no range. The range '
+  'of an abandoned batch is its own until another batch takes it, or it is opened again.';
+COMMENT ON COLUMN batch_source.claim_start IS
+  'Offset after which the range begins, of a table its cursor; null: the beginning.';
+COMMENT ON COLUMN batch_source.claim_end IS 'Offset up to and with which it goes.';
+COMMENT ON COLUMN batch_source.claim_records IS
+  'The most records that the claim may hold; null: not known before they are read.';
+COMMENT ON COLUMN batch_source.committed_at IS
+  'When the source was notified that its range is committed as a whole; null: it was not.';
 
 CREATE TABLE claimed_file (
   pipeline_id bigint REFERENCES pipeline,
@@ -727,7 +740,7 @@ COMMENT ON COLUMN dedup_filter.entries IS 'Entries in it.';
 COMMENT ON COLUMN dedup_filter.filter IS 'pybloom-live''s serialized filter.';
 
 
--- States of stateful stages and sources.
+-- States of stateful stages.
 
 CREATE TABLE checkpoint (
   pipeline_id bigint REFERENCES pipeline,
@@ -740,16 +753,15 @@ CREATE TABLE checkpoint (
   PRIMARY KEY (pipeline_id, step, batch_id)
 );
 COMMENT ON TABLE checkpoint IS
-  'The state that a stateful stage or source has committed with each batch.';
+  'The state that a stateful stage has committed with each batch.';
 COMMENT ON COLUMN checkpoint.pipeline_id IS 'Pipeline.';
-COMMENT ON COLUMN checkpoint.step IS 'Stateful stage or source by name.';
-COMMENT ON COLUMN checkpoint.batch_id IS
-  'Batch whose rows were applied to the state; of a source the one that it has read for.';
+COMMENT ON COLUMN checkpoint.step IS 'Stateful stage by name.';
+COMMENT ON COLUMN checkpoint.batch_id IS 'Batch whose rows were applied to the state.';
 COMMENT ON COLUMN checkpoint.step_run_id IS
   'The run that made it, each from the one before: the greatest made the current state.';
 COMMENT ON COLUMN checkpoint.snapshot IS
   'What its commit returned; null for a function, whose state is the files of the run.';
 COMMENT ON COLUMN checkpoint.committed_at IS
-  'When the state was committed, with what its sinks publish, or with the source''s records.';
+  'When the state was committed, with what its sinks publish.';
 COMMENT ON COLUMN checkpoint.acked_at IS
-  'When the stage or source was told that the batch is committed as a whole; null: it was not.';
+  'When the stage was told that the batch is committed as a whole; null: it was not.';

@@ -227,26 +227,17 @@ COMMENT ON COLUMN source_file.finished IS
 
 CREATE VIEW source_position AS
 WITH state AS (
-  SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claimed_after,
-         s.claimed_upto, split_part(s.claimed_upto, ':', 1) AS kind,
-         substr(s.claimed_upto, strpos(s.claimed_upto, ':') + 1) AS upto,
-         g.finished
+  SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claim_number,
+         s.claim_end, g.finished
   FROM batch_source s JOIN source_progress g USING (batch_id, source)
-), cursors AS (
-  SELECT pipeline_id, source, claimed_after, claimed_upto, upto, finished,
-         CASE WHEN kind IN ('int', 'decimal') THEN upto::numeric
-              WHEN kind IN ('date', 'datetime') THEN extract(epoch FROM upto::timestamp)
-         END AS number
-  FROM state WHERE claimed_upto IS NOT NULL
 ), walked AS (
-  SELECT pipeline_id, source, upto AS position, row_number() OVER along AS place,
-         finished AND claimed_after IS NOT DISTINCT FROM lag(claimed_upto) OVER along AS follows
-  FROM cursors WINDOW along AS (PARTITION BY pipeline_id, source ORDER BY number, upto COLLATE "C")
+  SELECT pipeline_id, source, claim_number AS place, finished AS follows,
+         regexp_replace(claim_end #>> '{}', '^(int|decimal|date|datetime|str):', '') AS position
+  FROM state WHERE claim_number IS NOT NULL
   UNION ALL
-  SELECT pipeline_id, source,
-         to_char(interval_end AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"'),
-         row_number() OVER along,
-         finished AND coalesce(interval_start = lag(interval_end) OVER along, true)
+  SELECT pipeline_id, source, row_number() OVER along,
+         finished AND coalesce(interval_start = lag(interval_end) OVER along, true),
+         to_char(interval_end AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"')
   FROM state WHERE claimed
   WINDOW along AS (PARTITION BY pipeline_id, source ORDER BY interval_start, interval_end)
 ), reached AS (
@@ -262,7 +253,8 @@ COMMENT ON VIEW source_position IS
 COMMENT ON COLUMN source_position.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN source_position.source IS 'Source by name.';
 COMMENT ON COLUMN source_position.position IS
-  'A table''s cursor value, inclusive, or the end of an interval, exclusive (UTC), as text.';
+  'As text: a table''s cursor value, inclusive; an offset of a source of your own, without int: or '
+  'another of a cursor''s kinds before it; or the end of an interval, exclusive (UTC).';
 
 CREATE VIEW pending_publication AS
 SELECT batch_id, sink, step_run_id, decided_at, ready, folder, files, rows
@@ -335,9 +327,7 @@ CREATE VIEW state_progress AS
 SELECT c.batch_id, p.name AS pipeline, c.step, 'committed' AS state,
        NULL::bigint AS waits_for_batch_id, NULL::text AS waits_because, c.step_run_id, c.snapshot,
        c.committed_at, c.acked_at
-FROM checkpoint c
-JOIN pipeline p USING (pipeline_id)
-JOIN batch_step s ON s.batch_id = c.batch_id AND s.name = c.step AND s.kind = 'stateful'
+FROM checkpoint c JOIN pipeline p USING (pipeline_id)
 UNION ALL
 SELECT h.batch_id, h.pipeline, h.step,
        CASE WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END,

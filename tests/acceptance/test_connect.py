@@ -40,7 +40,7 @@ CORE = (
     "test_refused_rows.py::test_a_rule_that_spark_does_not_know",
     "test_refused_rows.py::test_refused_rows_fail_their_records",
     "test_sinks.py::test_rows_of_failed_records_reach_no_sink",
-    "test_source_state.py::test_each_batch_reads_on",
+    "test_offsets.py::test_each_batch_reads_on",
     "test_state.py::test_an_object_keeps_its_state",
     "test_state.py::test_running_totals_over_batches_and_a_replay",
     "test_table_source.py::test_a_parallel_read_returns_every_row_once",

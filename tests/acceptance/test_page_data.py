@@ -341,9 +341,9 @@ def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
     """
     batch, roots = lost(ledger, *range(6), replay_limit=2)
     with ledger.database.plain.begin() as connection:
-        for root, moment in ((roots[0], "infinity"), (roots[1], "2999-01-01")):
+        for root, instant in ((roots[0], "infinity"), (roots[1], "2999-01-01")):
             connection.exec_driver_sql(
-                f"UPDATE failed_message SET not_before = '{moment}' WHERE message_id = {root}"
+                f"UPDATE failed_message SET not_before = '{instant}' WHERE message_id = {root}"
             )
     data = ask(f"api/replay?batch={batch}").json()
     assert (data["match"], data["records"]) == (4, 2)

@@ -1,6 +1,4 @@
-"""Crashes of a source that keeps its own position: killed at each arrow of its commit, whoever
-comes next reads on.
-"""
+"""Crashes of a source that is read by offsets: killed at each arrow, the next batch reads on."""
 
 import shutil
 import tempfile
@@ -77,32 +75,31 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
 @pytest.mark.parametrize(
     "place",
     [
-        "position taken",
+        "sources asked",
+        "opening batch",
+        "before run",
         "files written",
         "deltas posted",
-        "snapshot taken",
-        "inserting checkpoint",
+        "committing run",
         "run committed",
     ],
-    ids=["opened", "read", "posted", "ticket-written", "in-its-commit", "committed"],
+    ids=["asked", "claimed", "opened", "read", "posted", "in-its-commit", "committed"],
 )
 def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first, form):
-    """Run again, or overtaken by the next batch, every record is published once, and the
-    position is behind it.
-    """
+    """Run again, or overtaken by the next batch, every record is published once, and committed."""
     lab.go_to("first done")
     _kill(lab, children, place, form)
     assert lab.shown() == FIRST
-    committed = place == "run committed"
+    claimed = place not in ("sources asked", "opening batch")
     feed = feeds.Feed(lab.folder)
     feed.add(6)
     for row in lab.ledger.rows("SELECT batch_id FROM batch"):
         lab.ledger.age(row.batch_id, 120)
     if other_first:
         lab.run(3, form)
-        # What the killed batch has read stays its own, and it is not finished.
-        assert lab.shown() == (Counter([1, 2, 3, 6]) if committed else ALL)
-        assert feed.forgotten == (3 if committed else 6)
+        # What the killed batch has claimed stays its own, and it is not finished.
+        assert lab.shown() == (Counter([1, 2, 3, 6]) if claimed else ALL)
+        assert feed.forgotten == (3 if claimed else 6)
     lab.run(2, form)
     lab.run(3, form)
     _check_end(lab)
@@ -112,7 +109,7 @@ def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first, form
 @pytest.mark.parametrize(
     "place",
     ["before acks", "ack returned", "recording ack"],
-    ids=["before-ack_commit", "after-ack_commit", "being-noted"],
+    ids=["before-commit", "after-commit", "being-noted"],
 )
 def test_a_killed_ack_comes_again(lab, children, place, form):
     """What the source forgets it forgets late or twice; nothing that is still to be read."""
@@ -143,9 +140,12 @@ def _kill(lab: FeedLab, children: Children, place: str, form: str) -> None:
 def _check_end(lab: FeedLab) -> None:
     assert lab.shown() == ALL
     assert feeds.Feed(lab.folder).forgotten == 6
-    rows = lab.ledger.rows("SELECT acked_at, snapshot FROM checkpoint ORDER BY step_run_id")
-    assert all(row.acked_at is not None for row in rows)
-    assert rows[-1].snapshot["upto"] == 6
+    ranges = lab.ledger.rows(
+        "SELECT committed_at, claim_end FROM batch_source WHERE claim_number IS NOT NULL"
+        " ORDER BY claim_number"
+    )
+    assert all(row.committed_at is not None for row in ranges)
+    assert ranges[-1].claim_end == 6
     for row in lab.ledger.rows("SELECT batch_id FROM batch"):
         assert lab.ledger.summary(row.batch_id).outcome is Outcome.COMPLETE
     assert not lab.ledger.rows("SELECT * FROM step_run WHERE state = 'running'")

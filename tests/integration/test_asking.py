@@ -100,7 +100,7 @@ REFUSED = [
     "SELECT reserve_roots(4096)",
     "SELECT forget_fails(1)",
     "SELECT release_files(1)",
-    "SELECT take_over_states(ARRAY[1])",
+    "SELECT remove_filters(1)",
     "SELECT detail FROM failed_root",
     "SELECT f FROM failed_root f",
     "SELECT * FROM failed_root_payload",

@@ -15,7 +15,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
-from ledger.sources.base import Claimed
+from ledger.sources.base import Claim
 from ledger.sources.registry import source_of
 from ledger.spark import failures
 from ledger.spark.origins.claim import FromClaim
@@ -556,8 +556,8 @@ def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows, format):
     schema = "a DATE, t TIMESTAMP, l TIMESTAMP_NTZ"
     run = runner(copying(schema=schema, options=options, format=format))
     arrived, failed = parsed(run, ("a", "t", "l"), sink_rows)
-    moment = datetime(2024, 1, 5, 7, 30, tzinfo=UTC)
-    assert arrived == [(date(2024, 1, 5), moment, datetime(2024, 1, 5))]
+    instant = datetime(2024, 1, 5, 7, 30, tzinfo=UTC)
+    assert arrived == [(date(2024, 1, 5), instant, datetime(2024, 1, 5))]
     assert set(failed) == set(lines[1:])
 
 
@@ -677,13 +677,13 @@ def test_uncommon_parquet(runner, tmp_path, sink_rows):
     one clear line.
     """
     (tmp_path / "in").mkdir()
-    path, moment = tmp_path / "in" / "a.parquet", datetime(2024, 1, 5, 10, tzinfo=UTC)
-    at = pa.array([moment], pa.timestamp("us", "UTC"))
+    path, instant = tmp_path / "in" / "a.parquet", datetime(2024, 1, 5, 10, tzinfo=UTC)
+    at = pa.array([instant], pa.timestamp("us", "UTC"))
     table = pa.table({"u": pa.array([2**32 - 1], pa.uint32()), "at": at})
     pq.write_table(table, path, use_deprecated_int96_timestamps=True)
     run = runner(copying(format="parquet", schema="u BIGINT, at TIMESTAMP"))
     arrived, _ = parsed(run, ("u", "at"), sink_rows)
-    assert [(u, at.astimezone(UTC)) for u, at in arrived] == [(2**32 - 1, moment)]
+    assert [(u, at.astimezone(UTC)) for u, at in arrived] == [(2**32 - 1, instant)]
     again = runner(copying(format="parquet", schema="u BIGINT, at TIMESTAMP"))
     batch = again.open("other", *_next_month())
     pq.write_table(table.set_column(1, "at", at.cast(pa.timestamp("ns", "UTC"))), path)
@@ -925,7 +925,7 @@ def test_numbers_in_variants_are_as_written(spark, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"n": "{text}", "v": {text}}}\n' for text in numbers))
     source = FileSource(str(path), schema="n STRING, v VARIANT", format="json")
-    read = source_of("in", source).reader(spark).records(Claimed("in", str(path)))
+    read = source_of("in", source).reader(spark).records(Claim("in", str(path)))
     written = read.select("n", F.to_json("v").alias("v")).collect()
     assert len(written) == len(numbers)
     for row in written:

@@ -258,8 +258,8 @@ def test_types(path):
         ]
     )
     nested = {"a": 1, "b": ["x", None]}
-    moment = datetime.fromisoformat("2013-01-01T01:02:03.000004+00:00")
-    values = [1, moment, moment.replace(tzinfo=None), moment.date(), Decimal("1.5"), b"\0", 0.5]
+    instant = datetime.fromisoformat("2013-01-01T01:02:03.000004+00:00")
+    values = [1, instant, instant.replace(tzinfo=None), instant.date(), Decimal("1.5"), b"\0", 0.5]
     values += [nested, [nested, None], [("k", 1)]]
     rows = pa.Table.from_pylist([dict(zip(schema.names, values, strict=True))], schema=schema)
     publisher = opened(path, schema)

@@ -162,7 +162,7 @@ def _model(block, spark):
 
 @proves("docs/pipelines.md", "Feed")
 def _feed(block, spark):
-    """A source with the hooks is declared, and in a test takes given rows."""
+    """A source by offsets is declared, and in a test takes given rows."""
     pipeline = Pipeline("feeds")
     run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="feed")
@@ -310,6 +310,13 @@ def _arrow_declared(block, spark):
 def _arrow(block, spark):
     """It is the module that passes the contract of sources, word for word."""
     module = (ROOT / "tests" / "support" / "arrow_source.py").read_text()
+    assert module.partition('"""\n\n')[2] == block.code
+
+
+@proves("docs/extending.md", "read_messages")
+def _topic(block, spark):
+    """It is the module that passes the contract of sources, word for word."""
+    module = (ROOT / "tests" / "support" / "topic_source.py").read_text()
     assert module.partition('"""\n\n')[2] == block.code
 
 

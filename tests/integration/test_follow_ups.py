@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
 
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp, Pending
@@ -17,7 +16,6 @@ def test_what_is_pending_is_noticed(ledger, monkeypatch):
     command; what keeps no batch incomplete is a line of the report."""
     batch, _ = ledger.whole_batch(pipeline())
     ledger.settle(batch.batch_id)
-    left = SimpleNamespace(batch_id=batch.batch_id, dag_id="dag")
     pending = Pending("audit", 1, ("an audit is yet to be made",))
     now = ledger.now()
 
@@ -26,7 +24,7 @@ def test_what_is_pending_is_noticed(ledger, monkeypatch):
         does = "Audit the batch."
 
         def overdue(self, connection, before):
-            return [left] * (before >= now)
+            return [batch.batch_id] * (before >= now)
 
         def pending(self, connection, batch_id):
             return pending
@@ -34,7 +32,7 @@ def test_what_is_pending_is_noticed(ledger, monkeypatch):
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (Audit(),))
     assert ledger.sweep(now=now).overdue == ()
     later = now + timedelta(hours=1)
-    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, "dag"),)
+    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, batch.dag_id),)
     summary = ledger.summary(batch.batch_id)
     assert (summary.pending, summary.outcome) == ((pending,), Outcome.INCOMPLETE)
     advice = advise(summary, "m:p")

@@ -141,12 +141,12 @@ def test_content_of_parquet_and_json(runner, tmp_path):
         pipeline.stage(reads=name)(none)
         pipeline.sink(f"out_{name}", ParquetSink(f"out_{name}"), reads=f"no_{name}")
     (tmp_path / "in").mkdir()
-    moment = pa.array([1_356_998_400_500_000] * 2, pa.timestamp("us", "UTC"))
+    instant = pa.array([1_356_998_400_500_000] * 2, pa.timestamp("us", "UTC"))
     columns = {
         "id": pa.array([2, 1], pa.int32()),
         "price": pa.array([Decimal("1.50")] * 2, pa.decimal128(10, 2)),
         "share": pa.array([1.0, float("nan")]),
-        "seen": moment,
+        "seen": instant,
         "day": pa.array([15706] * 2, pa.date32()),
         "tags": pa.array([["a"], ["b", None]]),
     }

@@ -143,7 +143,7 @@ def test_a_sink_whose_kind_changed_keeps_what_its_table_has(archive, settings, f
     job = Job(None, archive.database, settings, chain(then))
     run = archive.start(batch.batch_id, "sink")
     folder = job.publisher(job.pipeline.step("sink")).staging(batch.batch_id, run.run_id)
-    with living(job, run, lambda: None):
+    with living(job, run):
         Path(folder).mkdir(parents=True)
         (Path(folder) / "part.parquet").write_text("0123456789")
     noted = archive.row("SELECT folder FROM step_run WHERE step = 'sink'").folder

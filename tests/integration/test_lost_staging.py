@@ -116,7 +116,7 @@ def check_lost(job, batch, files):
     again = reprocess(batch)
     for name, path in files.items():
         with pytest.raises(LostFileError, match=re.escape(again)) as error:
-            publish(job.database, job.settings, job.pipeline, batch.batch_id, [name])
+            publish(job, batch.batch_id, [name])
         beginning = f"sink {name!r} cannot publish batch {batch.batch_id}: file {path}: expected"
         assert str(error.value).startswith(beginning)
         assert f"publish MODULE:PIPELINE --batch {batch.batch_id}" in str(error.value)
@@ -140,7 +140,7 @@ def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
     check_lost(job, batch, files)
     assert not list((tmp_path / "folder").glob("ackledger_batch=*"))
     files["folder"].with_suffix(".aside").rename(files["folder"])
-    publish(job.database, job.settings, job.pipeline, batch.batch_id, ["folder"])
+    publish(job, batch.batch_id, ["folder"])
 
     key, interval = RunKey("", "again"), Interval(START, END)
     again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
@@ -237,7 +237,7 @@ def test_no_reprocess_is_advised_of_what_a_state_includes(runner, tmp_path, targ
     with pytest.raises(LostFileError):
         settle_and_follow(run.job, batch.batch_id)
     with pytest.raises(LostFileError, match="the state 'latest' includes the batch") as error:
-        publish(run.job.database, run.job.settings, run.job.pipeline, batch.batch_id, ["folder"])
+        publish(run.job, batch.batch_id, ["folder"])
     assert "--reprocess" not in str(error.value)
 
 

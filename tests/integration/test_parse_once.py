@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource
-from ledger.sources.base import Claimed
+from ledger.sources.base import Claim
 from ledger.sources.registry import source_of
 
 LINES = {"csv": "n,name\n1,a\nx,b\n3,c\n", "json": '{"n":1,"name":"a"}\n{"n":"x"}\n{"n":3}\n'}
@@ -28,7 +28,7 @@ def test_a_text_is_parsed_once(spark, tmp_path, format):
     """
     (tmp_path / "in.txt").write_text(LINES[format])
     source = FileSource(str(tmp_path / "in.txt"), schema="n INT, name STRING", format=format)
-    records = source_of("in", source).reader(spark).records(Claimed("in", str(tmp_path / "in.txt")))
+    records = source_of("in", source).reader(spark).records(Claim("in", str(tmp_path / "in.txt")))
     others = spark.range(5).select(F.col("id").cast("int").alias("n"))
     used = (
         records.where("_ackledger_error IS NULL AND n > 0")
@@ -52,7 +52,7 @@ def test_the_jvm_compiles_how_a_text_is_parsed(spark, tmp_path, format):
     (tmp_path / "in.txt").write_text(text)
     schema = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
     source = FileSource(str(tmp_path / "in.txt"), schema=schema, format=format)
-    records = source_of("in", source).reader(spark).records(Claimed("in", str(tmp_path / "in.txt")))
+    records = source_of("in", source).reader(spark).records(Claim("in", str(tmp_path / "in.txt")))
     sizes = method_sizes(spark, records)
     assert sizes
     assert max(sizes) <= 8000

@@ -488,7 +488,7 @@ MOMENTS = [
     datetime(9999, 12, 31, 23, 59, 59, 999999),
     None,
 ]
-AWARE = [moment and moment.replace(tzinfo=UTC) for moment in MOMENTS]
+AWARE = [instant and instant.replace(tzinfo=UTC) for instant in MOMENTS]
 DATES = [date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31), None]
 FLOATS = [0.1, -0.0, 5e-324, 1.7976931348623157e308, -math.inf, math.inf, None, 1e16, 123456789.125]
 BYTES = [b"", b"\x00\xff\\x\n\"',", None, b"abc", bytes(range(256))]

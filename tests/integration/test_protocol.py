@@ -337,12 +337,10 @@ def test_reader_of_a_superseded_run_is_refused(ledger):
 
 def test_commit_after_settlement_is_refused(ledger):
     """A run still open when its batch expired comes too late."""
-    from tests.support.ledgers import age
-
     batch = ledger.open(pipeline())
     ledger.emit(batch, 1)
     run = ledger.start(batch.batch_id, "middle")
-    age(ledger.database, batch.batch_id, 80)
+    ledger.age(batch.batch_id, 80)
     ledger.settle(batch.batch_id)
     with pytest.raises(FencedError, match="is settled"):
         ledger.commit(run)

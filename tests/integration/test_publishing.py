@@ -173,7 +173,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     def work():
         barrier.wait()
         try:
-            publish(job.database, job.settings, job.pipeline, batch.batch_id)
+            publish(job, batch.batch_id)
         except NotReadyError as exc:
             published.append(str(exc))
 
@@ -183,7 +183,7 @@ def test_two_publishers_at_once(runner, tmp_path, sink_rows):
     for thread in threads:
         thread.join()
     assert all("published by another process" in text for text in published)
-    publish(job.database, job.settings, job.pipeline, batch.batch_id)
+    publish(job, batch.batch_id)
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
 
@@ -196,7 +196,7 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
     run.ledger.settle(batch.batch_id)
     job = run.job
     with pytest.raises(NotReadyError, match="rows of failed records are yet to be withheld"):
-        publish(job.database, job.settings, job.pipeline, batch.batch_id)
+        publish(job, batch.batch_id)
     assert shown(sink_rows) == Counter()
 
 
@@ -439,8 +439,7 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
     ledger.change("UPDATE batch SET dag_id = 'branching'")
     assert not ledger.transact(publications.overdue, later)  # its run may live
     assert ledger.settle(batch.batch_id).failed == 0
-    overdue = ledger.transact(publications.overdue, later)
-    assert [row.batch_id for row in overdue] == [batch.batch_id]
+    assert ledger.transact(publications.overdue, later) == [batch.batch_id]
     assert run.ledger.summary(batch.batch_id).outcome is Outcome.INCOMPLETE
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)

@@ -18,7 +18,7 @@ from ledger import (
     collect_anchors,
     testing,
 )
-from ledger.batch import combine_runs, follow_ups, interventions
+from ledger.batch import combine_runs, follow_ups, rebuilds
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.report import advise
 from ledger.batch.settlement import _settle
@@ -135,7 +135,7 @@ def test_a_withhold_that_comes_after_the_batch_was_replaced(ledger):
     old, roots = ledger.whole_batch(flow, 5, lose_sink=[0])
     ledger.settle(old.batch_id)
     ledger.run_all(ledger.reprocess(flow))
-    ledger.transact(interventions.request_rebuild, old.batch_id, [roots[1]], "sink")
+    ledger.transact(rebuilds.request, old.batch_id, [roots[1]], "sink")
     assert ledger.summary(old.batch_id).roots.failed == 0
 
 
@@ -239,7 +239,7 @@ def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
     assert not combine_runs.combines_due(run.job.database, run.job.pipeline, batch.batch_id)
     assert combine(run.job, batch.batch_id) == []
     summary = run.ledger.summary(batch.batch_id)
-    assert [follow_up.follow_up for follow_up in summary.pending] == ["publish"]
+    assert [follow_up.follow_up for follow_up in summary.pending] == ["rebuild"]
     assert summary.outcome is Outcome.INCOMPLETE
     waiting = run.ledger.transact(follow_ups.waiting, run.job.pipeline.name)
     assert waiting == [batch.batch_id]

@@ -4,9 +4,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
-from ledger.batch.quarantine import quarantine
 from ledger.errors import NotReadyError
-from tests.support.ledgers import rows
 from tests.support.publishing import publish_settled
 from tests.support.unit_totals import ORDERED, ORDERS, B, sold, totals
 
@@ -19,22 +17,22 @@ SHOP = {
 
 def joining(unit=(), lose=()):
     """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
-    made = Pipeline("shop", guarantee="exactly_once", max_replays=2)
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=2)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(orders):
         return orders.where(~F.col("id").isin([-1, *lose]))
 
-    @made.stage(reads=["checked", "customers"], whole=True, unit=unit)
+    @pipeline.stage(reads=["checked", "customers"], whole=True, unit=unit)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
         return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
 
-    made.sink("sales", ParquetSink("sales"), reads="sold")
-    made.sink("log", ParquetSink("log"), reads="checked")
-    return made
+    pipeline.sink("sales", ParquetSink("sales"), reads="sold")
+    pipeline.sink("log", ParquetSink("log"), reads="checked")
+    return pipeline
 
 
 def ids(result, sink="sales"):
@@ -65,7 +63,9 @@ def test_a_poison_before_the_total(spark):
     for _ in range(2):
         assert sold(result) == [B]
         result = testing.replay(result, totals(poison=7))
-    assert [one.status for one in result.failed if one.reason == "poisoned"] == ["quarantined"]
+    assert [record.status for record in result.failed if record.reason == "poisoned"] == [
+        "quarantined"
+    ]
     last = testing.replay(result, totals(poison=7))
     assert last.roots.failed == 0
     assert sold(last) == [("a", 10 * 2 * (190 - 7), 38), B]
@@ -91,7 +91,7 @@ def test_a_poison_after_the_total(spark):
     assert len(result.failed) == 20
     assert sold(result) == [B]
     again = testing.replay(result, totals(behind=True))
-    assert {one.status for one in again.failed} == {"failed"}
+    assert {record.status for record in again.failed} == {"failed"}
     fixed = testing.replay(result, totals())
     assert sold(fixed) == [("a", 10 * 2 * 190, 40), B]
 
@@ -125,25 +125,25 @@ def test_two_records_of_a_unit_quarantined_one_after_the_other(runner, tmp_path,
     """The unit is published without both, be it that a publish came between them."""
     orders = "".join(f"{n},a,{n}\n" for n in range(10))
     (tmp_path / "orders.csv").write_text("id,customer,cents\n" + orders)
-    made = Pipeline("refunds", guarantee="exactly_once", max_replays=5)
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("refunds", guarantee="exactly_once", max_replays=5)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(orders):
         return orders.withColumn("_failed", F.when(F.col("id").isin(1, 2), "poisoned"))
 
-    @made.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True, unit=unit)
     def total(orders):
         return orders.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
 
-    made.sink("sales", ParquetSink("sales"), reads="total")
-    run = runner(made)
-    database, batch = run.job.database, run.open()
+    pipeline.sink("sales", ParquetSink("sales"), reads="total")
+    run = runner(pipeline)
+    ledger, batch = run.ledger, run.open()
     run.settled(batch)
-    failed = [row.root_id for row in rows(database, "SELECT root_id FROM failed_root ORDER BY 1")]
+    failed = [row.root_id for row in ledger.rows("SELECT root_id FROM failed_root ORDER BY 1")]
     assert len(failed) == 2
     for root in failed:
-        quarantine(database, "never right", "me", record=root)
+        ledger.quarantine("never right", "me", record=root)
         publish_settled(run.job, batch.batch_id)
     run.settled(run.open_replay(batch.batch_id))
     assert sink_rows("sales", "customer", "cents") == [("a", 45 - 1 - 2)]

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.interventions import request_rebuild
 from ledger.batch.opening import open_replay
+from ledger.batch.rebuilds import request
 from ledger.batch.records.payloads import keep_all, try_to_keep
 from ledger.batch.records.snapshots import MOST_CHARACTERS
 from ledger.cli import running
@@ -254,11 +254,11 @@ def test_each_quarantine_asks_for_the_units_that_it_frees(ledger):
 
     ledger.quarantine("never", "me", record=roots[0])
     seen = ledger.transact(publications.failed_roots, original.batch_id)
-    ledger.transact(request_rebuild, original.batch_id, [], "sink", seen)
+    ledger.transact(request, original.batch_id, [], "sink", seen)
     assert woken()
     ledger.quarantine("never", "me", record=roots[1])
     assert not woken()
-    ledger.transact(request_rebuild, original.batch_id, [], "sink", seen)
+    ledger.transact(request, original.batch_id, [], "sink", seen)
     assert not woken()
 
 

@@ -24,14 +24,13 @@ from ledger.errors import DeclarationError, InputError, LedgerError
 from ledger.settings import Settings
 from ledger.store.connection import PAYLOAD_READER, Database
 from tests.support.everything import holding
-from tests.support.ledgers import one, rows
 
 MARK = "zq7marker"
 ODD = f'{MARK} Zoë "\\'  # what JSON, CSV and regular expressions have to escape
 SCHEMA = "id STRING, name STRING, email STRING, age INT"
 HEADER = "id,name,email,age\n"
 # What is to become of each record stands in its id.
-IDS = ("good", "quoted", "raised", "part", "misfit", "told", "sunk", "lost", "renamed")
+IDS = ("good", "quoted", "raised", "part", "misfit", "flagged", "sunk", "lost", "renamed")
 MALFORMED = (
     f"shifted,{MARK} A,x,{MARK}@shifted",  # a value stands in another's column
     f"short,{MARK}",
@@ -47,14 +46,17 @@ def line(name):
 
 def people(warehouse_url, **options):
     """People of whom each fails in another way, in words that quote their name and address."""
-    made = Pipeline("people", redact=["name", "email"], max_replays=5, **options)
-    made.source("people", FileSource("people/*.csv", schema=SCHEMA), key=["email", "id"])
-    made.reference("known", FileSource("known.csv", schema="id STRING"))
+    pipeline = Pipeline("people", redact=["name", "email"], **{"max_replays": 5, **options})
+    pipeline.source("people", FileSource("people/*.csv", schema=SCHEMA), key=["email", "id"])
+    pipeline.reference("members", FileSource("members.csv", schema="id STRING"))
 
-    @made.record_stage(reads="people", schema=f"{SCHEMA}, size INT")
+    class UnknownCustomer(FailedRecord):
+        pass
+
+    @pipeline.record_stage(reads="people", schema=f"{SCHEMA}, size INT")
     def checked(person):
         if person["id"] == "quoted":
-            raise FailedRecord(f"no customer {person['name'].upper()} with <{person['email']}>")
+            raise UnknownCustomer(f"no customer {person['name'].upper()} with <{person['email']}>")
         if person["id"] == "raised":
             raise ValueError(f"cannot send to {person['email']}")
         if person["id"] == "part":
@@ -64,24 +66,24 @@ def people(warehouse_url, **options):
             return
         yield {**person, "size": person["name"] if person["id"] == "misfit" else 1}
 
-    @made.stage(reads="checked")
-    def told(people):
+    @pipeline.stage(reads="checked")
+    def flagged(people):
         from pyspark.sql import functions as F
 
         why = F.concat(F.lit("bad: "), "name", F.lit(" / "), "email")
-        reason = F.when(F.col("id") == "told", why)
+        reason = F.when(F.col("id") == "flagged", why)
         return people.withColumn("_failed", reason).withColumn("also", F.col("name"))
 
-    @made.stage(reads="told")
-    def matched(people, *, known):
-        return people.join(known, "id", "inner"), failed(
-            people.where("id = 'renamed'"), "a name that is no longer there"
+    @pipeline.stage(reads="flagged")
+    def matched(people, *, members):
+        return people.join(members, "id", "inner"), failed(
+            people.where("id = 'renamed'"), f"{MARK} is no longer there"
         )
 
-    made.sink("table", PostgresSink(warehouse_url, "people"), reads="matched")
-    made.sink("folder", ParquetSink("out"), reads="matched")
-    made.sink("lake", DeltaSink("lake"), reads="matched")
-    return made
+    pipeline.sink("table", PostgresSink(warehouse_url, "people"), reads="matched")
+    pipeline.sink("folder", ParquetSink("out"), reads="matched")
+    pipeline.sink("lake", DeltaSink("lake"), reads="matched")
+    return pipeline
 
 
 REFUSING = (
@@ -96,13 +98,13 @@ REFUSING = (
 def write(tmp_path, lines):
     (tmp_path / "people").mkdir(exist_ok=True)
     (tmp_path / "people" / "a.csv").write_text(HEADER + "\n".join(lines) + "\n")
-    known = [name for name in (*IDS, "dropped") if name not in ("lost", "renamed")]
-    (tmp_path / "known.csv").write_text("\n".join(["id", *known]) + "\n")
+    names = [name for name in (*IDS, "dropped") if name not in ("lost", "renamed")]
+    (tmp_path / "members.csv").write_text("\n".join(["id", *names]) + "\n")
 
 
 def commanded(*arguments):
     """A command in this process; what it printed."""
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
 
@@ -121,67 +123,80 @@ def settled(runner, warehouse, warehouse_url, tmp_path, environment):
 def on_pages(number):
     """What the pages of a batch and of its failed records get, as JSON."""
     database = Database.from_settings(Settings(), role=PAYLOAD_READER)
-    found = batches.failed(database, number, {})
-    shown = [batches.batch(database, number), found]
-    assert len(found.records) == len(IDS) - 1 + len(MALFORMED)
-    for row in found.records:
+    failures = batches.failed(database, number, {})
+    shown = [batches.batch(database, number), failures]
+    for row in failures.records:
         shown.append(explained(database, row.message_id))
         shown.append(trace(database, row.message_id))
     database.dispose()
-    return [json.dumps(asdict(one), default=str, ensure_ascii=False) for one in shown]
+    return [json.dumps(asdict(page), default=str, ensure_ascii=False) for page in shown]
 
 
-def ids(database):
+def ids(ledger):
     """The reason of each failed record, by the id in its key."""
-    found = rows(
-        database,
+    query = (
         "SELECT f.key ->> 'id' AS id, r.reason, f.content FROM failed_payload f"
-        " JOIN failed_message m USING (message_id) JOIN failed_root r ON r.root_id = m.root_id",
+        " JOIN failed_message m USING (message_id) JOIN failed_root r ON r.root_id = m.root_id"
     )
-    return {row.id: row for row in found}
+    return {row.id: row for row in ledger.rows(query)}
 
 
-def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd, tmp_path):
-    """Of records that did not parse, were failed in words that quote them, raised, did not fit,
-    were lost or refused by a table, no redacted value is in any table or view, in what the commands
-    print or export, on the pages, or in the log."""
-    _, batch = settled
-    assert one(database, "SELECT count(*) FROM failed_message")[0] == len(IDS) - 1 + len(MALFORMED)
-    assert holding(database, MARK) == {}
-    told = ids(database)
-    assert told["quoted"].reason == "no customer *** with <***>"
-    assert told["raised"].reason == "ValueError: ***"
-    assert told["part"].reason == "ValueError: ***"
-    assert told["misfit"].reason == "yielded size: expected int, found ***"
-    assert told["told"].reason == "bad: *** / ***"
-    assert told["sunk"].reason == "cannot send to ***"
-    assert json.loads(told["lost"].content) == {
-        "id": "lost", "name": "***", "email": "***", "age": 7
-    }  # fmt: skip
-    assert rows(database, "SELECT reason FROM step_drops") == [("dropped ***",)]
-    shifted = one(database, "SELECT * FROM failed_root WHERE reason LIKE '%age%'")
-    assert shifted.reason == "malformed csv: age: expected int, found ***"
-    assert shifted.detail is None
-    contents = rows(database, "SELECT content FROM failed_payload WHERE NOT parsed")
-    assert contents == [("***",)] * len(MALFORMED)
-
-    export = tmp_path / "all.csv"
+def everything_printed(ledger, batch, export):
+    """What every command and page shows of a batch and its failed records, as text and as JSON."""
     commanded("failed", "--output", export)
     printed = [export.read_text(), commanded("failed"), commanded("failed", "--json")]
     for arguments in (["failed", "--records"], ["status", "--batch", batch.batch_id]):
         printed += [commanded(*arguments), commanded(*arguments, "--json")]
-    for row in rows(database, "SELECT message_id FROM failed_message"):
+    for row in ledger.rows("SELECT message_id FROM failed_message"):
         for command in ("explain", "trace"):
             printed.append(commanded(command, row.message_id))
             printed.append(commanded(command, row.message_id, "--json"))
-    printed += [*on_pages(batch.batch_id), caplog.text, *capfd.readouterr()]
+    return [*printed, *on_pages(batch.batch_id)]
+
+
+def test_no_value_of_a_redacted_column_is_shown(
+    settled, runner, ledger, warehouse_url, caplog, capfd, tmp_path
+):
+    """Of records that did not parse, were failed in words that quote them, raised, did not fit,
+    were lost or refused by a table, no redacted value is in any table or view, in what the commands
+    print or export, on the pages, or in the log; nor is it once they have been replayed, and been
+    quarantined or accepted by a person."""
+    _, batch = settled
+    assert ledger.row("SELECT count(*) FROM failed_message")[0] == len(IDS) - 1 + len(MALFORMED)
+    assert holding(ledger.database, MARK) == {}
+    failures = ids(ledger)
+    assert failures["quoted"].reason == "UnknownCustomer: ***"
+    assert failures["raised"].reason == "ValueError: ***"
+    assert failures["part"].reason == "ValueError: ***"
+    assert failures["misfit"].reason == "yielded size: expected int, found ***"
+    assert failures["flagged"].reason == failures["renamed"].reason == "***"
+    assert failures["sunk"].reason == "DataException [22000]"
+    assert json.loads(failures["lost"].content) == {
+        "id": "lost", "name": "***", "email": "***", "age": 7
+    }  # fmt: skip
+    assert ledger.rows("SELECT reason FROM step_drops") == [("***",)]
+    shifted = ledger.row("SELECT * FROM failed_root WHERE reason LIKE '%age%'")
+    assert shifted.reason == "malformed csv: age: expected int, found ***"
+    assert shifted.detail is None
+    contents = ledger.rows("SELECT content FROM failed_payload WHERE NOT parsed")
+    assert contents == [("***",)] * len(MALFORMED)
+    printed = everything_printed(ledger, batch, tmp_path / "before.csv")
+
+    number = ledger.row("SELECT min(message_id) FROM failed_message").min
+    printed.append(commanded("quarantine", number, "--reason", "known"))
+    last = runner(people(warehouse_url, max_replays=1))
+    last.settled(last.open_replay(batch.batch_id))
+    printed.append(commanded("accept", batch.batch_id, "--reason", "known"))
+    assert holding(ledger.database, MARK) == {}
+    printed += everything_printed(ledger, batch, tmp_path / "after.csv")
+    printed += [caplog.text, *capfd.readouterr()]
     assert [text for text in printed if MARK in text.lower()] == []
 
 
-def test_what_is_masked_says_why(settled, database):
+def test_what_is_masked_says_why(settled, ledger):
     """What a command prints with ``***`` in it names the columns that its pipeline redacts."""
-    number = one(
-        database, "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'quoted'"
+    number = ledger.row(
+        "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'quoted'"
     ).message_id
     legend = "*** stands for masked values: pipeline 'people' redacts email, name"
     for shown in (
@@ -193,36 +208,36 @@ def test_what_is_masked_says_why(settled, database):
     assert "***" not in commanded("failed", "--reason", "lost")
 
 
-def test_a_trace_masks_values_under_other_names(settled, database):
-    """Rows of stages are masked by the columns' names, and by the record's own values in columns
-    that a stage calls otherwise."""
-    number = one(
-        database, "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'lost'"
+def test_a_trace_masks_what_a_stage_has_added(settled, ledger):
+    """Of rows of stages those columns are shown that the record had when it was read, and that are
+    not redacted: any other may be a redacted one under another name."""
+    number = ledger.row(
+        "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'lost'"
     ).message_id
-    (told,) = trace(database, number).tree.branches[0].branches
-    assert json.loads(told.content) == {
-        "id": "lost", "name": "***", "email": "***", "age": 7, "size": 1, "also": "***"
+    (row,) = trace(ledger.database, number).tree.branches[0].branches
+    assert json.loads(row.content) == {
+        "id": "lost", "name": "***", "email": "***", "age": 7, "size": "***", "also": "***"
     }  # fmt: skip
 
 
 def test_a_redacted_key_is_found_by_its_value(settled, database):
     """Of a redacted key the ledger has a pseudonym, by which commands find the record; a condition
     that asks more of it is refused, and the reader has not the secret."""
-    given = f"email = '{MARK}.lost@example.org'"
-    (found,) = json.loads(commanded("explain", "--where", given, "--json"))
-    assert found["key"]["id"] == "lost"
-    assert found["key"]["email"].startswith("***")
-    assert len(found["key"]["email"]) == 19
+    condition = f"email = '{MARK}.lost@example.org'"
+    (record,) = json.loads(commanded("explain", "--where", condition, "--json"))
+    assert record["key"]["id"] == "lost"
+    assert record["key"]["email"].startswith("***")
+    assert len(record["key"]["email"]) == 19
 
     def listed(where):
-        found = json.loads(commanded("failed", "--records", "--json", "--where", where))
-        return [row["record"] for row in found["records"]]
+        data = json.loads(commanded("failed", "--records", "--json", "--where", where))
+        return [row["record"] for row in data["records"]]
 
-    assert listed(f"{given} AND age = 7") == [found["record"]]
+    assert listed(f"{condition} AND age = 7") == [record["record"]]
     assert len(listed(f"id = '{MARK}@first'")) == 1
-    others = listed(given.replace("=", "<>"))
+    others = listed(condition.replace("=", "<>"))
     assert others
-    assert found["record"] not in others
+    assert record["record"] not in others
     for wrong in ("email LIKE 'zq%'", "name > 'a'"):
         done = CliRunner().invoke(app, ["failed", "--where", wrong])
         assert isinstance(done.exception, InputError)
@@ -234,7 +249,7 @@ def test_redacted_records_are_replayed(settled, database, warehouse, tmp_path, s
     redacted key: what is published has its values."""
     run, batch = settled
     write(tmp_path, [*map(line, IDS), *MALFORMED])
-    with (tmp_path / "known.csv").open("a") as stream:
+    with (tmp_path / "members.csv").open("a") as stream:
         stream.write("lost\n")
     replay = run.open_replay(batch.batch_id, step="matched")
     run.settled(replay)
@@ -243,7 +258,7 @@ def test_redacted_records_are_replayed(settled, database, warehouse, tmp_path, s
 
     fixed = f"shifted,{MARK} A,x,9"
     write(tmp_path, [*map(line, IDS), fixed, *MALFORMED[1:]])
-    with (tmp_path / "known.csv").open("a") as stream:
+    with (tmp_path / "members.csv").open("a") as stream:
         stream.write("shifted\n")
     again = run.open_replay(batch.batch_id, "again", step="people", from_source=True)
     run.settled(again)
@@ -252,54 +267,54 @@ def test_redacted_records_are_replayed(settled, database, warehouse, tmp_path, s
     assert holding(database, MARK) == {}
 
 
-def test_a_column_that_a_schema_lacks_is_masked(runner, database, tmp_path, caplog):
+def test_a_column_that_a_schema_lacks_is_masked(runner, ledger, tmp_path, caplog):
     """A file that is read by name, or of JSON, has a redacted column beside those of its schema: of
     what does not parse neither text nor what was found is kept or shown."""
     (tmp_path / "a.csv").write_text(f"id,email,n\n1,{MARK}@x.org,{MARK}\n2,{MARK}@y.org,2,3\n")
     (tmp_path / "b.json").write_text(json.dumps({"id": "3", "email": MARK, "n": MARK}) + "\n")
     (tmp_path / "c.csv").write_text("id,email\n4,\n")
-    made = Pipeline("people", redact=["email"], max_replays=5)
+    pipeline = Pipeline("people", redact=["email"], max_replays=5)
     part = "id STRING, n INT"
     for name, source in {
         "named": FileSource("a.csv", schema=part, columns="by_name"),
         "json": FileSource("b.json", schema=part, format="json"),
         "whole": FileSource("c.csv", schema="id STRING, email STRING"),
     }.items():
-        made.source(name, source, key="id")
-        made.sink(f"{name}_out", ParquetSink(name), reads=name)
-    run = runner(made)
+        pipeline.source(name, source, key="id")
+        pipeline.sink(f"{name}_out", ParquetSink(name), reads=name)
+    run = runner(pipeline)
     batch = run.open()
     run.settled(batch)
-    failed_rows = rows(database, "SELECT message_id, reason FROM failed_root ORDER BY reason")
+    failed_rows = ledger.rows("SELECT message_id, reason FROM failed_root ORDER BY reason")
     assert [row.reason for row in failed_rows] == [
         "malformed csv: expected 3 fields, found 4",
         "malformed csv: n: expected int, found ***",
         "malformed json: n: expected int, found ***",
     ]
-    assert holding(database, MARK) == {}
+    assert holding(ledger.database, MARK) == {}
     for row in failed_rows:
-        told = trace(database, row.message_id).tree
-        assert (told.content, MARK in told.reason) == ("***", False)
+        tree = trace(ledger.database, row.message_id).tree
+        assert (tree.content, MARK in tree.reason) == ("***", False)
     replay = run.open_replay(batch.batch_id)  # it parses them again, and fails them again
     run.settled(replay)
-    assert holding(database, MARK) == {}
+    assert holding(ledger.database, MARK) == {}
     assert MARK not in caplog.text
 
 
-def test_a_source_without_redacted_columns_keeps_its_text(runner, database, tmp_path):
+def test_a_source_without_redacted_columns_keeps_its_text(runner, ledger, tmp_path):
     """What did not parse is kept as it stands of a source that has no redacted column, in a
     pipeline of which another source has one."""
     write(tmp_path, [MALFORMED[0]])
     (tmp_path / "items.csv").write_text("item,price\nchair,cheap\n")
-    made = Pipeline("shop", redact=["name", "email"])
-    made.source("people", FileSource("people/*.csv", schema=SCHEMA))
-    made.source("items", FileSource("items.csv", schema="item STRING, price INT"))
-    made.sink("persons", ParquetSink("persons"), reads="people")
-    made.sink("prices", ParquetSink("prices"), reads="items")
-    run = runner(made)
+    pipeline = Pipeline("shop", redact=["name", "email"])
+    pipeline.source("people", FileSource("people/*.csv", schema=SCHEMA))
+    pipeline.source("items", FileSource("items.csv", schema="item STRING, price INT"))
+    pipeline.sink("persons", ParquetSink("persons"), reads="people")
+    pipeline.sink("prices", ParquetSink("prices"), reads="items")
+    run = runner(pipeline)
     run.settled(run.open())
-    found = rows(database, "SELECT step, reason, detail FROM failed_root ORDER BY step")
-    assert found == [
+    failures = ledger.rows("SELECT step, reason, detail FROM failed_root ORDER BY step")
+    assert failures == [
         ("items", "malformed csv: price: expected int, found cheap", "chair,cheap"),
         ("people", "malformed csv: age: expected int, found ***", None),
     ]
@@ -307,64 +322,52 @@ def test_a_source_without_redacted_columns_keeps_its_text(runner, database, tmp_
 
 CONTACTS = (
     "CREATE FUNCTION contactable(id text, contact text) RETURNS boolean LANGUAGE plpgsql AS $$"
-    " BEGIN IF id LIKE 'sink%%' THEN RAISE EXCEPTION 'no mail to %% now', contact USING ERRCODE ="
-    " '22000'; END IF; RETURN true; END $$",
-    "CREATE TABLE people (id text, contact text, ackledger_batch bigint,"
+    " BEGIN IF id LIKE 'raised%%' THEN RAISE EXCEPTION 'no mail to %%', contact USING ERRCODE ="
+    " '22000', COLUMN = contact, CONSTRAINT = contact, DETAIL = contact, HINT = contact; END IF;"
+    " RETURN true; END $$",
+    "CREATE TABLE people (id text, contact text UNIQUE, code varchar(9), need text NOT NULL,"
+    " day text CONSTRAINT days CHECK (day <> 'never'), ackledger_batch bigint,"
     " CHECK (contactable(id, contact)))",
 )
+# Of each record what its table says of it where the pipeline redacts; its address quotes it, and
+# the code of some looks like the place where COPY names a column.
+REFUSALS = {
+    "raised": "DataException [22000]",
+    "long": "StringDataRightTruncation [22001]: column code",
+    "null": "NotNullViolation [23502]: column need",
+    "checked": "CheckViolation [23514]: constraint days",
+    "twice": 'duplicate key value violates unique constraint "people_contact_key"',
+}
 
 
-def test_values_are_masked_however_a_reason_has_them(
-    runner, database, warehouse, warehouse_url, tmp_path
-):
-    """A value of several lines, or with blanks around it, is masked in what a stage or a table
-    says; in a mark's reason; and by a table where a stage has given its column another name."""
+def test_a_refusal_quotes_no_value(runner, ledger, warehouse, warehouse_url, tmp_path):
+    """Of what a table says only the class is kept, with the constraint and the column, where these
+    have such a name: also where a stage has renamed the redacted column."""
     warehouse.do(*CONTACTS)
-    mails = {
-        "sink1": f"{MARK}\n{MARK}",
-        "sink2": f"{MARK} b",
-        "told": f"\t{MARK} c\n",
-        "json": f'"{MARK}" \\\n Zoë',
-        "marked": f"{MARK} d",
-        "good": "x",
+    record = {"email": f"{MARK}\nCOPY x, column {MARK}: ", "need": "x", "day": "now", "code": "c"}
+    changes = {
+        "raised": {},
+        "long": {"code": f"long {MARK}"},
+        "null": {"need": None},
+        "checked": {"day": "never"},
+        "good": {"email": f"{MARK} 2"},
+        "twice": {"email": f"{MARK} 2"},
     }
-    lines = [json.dumps({"id": name, "email": mail}) for name, mail in mails.items()]
+    lines = [json.dumps({"id": name} | record | new) for name, new in changes.items()]
     (tmp_path / "mails.json").write_text("\n".join(lines) + "\n")
-    made = Pipeline("people", redact=["email"], max_replays=5)
-    schema = "id STRING, email STRING"
-    made.source("mails", FileSource("mails.json", schema=schema, format="json"), key="id")
+    pipeline = Pipeline("people", redact=["email", "code"], max_replays=5)
+    schema = "id STRING, email STRING, code STRING, need STRING, day STRING"
+    pipeline.source("mails", FileSource("mails.json", schema=schema, format="json"), key="id")
 
-    @made.stage(reads="mails")
-    def checked(mails):
-        from pyspark.sql import functions as F
-
-        email = F.regexp_replace("email", r"^\s+|\s+$", "")
-        told = F.when(F.col("id") == "told", F.concat(F.lit("bad <"), email, F.lit(">"))).when(
-            F.col("id") == "json", F.to_json(F.struct("email", "id"))
-        )
-        marked = F.col("id") == "marked"
-        return (
-            mails.where(~marked).withColumn("_failed", told),
-            failed(mails.where(marked), f"no mail to {MARK} d"),
-        )
-
-    @made.stage(reads="checked")
+    @pipeline.stage(reads="mails")
     def renamed(mails):
-        return mails.withColumnRenamed("email", "contact")
+        return mails.withColumnRenamed("email", "contact").coalesce(1)
 
-    made.sink("table", PostgresSink(warehouse_url, "people"), reads="renamed")
-    run = runner(made)
-    batch = run.open()
-    run.settled(batch)
-    found = {name: row.reason for name, row in ids(database).items()}
-    assert found == {
-        "sink1": "no mail to *** now",
-        "sink2": "no mail to *** now",
-        "told": "bad <***>",
-        "marked": "no mail to ***",
-        "json": '{"email":"***","id":"json"}',
-    }
-    assert holding(database, MARK) == {}
+    pipeline.sink("table", PostgresSink(warehouse_url, "people"), reads="renamed")
+    run = runner(pipeline)
+    run.settled(run.open())
+    assert {name: row.reason for name, row in ids(ledger).items()} == REFUSALS
+    assert holding(ledger.database, MARK) == {}
 
 
 def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path, caplog, capfd):
@@ -373,15 +376,15 @@ def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path,
     write(tmp_path, [line("good")])
 
     def broken(how):
-        made = Pipeline("people", redact="email")
-        made.source("people", FileSource("people/*.csv", schema=SCHEMA))
+        pipeline = Pipeline("people", redact="email")
+        pipeline.source("people", FileSource("people/*.csv", schema=SCHEMA))
 
-        @made.stage(reads="people")
+        @pipeline.stage(reads="people")
         def stage(people):
             return how(people)
 
-        made.sink("out", ParquetSink("out"), reads="stage")
-        return made
+        pipeline.sink("out", ParquetSink("out"), reads="stage")
+        return pipeline
 
     def by_python(people):
         raise ValueError(f"cannot send to {people.first()['email']}")
@@ -413,40 +416,40 @@ def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path,
     assert MARK not in caplog.text
 
 
-def test_an_error_of_a_step_without_redacted_columns_is_told(runner, tmp_path):
-    """A stage whose sources have no redacted column fails with its own words, in a pipeline of
-    which another source has one; behind a join of both it does not."""
+def test_an_error_of_a_source_or_a_reference_quotes_no_value(runner, database, tmp_path, caplog):
+    """A file that begins with a record instead of a header, and a side input that does not parse,
+    fail their steps without what was found there."""
     write(tmp_path, [line("good")])
-    (tmp_path / "items.csv").write_text("item\nchair\n")
-    made = Pipeline("shop", redact="email")
-    made.source("people", FileSource("people/*.csv", schema=SCHEMA))
-    made.source("items", FileSource("items.csv", schema="item STRING"))
+    (tmp_path / "members.csv").write_text(f"n\n{MARK}\n")
+    pipeline = Pipeline("people", redact="email")
+    pipeline.source("people", FileSource("people/*.csv", schema=SCHEMA))
+    pipeline.reference("members", FileSource("members.csv", schema="n INT"))
 
-    @made.stage(reads="items")
-    def priced(items):
-        raise ValueError(f"no price of {items.first()['item']}")
+    @pipeline.stage(reads="people")
+    def stage(people, *, members):
+        return people.join(members, people.age == members.n, "left_semi")
 
-    @made.stage(reads=("people", "items"), whole=True)
-    def bought(people, items):
-        raise ValueError(f"no price of {items.first()['item']}")
-
-    made.sink("prices", ParquetSink("prices"), reads="priced")
-    made.sink("sales", ParquetSink("sales"), reads="bought")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="stage")
+    run = runner(pipeline)
     batch = run.open()
-    for source in ("people", "items"):
-        run.step(batch, source)
-    with pytest.raises(ValueError, match="no price of chair"):
-        run.step(batch, "priced")
-    with pytest.raises(LedgerError, match="Its words may hold what the pipeline redacts"):
-        run.step(batch, "bought")
+    run.step(batch, "people")
+    with pytest.raises(LedgerError) as of_reference:
+        run.step(batch, "stage")
+    (tmp_path / "people" / "a.csv").write_text(line("good") + "\n")
+    with pytest.raises(InputError) as of_source:
+        run.step(run.open(), "people")
+    assert "Its words may hold what the pipeline redacts" in str(of_reference.value)
+    assert "age; ***. Fix the file" in str(of_source.value)
+    assert not any(MARK in str(caught.value) for caught in (of_reference, of_source))
+    assert holding(database, MARK) == {}
+    assert MARK not in caplog.text
 
 
 def test_an_unknown_column_is_refused(runner, tmp_path):
     """A column of no source is refused when the pipeline is checked, with what may be meant; where
     only Spark can read a schema, when its first source runs."""
-    made = Pipeline("people", redact=["mail"])
-    made.source("people", FileSource("people/*.csv", schema=SCHEMA))
-    made.sink("out", ParquetSink("out"), reads="people")
+    pipeline = Pipeline("people", redact=["mail"])
+    pipeline.source("people", FileSource("people/*.csv", schema=SCHEMA))
+    pipeline.sink("out", ParquetSink("out"), reads="people")
     with pytest.raises(DeclarationError, match=r"'mail', a column of none .* did you mean 'email'"):
-        made.steps()
+        pipeline.steps()

@@ -20,9 +20,9 @@ from ledger.store.queries import (
     dedup,
     partitions,
     publications,
+    rebuilds,
     retention,
     runs,
-    source_states,
 )
 from tests.support.ledgers import END, START, pipeline
 from tests.support.schema import TABLES, columns
@@ -61,8 +61,11 @@ UPDATED = {
     },
     "batch_source": {
         "claimed",
-        "claimed_after",
-        "claimed_upto",
+        "claim_number",
+        "claim_start",
+        "claim_end",
+        "claim_records",
+        "committed_at",
         "emit_run_id",
         "first_root",
         "roots",
@@ -300,7 +303,7 @@ def test_the_services_may_do_their_work(ledger):
         publications.note_replaced(connection, run, [number])
         publications.set_published(connection, run)
         publications.set_replaced(connection, [number], "sink")
-        publications.set_rebuild_requested(connection, number)
+        rebuilds.set_requested(connection, number)
         batches.set_notified(connection, number, "source")
         checkpoints.lock_pipeline(connection, "chain")
         checkpoints.fence(connection, batch.pipeline_id, ["middle"])
@@ -310,7 +313,7 @@ def test_the_services_may_do_their_work(ledger):
         runs.set_folder(connection, run, "out/run=1")
         runs.set_files_removed(connection, [run])
         dedup.insert_filter(connection, {**values, "filter": b"x"})
-        assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
+        claims.set_committed(connection, number, "source")
         retention.expire(connection, number)
         retention.set_removed(connection, number)
     assert not ledger.rows("SELECT * FROM dedup_filter")
@@ -320,19 +323,21 @@ def test_the_services_may_do_their_work(ledger):
 
 
 def test_what_an_abandoned_batch_had_goes(ledger):
-    """The claims of files and the states of an abandoned batch go, by the owner's functions."""
+    """The claims of files of an abandoned batch go, by the owner's functions; its range stays until
+    another batch takes it."""
     batch = ledger.open(pipeline())
     ledger.emit(batch, 3)
-    run = ledger.row("SELECT step_run_id AS id FROM step_run").id
     with ledger.database.writer.begin() as connection:
         claims.insert_files(connection, [_file(batch)])
-        checkpoints.insert(connection, batch.pipeline_id, "source", batch.batch_id, run, None)
+        batches.save_source(connection, _claimed(batch))
         batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
         claims.release(connection, batch.batch_id)
         runs.forget_fails(connection, batch.batch_id)
         partitions.clear_partition(connection, batch.batch_id)
-        assert source_states.take_over(connection, [run]) == 1
-    for table in ("claimed_file", "checkpoint", "ledger_delta"):
+        assert claims.next_range(connection, batch.pipeline_id, "source", None).number == 1
+        claims.clear_range(connection, batch.batch_id, "source")
+        assert claims.next_range(connection, batch.pipeline_id, "source", None).end is None
+    for table in ("claimed_file", "ledger_delta"):
         assert ledger.rows(f"SELECT * FROM {table}") == []
 
 
@@ -359,6 +364,14 @@ def _file(batch):
     return {
         "pipeline_id": batch.pipeline_id, "source": "source", "path": "in.csv", "bytes": 1,
         "modified_at": START, "digest": None, "batch_id": batch.batch_id,
+    }  # fmt: skip
+
+
+def _claimed(batch):
+    return {
+        "batch_id": batch.batch_id, "source": "source", "pipeline_id": batch.pipeline_id,
+        "path": "in", "interval_start": START, "interval_end": START, "claimed": False,
+        "claim_number": 1, "claim_start": None, "claim_end": {"0": 5}, "claim_records": 5,
     }  # fmt: skip
 
 

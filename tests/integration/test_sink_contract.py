@@ -49,7 +49,7 @@ class Place:
 
     sink: Sink
     rows: Callable[[], Rows]
-    moment: tuple[object, str]
+    instant: tuple[object, str]
     misfit: pa.Schema
     settings: Settings
     keeps_versions: bool = True
@@ -85,7 +85,7 @@ class Place:
     @contextmanager
     def at_moment(self, act: Callable[[str], None]) -> Iterator[None]:
         """Call ``act`` before, and after, whatever readers come to see."""
-        owner, name = self.moment
+        owner, name = self.instant
         function = getattr(owner, name)
 
         def watched(*arguments, **named):
@@ -105,9 +105,9 @@ def _parquet(settings: Settings, folder: Path, url: str) -> Place:
         return _sorted(pq.ParquetFile(file).read() for file in files)
 
     misfit = pa.schema([*SCHEMA, ("ackledger_batch", pa.string())])
-    moment = (ParquetPublisher, "_rename")
+    instant = (ParquetPublisher, "_rename")
     return Place(
-        ParquetSink("out"), rows, moment, misfit, settings, keeps_versions=False, copies_rows=False
+        ParquetSink("out"), rows, instant, misfit, settings, keeps_versions=False, copies_rows=False
     )
 
 
@@ -118,8 +118,8 @@ def _delta(settings: Settings, folder: Path, url: str) -> Place:
         return _sorted([DeltaTable(path).to_pyarrow_table()] if there else [])
 
     misfit = pa.schema([("id", pa.string()), ("label", pa.string())])
-    moment = (DeltaTable, "create_write_transaction")
-    return Place(DeltaSink("out"), rows, moment, misfit, settings, copies_rows=False)
+    instant = (DeltaTable, "create_write_transaction")
+    return Place(DeltaSink("out"), rows, instant, misfit, settings, copies_rows=False)
 
 
 def _postgres(**options) -> Callable[[Settings, Path, str], Place]:
@@ -140,13 +140,13 @@ def _postgres(**options) -> Callable[[Settings, Path, str], Place]:
 
         do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         misfit = pa.schema([("id", pa.string()), ("label", pa.string())])
-        moment = (sa.engine.base.Transaction, "commit")
+        instant = (sa.engine.base.Transaction, "commit")
 
         def constrain():
             do("ALTER TABLE out ADD CHECK (label <> 'bad')")
 
         sink = PostgresSink(url, "out", **options)
-        return Place(sink, rows, moment, misfit, settings, constrain=constrain)
+        return Place(sink, rows, instant, misfit, settings, constrain=constrain)
 
     return make
 

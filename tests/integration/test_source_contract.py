@@ -10,10 +10,9 @@ from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
 from ledger.sources.base import Source, SourceReader
 from ledger.sources.registry import register, source_of
-from tests.support.ledgers import one, rows
 from tests.support.places import ROOT
 from tests.support.runner import END, START
-from tests.support.source_kinds import KINDS, SCHEMA, Hooked
+from tests.support.source_kinds import KINDS, SCHEMA
 
 INTERVAL = Interval(START, END)
 
@@ -26,16 +25,16 @@ def kind(request, tmp_path):
 
 def numbers_of(source, lose=()):
     """source -> checked, which fails the numbers that are in ``lose`` when it runs -> a folder."""
-    made = Pipeline("numbers", message_timeout="10s")
-    made.source("numbers", source)
+    pipeline = Pipeline("numbers", message_timeout="10s")
+    pipeline.source("numbers", source)
 
-    @made.stage(reads="numbers")
+    @pipeline.stage(reads="numbers")
     def checked(numbers):
         bad = " OR ".join(f"n = {number}" for number in lose) or "false"
         return numbers.selectExpr("*", f"CASE WHEN {bad} THEN 'bad' END AS _failed")
 
-    made.sink("out", ParquetSink("out"), reads="checked")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="checked")
+    return pipeline
 
 
 def delivered(tmp_path, sink_rows):
@@ -62,19 +61,19 @@ def test_an_empty_source_is_a_batch_without_records(kind, runner, tmp_path, sink
     assert delivered(tmp_path, sink_rows) == []
 
 
-def test_a_malformed_record_fails_by_name(kind, runner, database, tmp_path, sink_rows):
+def test_a_malformed_record_fails_by_name(kind, runner, ledger, tmp_path, sink_rows):
     """A record that does not fit fails with column, expected and found; the others go on."""
     kind.add((1, 10), (2, kind.spoilt), (3, 30))
     run = runner(numbers_of(kind.declared()))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (3, 1)
-    failed = one(database, "SELECT step, reason FROM failed_root")
+    failed = ledger.row("SELECT step, reason FROM failed_root")
     assert failed.step == "numbers"
     assert kind.reason in failed.reason
     assert delivered(tmp_path, sink_rows) == [(1, 10), (3, 30)]
 
 
-def test_a_replay_reads_the_same(kind, runner, database, tmp_path, sink_rows):
+def test_a_replay_reads_the_same(kind, runner, ledger, tmp_path, sink_rows):
     """A replay takes records as they were read, though the source has forgotten them; a malformed
     one is malformed again."""
     lose = [20]
@@ -86,7 +85,7 @@ def test_a_replay_reads_the_same(kind, runner, database, tmp_path, sink_rows):
     lose.clear()
     replayed = run.settled(run.open_replay(original.batch_id))
     assert (replayed.roots, replayed.failed) == (2, 1)
-    reasons = rows(database, "SELECT reason FROM failed_root WHERE step = 'numbers'")
+    reasons = ledger.rows("SELECT reason FROM failed_root WHERE step = 'numbers'")
     assert len(reasons) == 2
     assert all(kind.reason in row.reason for row in reasons)
     assert delivered(tmp_path, sink_rows) == [(1, 10), (2, 20)]
@@ -109,50 +108,48 @@ def test_two_batches_read_nothing_twice(kind, runner, tmp_path, sink_rows):
     assert delivered(tmp_path, sink_rows) == records
 
 
-def test_two_batches_claim_nothing_twice(kind, database, settings):
+def test_two_batches_claim_nothing_twice(kind, ledger, settings):
     """What a batch claims when it opens no other batch claims, whether it has run yet or not."""
     kind.add((1, 10), (2, 20))
-    made = numbers_of(kind.declared())
-    first = open_batch(database, settings, made, RunKey("", "one"), INTERVAL)
+    pipeline = numbers_of(kind.declared())
+    first = open_batch(ledger.database, settings, pipeline, RunKey("", "one"), INTERVAL)
     if not kind.incremental:
         with pytest.raises(InputError, match="belongs to batch 1"):
-            open_batch(database, settings, made, RunKey("", "two"), INTERVAL)
+            open_batch(ledger.database, settings, pipeline, RunKey("", "two"), INTERVAL)
         return
-    second = open_batch(database, settings, made, RunKey("", "two"), INTERVAL)
+    second = open_batch(ledger.database, settings, pipeline, RunKey("", "two"), INTERVAL)
     kind.add((3, 30))
-    third = open_batch(database, settings, made, RunKey("", "three"), INTERVAL)
-    claimed = {batch.batch_id: _claimed(database, batch) for batch in (first, second, third)}
-    expected = [0, 0, 0] if isinstance(kind, Hooked) else [1, 0, 1]
-    assert [len(found) for found in claimed.values()] == expected
-    assert len(set().union(*claimed.values())) == sum(expected)
+    third = open_batch(ledger.database, settings, pipeline, RunKey("", "three"), INTERVAL)
+    claimed = {batch.batch_id: _claimed(ledger, batch) for batch in (first, second, third)}
+    assert [len(claims) for claims in claimed.values()] == [1, 0, 1]
+    assert len(set().union(*claimed.values())) == 2
 
 
-def _claimed(database, batch):
-    """The files and the range of a cursor that a batch has claimed."""
+def _claimed(ledger, batch):
+    """The files and the range of offsets that a batch has claimed."""
     values = {"id": batch.batch_id}
-    files = rows(database, "SELECT path FROM claimed_file WHERE batch_id = :id", **values)
-    ranges = rows(
-        database,
-        "SELECT claimed_after, claimed_upto FROM batch_source "
-        "WHERE batch_id = :id AND claimed_upto IS NOT NULL",
+    files = ledger.rows("SELECT path FROM claimed_file WHERE batch_id = :id", **values)
+    ranges = ledger.rows(
+        "SELECT claim_start::text, claim_end::text FROM batch_source "
+        "WHERE batch_id = :id AND claim_end IS NOT NULL",
         **values,
     )
     return {tuple(row) for row in (*files, *ranges)}
 
 
-def test_what_does_not_fit_is_refused_before_a_batch_opens(kind, database, settings):
+def test_what_does_not_fit_is_refused_before_a_batch_opens(kind, ledger, settings):
     """The declaration, or the look before a run, says what is wrong; no batch is there then."""
     kind.add((1, 10))
     with pytest.raises((DeclarationError, InputError), match=kind.refused):
         before_run(
-            database,
+            ledger.database,
             settings,
             numbers_of(kind.misfit()),
             RunKey("", "run"),
             INTERVAL,
             java=False,
         )
-    assert one(database, "SELECT count(*) AS batches FROM batch").batches == 0
+    assert ledger.row("SELECT count(*) AS batches FROM batch").batches == 0
 
 
 def test_what_fits_is_told(kind, settings):
@@ -182,24 +179,22 @@ def test_a_kind_inherits_what_most_kinds_do_not_need(settings):
     class PlainReader(SourceReader):
         pass
 
-    register(Plain, lambda given: given)
-    made = numbers_of(Plain())
-    (step,) = made.sources()
+    register(Plain, lambda source: source)
+    pipeline = numbers_of(Plain())
+    (step,) = pipeline.sources()
     assert step.source.path(settings, INTERVAL) == "somewhere"
-    assert (step.incremental, step.hooks, step.layout, step.source.not_reread) == (
-        False,
-        None,
-        {},
-        None,
-    )
+    source = step.source
+    assert (source.incremental, source.commits, source.layout) == (False, False, {})
+    assert source.not_reread is None
     reader = PlainReader()
     assert (reader.by_file(None), reader.repeated_headers(), reader.formats) == (False, None, {})
     assert reader.failure(ValueError("ledger.errors.InputError: gone")).args == ("gone",)
     assert reader.failure(ValueError("other")) is None
 
 
-def test_the_documented_kind_is_the_one_that_is_tested():
-    """docs/extending.md shows tests/support/arrow_source.py as it is."""
+@pytest.mark.parametrize("name", ["arrow_source", "topic_source"])
+def test_the_documented_kind_is_the_one_that_is_tested(name):
+    """docs/extending.md shows these modules of tests/support as they are."""
     page = (ROOT / "docs" / "extending.md").read_text()
-    module = (ROOT / "tests" / "support" / "arrow_source.py").read_text()
+    module = (ROOT / "tests" / "support" / f"{name}.py").read_text()
     assert module.partition('"""\n\n')[2] in page

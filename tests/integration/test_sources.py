@@ -15,17 +15,12 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.batch.opening import open_batch
-from ledger.batch.outcome.summary import summarize
-from ledger.batch.settlement import settle_once
-from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.execution import notify, settle_and_follow
-from ledger.sources.cursor import next_range
 from ledger.sources.table import queries as source_tables
 from tests.support.arrow_source import ArrowSource
-from tests.support.ledgers import age, one, rows, started
 from tests.support.runner import END, START
 
 LATER = START + timedelta(days=90), END + timedelta(days=90)
@@ -33,16 +28,16 @@ LATER = START + timedelta(days=90), END + timedelta(days=90)
 
 def words_of(source, lose=(), name="words", **options):
     """source -> checked, which fails the words in ``lose`` -> sink."""
-    made = Pipeline(name, **options)
-    made.source("words", source)
+    pipeline = Pipeline(name, **options)
+    pipeline.source("words", source)
 
-    @made.stage(reads="words")
+    @pipeline.stage(reads="words")
     def checked(words):
         bad = " OR ".join(f"word = '{word}'" for word in lose) or "false"
         return words.selectExpr("*", f"CASE WHEN {bad} THEN 'bad word' END AS _failed")
 
-    made.sink("out", ParquetSink("out"), reads="checked")
-    return made
+    pipeline.sink("out", ParquetSink("out"), reads="checked")
+    return pipeline
 
 
 def by_interval(**options):
@@ -65,14 +60,16 @@ def delivered(sink_rows):
     return [word for (word,) in sink_rows("out", "word")]
 
 
-def open_at_once(database, settings, made, count=4):
+def open_at_once(ledger, settings, pipeline, count=4):
     """Open batches in the same moment; those that found room."""
     gate, interval = threading.Barrier(count), Interval(START, END)
 
     def open_one(number):
         gate.wait()
         with suppress(BackPressureError):
-            return open_batch(database, settings, made, RunKey("", f"run-{number}"), interval)
+            return open_batch(
+                ledger.database, settings, pipeline, RunKey("", f"run-{number}"), interval
+            )
 
     with ThreadPoolExecutor(count) as pool:
         return [batch for batch in pool.map(open_one, range(count)) if batch is not None]
@@ -88,27 +85,27 @@ def test_an_interval_larger_than_max_pending_is_read_whole(runner, tmp_path, sin
     run = runner(by_interval(max_pending=4))
     batch = run.open("one")
     assert run.settled(batch).roots == 10
-    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.COMPLETE
+    assert run.ledger.summary(batch.batch_id).outcome is Outcome.COMPLETE
     assert delivered(sink_rows) == everything
     with pytest.raises(InputError, match="belongs to batch 1"):
         run.open("one more")
 
 
 def test_no_room_while_as_many_are_pending(runner, tmp_path):
-    """With max_pending records undecided no batch opens, nor before it is known how many they are;
-    once they settle one does.
+    """With max_pending records undecided no batch opens, be they read or claimed; once they settle
+    one does.
     """
     write(tmp_path / "in.csv", "a", "b", "c")
     run = runner(by_interval(max_pending=2))
     first = run.open("one")
-    with pytest.raises(BackPressureError, match=r"batch 1 has yet to read it, .* is 2: wait until"):
+    with pytest.raises(BackPressureError, match=r"3 records are pending in batches 1, .* is 2"):
         run.open("two", *LATER)
     run.steps(first)
     with pytest.raises(
         BackPressureError, match="3 records are pending in batches 1, max_pending is 2: wait until"
     ):
         run.open("two", *LATER)
-    settle_once(run.job.database, first.batch_id)
+    run.ledger.settle(first.batch_id)
     assert run.open("two", *LATER).batch_id > first.batch_id
 
 
@@ -132,17 +129,19 @@ def test_an_interval_waits_for_room_or_is_read_beside(runner, tmp_path):
 
 
 def test_an_interval_of_a_size_that_nobody_knows(runner, tmp_path):
-    """It is read whole as soon as there is room for one record."""
-    made, schema = Pipeline("numbers", max_pending=2), pa.schema([("n", pa.int32())])
-    made.source("numbers", ArrowSource("in.arrow", "n INT"))
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    run = runner(made)
+    """It is read whole as soon as there is room for one record; others wait until it is read."""
+    pipeline, schema = Pipeline("numbers", max_pending=2), pa.schema([("n", pa.int32())])
+    pipeline.source("numbers", ArrowSource("in.arrow", "n INT"))
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(pipeline)
     for name, interval, count in (("one", (START, END), 1), ("two", LATER, 3)):
         with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as file:
             file.write_table(pa.table({"n": range(count)}, schema=schema))
         batch = run.open(name, *interval)
+        with pytest.raises(BackPressureError, match=rf"batch {batch.batch_id} has yet to read it"):
+            run.open("other", END, LATER[0])
         run.step(batch, "numbers")
-    assert one(run.job.database, "SELECT sum(roots)::int AS n FROM batch_source").n == 4
+    assert run.ledger.row("SELECT sum(roots)::int AS n FROM batch_source").n == 4
     with pytest.raises(BackPressureError, match="4 records are pending in batches 1, 2"):
         run.open("three", END, LATER[0])
 
@@ -189,7 +188,7 @@ def test_a_held_batch_that_leaves_room_only_waits_with_the_others(runner, tmp_pa
     ) as waits:
         run.open("three", *third)
     assert "Batch 2: All its steps are done. Settle it: ackledger sweep" in str(waits.value)
-    settle_once(run.job.database, second.batch_id)
+    run.ledger.settle(second.batch_id)
     assert run.open("three", *third).batch_id > second.batch_id
 
 
@@ -212,9 +211,9 @@ def test_the_position_of_intervals_stops_at_a_gap(runner, tmp_path):
     months = [datetime(2013, month, 1, tzinfo=UTC) for month in range(1, 6)]
     for place in (0, 2):
         run.settled(run.open(f"month {place}", months[place], months[place + 1]))
-    assert position(run.job.database) == ["2013-02-01T00:00:00+00:00"]
+    assert position(run.ledger) == ["2013-02-01T00:00:00+00:00"]
     run.settled(run.open("month 1", months[1], months[2]))
-    assert position(run.job.database) == ["2013-04-01T00:00:00+00:00"]
+    assert position(run.ledger) == ["2013-04-01T00:00:00+00:00"]
 
 
 # Files
@@ -242,9 +241,9 @@ def test_each_file_is_read_once(runner, tmp_path, sink_rows):
     empty = run.open("three")
     run.settled(empty)
     assert delivered(sink_rows) == ["a", "b", "c"]
-    assert summarize(run.job.database, empty.batch_id).roots.total == 0
-    assert summarize(run.job.database, empty.batch_id).outcome is Outcome.COMPLETE
-    files = rows(run.job.database, "SELECT path, batch_id, finished FROM source_file ORDER BY path")
+    assert run.ledger.summary(empty.batch_id).roots.total == 0
+    assert run.ledger.summary(empty.batch_id).outcome is Outcome.COMPLETE
+    files = run.ledger.rows("SELECT path, batch_id, finished FROM source_file ORDER BY path")
     assert [(row.path.rsplit("/", 1)[1], row.batch_id, row.finished) for row in files] == [
         ("1.csv", 1, True),
         ("2.csv", 2, True),
@@ -288,12 +287,12 @@ def test_two_batches_at_once_take_different_files(runner, tmp_path, sink_rows):
     assert delivered(sink_rows) == ["a", "b"]
 
 
-def test_batches_that_open_at_once_take_each_file_once(database, settings, tmp_path):
+def test_batches_that_open_at_once_take_each_file_once(ledger, settings, tmp_path):
     """Of batches that are opened in the same moment each file is claimed by one."""
     for number in range(6):
         write(tmp_path / "in" / f"{number}.csv", "a")
-    open_at_once(database, settings, incremental())
-    taken = rows(database, "SELECT path, count(*) FROM claimed_file GROUP BY 1")
+    open_at_once(ledger, settings, incremental())
+    taken = ledger.rows("SELECT path, count(*) FROM claimed_file GROUP BY 1")
     assert [row.count for row in taken] == [1] * 6
 
 
@@ -302,9 +301,9 @@ def test_an_abandoned_batch_gives_its_files_back(runner, tmp_path, sink_rows):
     write(tmp_path / "in" / "1.csv", "a")
     run = runner(incremental())
     dead = run.open("one")
-    started(run.job.database, dead.batch_id, "words")
-    age(run.job.database, dead.batch_id, 10_000)
-    sweep_once(run.job.database)
+    run.ledger.start(dead.batch_id, "words")
+    run.ledger.age(dead.batch_id, 10_000)
+    run.ledger.sweep()
     run.settled(run.open("two"))
     write(tmp_path / "in" / "2.csv", "b")
     again = run.open("one")
@@ -321,9 +320,9 @@ def test_what_a_batch_claims_when_it_is_opened_again_is_the_newest(runner, tmp_p
     write(file, "a", modified=1_000_000)
     run = runner(incremental())
     dead = run.open("one")
-    started(run.job.database, dead.batch_id, "words")
-    age(run.job.database, dead.batch_id, 10_000)
-    sweep_once(run.job.database)
+    run.ledger.start(dead.batch_id, "words")
+    run.ledger.age(dead.batch_id, 10_000)
+    run.ledger.sweep()
     run.settled(run.open("two"))
     write(file, "b", modified=2_000_000)
     run.settled(run.open("one"))
@@ -371,8 +370,8 @@ def test_a_backlog_of_files_within_max_pending(runner, tmp_path, sink_rows):
             except BackPressureError:
                 break
             run.steps(under_way[-1])
-            assert one(run.job.database, pending).n <= 4
-            if not summarize(run.job.database, under_way[-1].batch_id).roots.total:
+            assert run.ledger.row(pending).n <= 4
+            if not run.ledger.summary(under_way[-1].batch_id).roots.total:
                 break
         for batch in under_way:
             settle_and_follow(run.job, batch.batch_id)
@@ -396,117 +395,112 @@ def test_a_file_larger_than_max_pending(runner, tmp_path, sink_rows):
 
 
 @pytest.fixture
-def table(database, tmp_path):
+def table(ledger):
     """A table of words on the real PostgreSQL, and its source."""
-    with database.plain.begin() as connection:
-        connection.execute(sa.text("DROP TABLE IF EXISTS word_source"))
-        connection.execute(
-            sa.text("CREATE TABLE word_source (id bigserial PRIMARY KEY, word text)")
-        )
+    ledger.change("DROP TABLE IF EXISTS word_source")
+    ledger.change("CREATE TABLE word_source (id bigserial PRIMARY KEY, word text)")
     yield TableSource(
-        database.plain.url.render_as_string(hide_password=False),
+        ledger.database.plain.url.render_as_string(hide_password=False),
         "word_source",
         cursor="id",
         schema="id BIGINT, word STRING",
     )
-    with database.plain.begin() as connection:
-        connection.execute(sa.text("DROP TABLE word_source"))
+    ledger.change("DROP TABLE word_source")
 
 
-def add(database, *words):
-    with database.plain.begin() as connection:
-        for word in words:
-            connection.execute(sa.text("INSERT INTO word_source (word) VALUES (:w)"), {"w": word})
+def add(ledger, *words):
+    for word in words:
+        ledger.change("INSERT INTO word_source (word) VALUES (:w)", w=word)
 
 
-def position(database):
-    return [row.position for row in rows(database, "SELECT position FROM source_position")]
+def position(ledger):
+    return [row.position for row in ledger.rows("SELECT position FROM source_position")]
 
 
-def test_rows_are_read_once_and_the_position_follows(runner, database, table, sink_rows):
+def test_rows_are_read_once_and_the_position_follows(runner, ledger, table, sink_rows):
     """Each batch takes the rows that came since the last claim; the position is where all is
     acked.
     """
     run = runner(words_of(table))
-    add(database, "a", "b")
+    add(ledger, "a", "b")
     run.settled(run.open("one"))
-    add(database, "c")
+    add(ledger, "c")
     run.settled(run.open("two"))
     run.settled(run.open("three"))
     assert delivered(sink_rows) == ["a", "b", "c"]
-    assert position(database) == ["3"]
+    assert position(ledger) == ["3"]
 
 
-def test_batches_that_open_at_once_take_each_row_once(runner, settings, database, table, sink_rows):
+def test_batches_that_open_at_once_take_each_row_once(runner, settings, ledger, table, sink_rows):
     """Of batches that are opened in the same moment each claims a range of its own, and nothing
     is left out.
     """
-    add(database, *(f"w{n}" for n in range(9)))
+    add(ledger, *(f"w{n}" for n in range(9)))
     run = runner(words_of(table, max_pending=9))
-    found = open_at_once(database, settings, run.job.pipeline)
-    for batch in found:
+    batches = open_at_once(ledger, settings, run.job.pipeline)
+    for batch in batches:
         run.settled(batch)
     while len(delivered(sink_rows)) < 9:
         run.settled(run.open(f"more {len(delivered(sink_rows))}"))
     assert delivered(sink_rows) == [f"w{n}" for n in range(9)]
 
 
-def test_the_position_waits_for_the_first_unfinished_batch(runner, database, table):
+def test_the_position_waits_for_the_first_unfinished_batch(runner, ledger, table):
     """A failed record in one batch holds the position before it, though later ones are done;
     quarantine lets it pass; reading never starts there.
     """
     run = runner(words_of(table, lose=["b"], max_replays=1))
     for name, words in (("one", ["a"]), ("two", ["b"]), ("three", ["c"])):
-        add(database, *words)
+        add(ledger, *words)
         run.settled(run.open(name))
-    assert position(database) == ["1"]
+    assert position(ledger) == ["1"]
     run.settled(run.open_replay(2))
-    assert position(database) == ["3"]
-    assert one(database, "SELECT count(*) AS n FROM quarantine").n == 1
+    assert position(ledger) == ["3"]
+    assert ledger.row("SELECT count(*) AS n FROM quarantine").n == 1
 
 
-def test_without_ackers_the_position_commits_at_once(runner, database, table):
+def test_without_ackers_the_position_commits_at_once(runner, ledger, table):
     """With tracking off a settled batch is done."""
     run = runner(words_of(table, ackers=0))
-    add(database, "a")
+    add(ledger, "a")
     run.settled(run.open("one"))
-    assert position(database) == ["1"]
+    assert position(ledger) == ["1"]
 
 
-def test_an_abandoned_range_goes_to_the_next(runner, database, table, sink_rows):
+def test_an_abandoned_range_goes_to_the_next(runner, ledger, table, sink_rows):
     """The gap that an abandoned batch leaves is read first, then what came later."""
     run = runner(words_of(table))
-    add(database, "a")
+    add(ledger, "a")
     dead = run.open("one")
-    started(database, dead.batch_id, "words")
-    age(database, dead.batch_id, 10_000)
-    add(database, "b")
+    ledger.start(dead.batch_id, "words")
+    ledger.age(dead.batch_id, 10_000)
+    add(ledger, "b")
     second = run.open("two")
-    assert settle_once(database, dead.batch_id).status is BatchStatus.ABANDONED
+    assert ledger.settle(dead.batch_id).status is BatchStatus.ABANDONED
     run.settled(second)
     assert delivered(sink_rows) == ["b"]
     run.settled(run.open("three"))
     assert delivered(sink_rows) == ["a", "b"]
-    assert position(database) == ["2"]
+    assert position(ledger) == ["2"]
 
 
-def test_a_batch_of_a_table_claims_what_has_room(runner, database, table, sink_rows):
+def test_a_batch_of_a_table_claims_what_has_room(runner, ledger, table, sink_rows):
     """max_pending bounds the range itself; the rest is unclaimed."""
     run = runner(words_of(table, max_pending=2))
-    add(database, "a", "b", "c")
+    add(ledger, "a", "b", "c")
     run.settled(run.open("one"))
-    assert one(database, "SELECT claimed_upto FROM batch_source").claimed_upto == "int:2"
+    assert ledger.row("SELECT claim_end FROM batch_source").claim_end == "int:2"
     run.settled(run.open("two"))
     assert delivered(sink_rows) == ["a", "b", "c"]
 
 
-def test_a_row_of_a_running_transaction_is_not_passed_by(runner, database, table, sink_rows):
+def test_a_row_of_a_running_transaction_is_not_passed_by(runner, ledger, table, sink_rows):
     """A row drawn first and committed last is read by the next batch."""
     run = runner(words_of(table))
-    slow = database.plain.connect()
+    slow = ledger.database.plain.connect()
     try:
         slow.execute(sa.text("INSERT INTO word_source (word) VALUES ('slow')"))
-        add(database, "fast")
+        add(ledger, "fast")
         quick = partial(source_tables.safe_bound, wait_seconds=0.2)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(source_tables, "safe_bound", quick)
@@ -519,57 +513,51 @@ def test_a_row_of_a_running_transaction_is_not_passed_by(runner, database, table
     assert delivered(sink_rows) == ["fast", "slow"]
 
 
-def test_a_failed_row_is_replayed_from_the_snapshot(runner, database, table, sink_rows):
+def test_a_failed_row_is_replayed_from_the_snapshot(runner, ledger, table, sink_rows):
     """A row that failed is replayed though the table has forgotten it."""
     run = runner(words_of(table, lose=["a"]))
-    add(database, "a", "b")
+    add(ledger, "a", "b")
     first = run.open("one")
     run.settled(first)
-    with database.plain.begin() as connection:
-        connection.execute(sa.text("DELETE FROM word_source"))
+    ledger.change("DELETE FROM word_source")
     fixed = runner(words_of(table))
     fixed.settled(fixed.open_replay(first.batch_id))
     assert delivered(sink_rows) == ["a", "b"]
 
 
-def test_a_password_is_nowhere_in_the_ledger(runner, database, table):
+def test_a_password_is_nowhere_in_the_ledger(runner, ledger, table):
     """The ledger keeps a table's address without its password, also when a step fails."""
     secret = (
         sa.make_url(table.url).set(password="pass-phrase").render_as_string(hide_password=False)
     )
     run = runner(words_of(dataclasses.replace(table, url=secret)))
-    add(database, "a")
+    add(ledger, "a")
     batch = run.open("one")
-    with database.plain.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE word_source RENAME COLUMN word TO other"))
+    ledger.change("ALTER TABLE word_source RENAME COLUMN word TO other")
     with pytest.raises(InputError) as failure:
         run.step(batch, "words")
-    kept = rows(
-        database,
+    rows = ledger.rows(
         "SELECT s::text AS row FROM batch_source s UNION ALL SELECT r::text FROM step_run r",
     )
-    assert len(kept) == 2
-    for text in [str(failure.value), *(row.row for row in kept)]:
+    assert len(rows) == 2
+    for text in [str(failure.value), *(row.row for row in rows)]:
         assert "word_source" in text
         assert "pass-phrase" not in text
 
 
-def test_more_equal_values_than_there_is_room_for(runner, database, tmp_path, sink_rows):
+def test_more_equal_values_than_there_is_room_for(runner, ledger, tmp_path, sink_rows):
     """Rows of one cursor value are read together, be there room for fewer."""
-    with database.plain.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE tie_source (id bigint, word text)"))
-        for word in ("a", "b", "c"):
-            connection.execute(sa.text("INSERT INTO tie_source VALUES (7, :w)"), {"w": word})
-    url = database.plain.url.render_as_string(hide_password=False)
+    ledger.change("CREATE TABLE tie_source (id bigint, word text)")
+    ledger.change("INSERT INTO tie_source VALUES (7, 'a'), (7, 'b'), (7, 'c')")
+    url = ledger.database.plain.url.render_as_string(hide_password=False)
     source = TableSource(url, "tie_source", cursor="id", schema="id BIGINT, word STRING")
     try:
         run = runner(words_of(source, max_pending=2))
         assert run.settled(run.open("one")).roots == 3
         assert delivered(sink_rows) == ["a", "b", "c"]
-        assert position(database) == ["7"]
+        assert position(ledger) == ["7"]
     finally:
-        with database.plain.begin() as connection:
-            connection.execute(sa.text("DROP TABLE tie_source"))
+        ledger.change("DROP TABLE tie_source")
 
 
 # Untracked records
@@ -580,39 +568,39 @@ def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_ro
     nothing.
     """
     write(tmp_path / "in.csv", "a", "click", "b", "click")
-    made = Pipeline("clicks")
+    pipeline = Pipeline("clicks")
     source = FileSource("in.csv", schema="word STRING", header=False)
-    told = []
-    made.source(
+    acked = []
+    pipeline.source(
         "words",
         source,
         track="word <> 'click'",
-        on_ack=lambda batch, frame: told.extend(r.record.word for r in frame.collect()),
+        on_ack=lambda batch, frame: acked.extend(r.record.word for r in frame.collect()),
     )
 
-    @made.stage(reads="words")
+    @pipeline.stage(reads="words")
     def checked(words):
         return words.where("word <> 'b'")
 
-    made.sink("out", ParquetSink("out"), reads="checked")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="checked")
+    run = runner(pipeline)
     batch = run.open()
     assert run.settled(batch).failed == 1
     assert delivered(sink_rows) == ["a", "click", "click"]
-    counts = summarize(run.job.database, batch.batch_id).roots
+    counts = run.ledger.summary(batch.batch_id).roots
     assert (counts.total, counts.acked, counts.failed) == (2, 1, 1)
     notify(run.job, batch.batch_id)
-    assert told == ["a"]
+    assert acked == ["a"]
 
 
 def test_untracked_records_are_never_pending(runner, tmp_path):
     """They take no room of ``max_pending``."""
     write(tmp_path / "in.csv", "a", "click", "click")
-    made = Pipeline("clicks", max_pending=2)
+    pipeline = Pipeline("clicks", max_pending=2)
     source = FileSource("in.csv", schema="word STRING", header=False)
-    made.source("words", source, track="word <> 'click'")
-    made.sink("out", ParquetSink("out"), reads="words")
-    run = runner(made)
+    pipeline.source("words", source, track="word <> 'click'")
+    pipeline.sink("out", ParquetSink("out"), reads="words")
+    run = runner(pipeline)
     run.step(run.open("one"), "words")
     write(tmp_path / "in.csv", "b")
     assert run.settled(run.open("two", *LATER)).roots == 1
@@ -626,7 +614,7 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("word,n\na,1\nclick,0\nb,\nc,x\n")
 
-    def made(lose):
+    def clicks(lose):
         pipeline = Pipeline("clicks")
         source = FileSource("in/*.csv", schema=schema, incremental=True)
         pipeline.source("words", source, track="n > 0")
@@ -638,31 +626,31 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
         pipeline.sink("out", ParquetSink("out"), reads="checked")
         return pipeline
 
-    run = runner(made(["b"]))
+    run = runner(clicks(["b"]))
     first = run.open("one")
     assert run.settled(first).failed == 2  # b is lost, c does not parse
-    assert summarize(run.job.database, first.batch_id).roots.total == 3
+    assert run.ledger.summary(first.batch_id).roots.total == 3
     assert delivered(sink_rows) == ["a", "click"]
-    fixed = runner(made(["z"]))
+    fixed = runner(clicks(["z"]))
     replay = fixed.open_replay(first.batch_id)
     assert fixed.settled(replay).failed == 1
-    assert summarize(run.job.database, replay.batch_id).roots.total == 2
+    assert run.ledger.summary(replay.batch_id).roots.total == 2
     assert delivered(sink_rows) == ["a", "b", "click"]
     nothing = fixed.open("two")
     fixed.settled(nothing)
-    assert summarize(run.job.database, nothing.batch_id).outcome is Outcome.COMPLETE
+    assert run.ledger.summary(nothing.batch_id).outcome is Outcome.COMPLETE
 
 
 @pytest.mark.parametrize("folded_by", ["driver", "threads", "executors", "exchange"], indirect=True)
 def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows, folded_by):
     """Untracked records that a stage drops, fails or doubles leave the tracked ones as they are."""
     write(tmp_path / "in.csv", "a", "click", "b", "click")
-    made = Pipeline("clicks")
-    made.source(
+    pipeline = Pipeline("clicks")
+    pipeline.source(
         "words", FileSource("in.csv", schema="word STRING", header=False), track="word <> 'click'"
     )
 
-    @made.stage(reads="words", emits="one")
+    @pipeline.stage(reads="words", emits="one")
     def checked(words):
         clicks = words.where("word = 'click'")
         failing = clicks.selectExpr("*", "'no clicks' AS _failed")
@@ -672,9 +660,9 @@ def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows, fold
             .unionByName(failing)
         )
 
-    made.record_stage(reads="checked", schema="word STRING")(as_it_is)
-    made.sink("out", ParquetSink("out"), reads="as_it_is")
-    run = runner(made)
+    pipeline.record_stage(reads="checked", schema="word STRING")(as_it_is)
+    pipeline.sink("out", ParquetSink("out"), reads="as_it_is")
+    run = runner(pipeline)
     assert run.settled(run.open()).failed == 0
     assert delivered(sink_rows) == ["a", "b", *["click"] * 4]
 
@@ -686,33 +674,18 @@ def as_it_is(record):
 def test_a_null_anchor_is_an_error_where_all_is_tracked(runner, tmp_path):
     """Rows that an outer join adds come from no record: the stage fails and says so."""
     write(tmp_path / "in.csv", "a")
-    write(tmp_path / "known.csv", "b")
-    made = Pipeline("outer")
-    made.source("words", FileSource("in.csv", schema="word STRING", header=False))
-    made.reference("known", FileSource("known.csv", schema="word STRING", header=False))
+    write(tmp_path / "vocabulary.csv", "b")
+    pipeline = Pipeline("outer")
+    pipeline.source("words", FileSource("in.csv", schema="word STRING", header=False))
+    pipeline.reference(
+        "vocabulary", FileSource("vocabulary.csv", schema="word STRING", header=False)
+    )
 
-    @made.stage(reads="words")
-    def joined(words, *, known):
-        return words.join(known, "word", "full_outer")
+    @pipeline.stage(reads="words")
+    def joined(words, *, vocabulary):
+        return words.join(vocabulary, "word", "full_outer")
 
-    made.sink("out", ParquetSink("out"), reads="joined")
-    run = runner(made)
+    pipeline.sink("out", ParquetSink("out"), reads="joined")
+    run = runner(pipeline)
     with pytest.raises(StageError, match="1 rows whose '_anchor' is null"):
         run.steps(run.open())
-
-
-# Ranges
-
-
-@pytest.mark.parametrize(
-    ("claims", "free"),
-    [
-        ([], (None, None)),
-        ([(None, 3), (3, 7)], (7, None)),
-        ([(3, 7)], (None, 3)),
-        ([(7, 9), (None, 3)], (3, 7)),
-    ],
-)
-def test_next_range(claims, free):
-    """The first range of a cursor that nobody has claimed; claims may be found in any order."""
-    assert next_range(claims) == free

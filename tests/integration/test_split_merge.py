@@ -29,9 +29,8 @@ def branching(guarantee, lost=None):
 
 def snapshot(ledger):
     """What the source says that it has given."""
-    return ledger.row(
-        "SELECT snapshot FROM checkpoint WHERE step = 'trades' ORDER BY step_run_id DESC LIMIT 1",
-    ).snapshot
+    statement = "SELECT claim_end FROM batch_source ORDER BY claim_number DESC NULLS LAST LIMIT 1"
+    return ledger.row(statement).claim_end
 
 
 @pytest.mark.parametrize("guarantee", list(Guarantee))

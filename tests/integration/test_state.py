@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
-from ledger.batch import state_runs
+from ledger.batch import follow_ups, state_runs
 from ledger.batch.opening import open_batch
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
@@ -23,7 +23,6 @@ from ledger.errors import DeclarationError, FencedError, InputError, LedgerError
 from ledger.execution import advance_states, settle_and_follow
 from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
-from ledger.store.queries import publications
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import Ledger
 from tests.support.publishing import publish_settled
@@ -698,7 +697,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     assert "without the records that were quarantined" in ledger.summary(2).waits[0]
     later = ledger.row("SELECT now() + interval '1 hour' AS later").later
     assert [batch.batch_id for batch in ledger.sweep(now=later).overdue] == [1]
-    waiting = ledger.transact(publications.waiting, "running", None)
+    waiting = ledger.transact(follow_ups.waiting, "running")
     assert waiting == [1, 2]
     publish_settled(run.job, first.batch_id)
     run.settled(run.open_replay(first.batch_id))

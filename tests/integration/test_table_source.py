@@ -20,6 +20,7 @@ from ledger import TableSource
 from ledger.errors import DeclarationError, InputError, NotReadyError, UnavailableError
 from ledger.sources.base import raised_by_task
 from ledger.sources.cursor import from_text, to_text
+from ledger.sources.parsing.typed import with_quotes
 from ledger.sources.table import queries as source_tables
 from ledger.sources.table import writers as source_writers
 from ledger.sources.table.queries import reach, safe_bound, slices
@@ -199,7 +200,9 @@ def test_a_lag_keeps_the_reading_behind(shop):
     bound = safe_bound(shop.source("at", "at timestamp", lag="10m"), now(), BRIEF)
     assert timedelta(minutes=59) < now() - bound < timedelta(minutes=61)
     assert safe_bound(shop.source("at", "at timestamp", lag="2h"), now(), BRIEF) is None
-    with pytest.raises(InputError, match="lag '10m' needs a cursor that is a moment, found 'id'"):
+    with pytest.raises(
+        InputError, match="lag '10m' needs a cursor that is a timestamp, found 'id'"
+    ):
         safe_bound(shop.source(lag="10m"), now(), BRIEF)
 
 
@@ -506,12 +509,13 @@ def test_a_parallel_read_returns_every_row_once(spark, shop, lite, where, monkey
     assert bound == 25000
     reader = TableReader(spark, source)
     frame = reader.rows(slices(source, 10, bound, 3))
-    assert frame.columns == ["item", "id", "_ackledger_raw", "_ackledger_error"]
+    own = ["_ackledger_raw", "_ackledger_error", "_ackledger_quoted"]
+    assert frame.columns == ["item", "id", *own]
     rows = frame.withColumn("task", F.spark_partition_id()).toPandas()
     assert sorted(rows["id"]) == list(range(11, 25001))
     assert set(rows["item"]) == {f"item {n}" for n in range(11, 25001)}
     assert rows["task"].nunique() == 3
-    assert rows[["_ackledger_raw", "_ackledger_error"]].isna().all(axis=None)
+    assert rows[own].isna().all(axis=None)
     assert reader.repeated_headers() is None
     assert reader.rows([]).count() == 0
 
@@ -529,7 +533,7 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     )
     schema = "id int, n decimal(10,2), at timestamp, data string, need string NOT NULL"
     source = shop.source("id", schema, "shop.odd")
-    frame = TableReader(spark, source).rows([(None, 4), (4, 8)])
+    frame = with_quotes(TableReader(spark, source).rows([(None, 4), (4, 8)]))
     rows = {row["_ackledger_error"] or row["id"]: row for row in frame.collect()}
     assert sorted(map(str, rows)) == [
         "1",
@@ -564,7 +568,8 @@ def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
         "INSERT INTO orders VALUES (4, cast(x'ff' AS text), 1), (5, NULL, 1.5)",
         schema="id int, at timestamp_ntz, n int",
     )
-    rows = TableReader(spark, source).rows([(None, 5)]).orderBy("id", "_ackledger_error").collect()
+    frame = with_quotes(TableReader(spark, source).rows([(None, 5)]))
+    rows = frame.orderBy("id", "_ackledger_error").collect()
     assert [row["_ackledger_error"] for row in rows] == [
         "malformed row: at: expected timestamp_ntz, found \\udcff",
         "malformed row: at: expected timestamp_ntz, found noon",
@@ -581,7 +586,7 @@ def test_moments_of_sqlite_need_a_lag(lite):
     with pytest.raises(InputError, match="running transactions of sqlite are not seen"):
         safe_bound(lite(create, cursor="at", schema="at timestamp"), now())
     insert = "INSERT INTO orders VALUES ('2026-01-31{0}12:00:00'), ('2026-01-31{0}12:59:00')"
-    moment = datetime(2026, 1, 31, 13, tzinfo=UTC)
+    instant = datetime(2026, 1, 31, 13, tzinfo=UTC)
     for between in "T ":
         source = lite(
             "DELETE FROM orders",
@@ -590,7 +595,7 @@ def test_moments_of_sqlite_need_a_lag(lite):
             schema="at timestamp",
             lag="5m",
         )
-        assert safe_bound(source, moment) == f"2026-01-31{between}12:00:00"
+        assert safe_bound(source, instant) == f"2026-01-31{between}12:00:00"
 
 
 def test_a_reader_asks_for_what_is_declared(spark, shop):
@@ -638,8 +643,9 @@ def test_stored_records_are_fitted_to_todays_schema(spark, shop):
         "new",
         "_ackledger_raw",
         "_ackledger_error",
+        "_ackledger_quoted",
     ]
-    rows = frame.orderBy("_ackledger_message").collect()
+    rows = with_quotes(frame).orderBy("_ackledger_message").collect()
     assert [row["_ackledger_message"] for row in rows] == [1, 2, 3]
     assert [row["id"] for row in rows] == [1, 2, None]
     assert [row["n"] for row in rows] == [Decimal("1.00"), Decimal("12345.00"), None]

@@ -9,12 +9,11 @@ from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, dropped, failed
 from ledger.batch.records.trace import Fate, trace
-from ledger.batch.settlement import settle_once
 from ledger.cli.base import app
 from ledger.errors import InputError, LostFileError
 from ledger.storage.manifest import DataFile
 from ledger.store.queries import runs
-from tests.support.ledgers import one, pipeline, whole_batch
+from tests.support.ledgers import pipeline
 from tests.support.without_java import commands
 
 NUMBERS = ["0", "1", "2", "three", "4", "5"]
@@ -25,14 +24,14 @@ def numbers(tmp_path, stay=()):
     of 2, failed of 4, of the second half each; none of ``stay``.
     """
     (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in NUMBERS))
-    made = Pipeline("numbers", max_replays=3)
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("numbers", max_replays=3)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def halves(frame):
         return frame.withColumn("half", F.explode(F.array(F.lit(0), F.lit(1))))
 
-    @made.stage(reads="halves")
+    @flow.stage(reads="halves")
     def sifted(frame):
         ends = (F.col("half") == 1) & F.col("n").isin(*({1, 2, 4} - set(stay)))
         return (
@@ -41,8 +40,8 @@ def numbers(tmp_path, stay=()):
             failed(frame.where(ends & (F.col("n") == 4)), "too much"),
         )
 
-    made.sink("out", ParquetSink("out"), reads="sifted")
-    return made
+    flow.sink("out", ParquetSink("out"), reads="sifted")
+    return flow
 
 
 def shape(branch):
@@ -50,8 +49,8 @@ def shape(branch):
     return (branch.step, str(branch.fate), branch.reason, *map(shape, branch.branches))
 
 
-def tree_of(database, root, **given):
-    return shape(trace(database, root, **given).tree)
+def tree_of(database, root, **options):
+    return shape(trace(database, root, **options).tree)
 
 
 def went(reason):
@@ -63,9 +62,9 @@ def went(reason):
 def batch(runner, tmp_path):
     """A settled batch of the numbers, and the root of the first."""
     run = runner(numbers(tmp_path))
-    found = run.open()
-    run.settled(found)
-    return run, found, one(run.job.database, "SELECT first_root FROM batch_source").first_root
+    original = run.open()
+    run.settled(original)
+    return run, original, run.ledger.row("SELECT first_root FROM batch_source").first_root
 
 
 def test_each_row_is_shown_where_it_ends(batch):
@@ -93,25 +92,25 @@ def test_each_row_is_shown_where_it_ends(batch):
 def test_rows_have_their_content(batch):
     """The fields of each row; of a record that does not parse its text; of a mark nothing."""
     run, _, first = batch
-    found = trace(run.job.database, first + 4).tree
-    assert json.loads(found.content) == {"n": 4}
-    assert [json.loads(row.content) for row in found.branches] == [
+    traced = trace(run.job.database, first + 4).tree
+    assert json.loads(traced.content) == {"n": 4}
+    assert [json.loads(row.content) for row in traced.branches] == [
         {"n": 4, "half": 0},
         {"n": 4, "half": 1},
     ]
-    assert found.branches[1].branches[0].content is None
+    assert traced.branches[1].branches[0].content is None
     assert trace(run.job.database, first + 3).tree.content == "three"
 
 
 def test_each_attempt_has_its_own_tree(runner, batch, tmp_path):
     """The last attempt unless another is asked for, by its number or by its root."""
-    run, found, first = batch
+    run, original, first = batch
     fixed = runner(numbers(tmp_path, stay=(1, 4)))
-    fixed.settled(fixed.open_replay(found.batch_id))
+    fixed.settled(fixed.open_replay(original.batch_id))
     database, record = run.job.database, first + 1
     last = trace(database, record)
     assert (last.attempt, last.attempts, last.verdict) == (2, 2, "recovered")
-    assert last.batch_id != found.batch_id
+    assert last.batch_id != original.batch_id
     assert went("published") in shape(last.tree)[4]
     earlier = trace(database, record, attempt=1)
     assert earlier.root == record
@@ -124,21 +123,21 @@ def test_each_attempt_has_its_own_tree(runner, batch, tmp_path):
 def test_a_row_of_several_is_shown_once(runner, tmp_path):
     """What came of it follows at the first row that it comes from; the others refer to it."""
     (tmp_path / "in.csv").write_text("n\n7\n")
-    made = Pipeline("merged")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("merged")
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def copies(frame):
         return frame.withColumn("copy", F.explode(F.array(F.lit(0), F.lit(1))))
 
-    @made.stage(reads="copies", whole=True)
+    @flow.stage(reads="copies", whole=True)
     def summed(frame):
         return frame.groupBy("n").agg(F.count("*").alias("copies"), collect_anchors())
 
-    made.sink("out", ParquetSink("out"), reads="summed")
-    run = runner(made)
+    flow.sink("out", ParquetSink("out"), reads="summed")
+    run = runner(flow)
     run.settled(run.open())
-    tree = trace(run.job.database, one(run.job.database, "SELECT first_root FROM batch_source")[0])
+    tree = trace(run.job.database, run.ledger.row("SELECT first_root FROM batch_source")[0])
     first, second = (row.branches[0] for row in tree.tree.branches)
     assert first.content == second.content == '{"n": 7, "copies": 2}'
     assert (first.repeated, len(first.branches)) == (False, 1)
@@ -148,22 +147,22 @@ def test_a_row_of_several_is_shown_once(runner, tmp_path):
 def test_a_step_that_has_not_committed_is_named(runner, tmp_path):
     """An open batch is traced as far as it is."""
     run = runner(numbers(tmp_path))
-    found = run.open()
+    batch = run.open()
     for name in ("numbers", "halves"):
-        run.step(found, name)
+        run.step(batch, name)
     database = run.job.database
-    root = one(database, "SELECT first_root FROM batch_source").first_root
+    root = run.ledger.row("SELECT first_root FROM batch_source").first_root
     row = ("halves", "passed on", None, ("sifted", "not committed", None))
     assert tree_of(database, root) == ("numbers", "passed on", None, row, row)
     assert trace(database, root).verdict == "pending"
 
 
-def test_a_source_without_files_is_named(database):
+def test_a_source_without_files_is_named(ledger):
     """Where the run that emitted a record has no files any more, there is an answer, too."""
-    lost, roots = whole_batch(database, pipeline(), 4, lose_sink=[0])
-    settle_once(database, lost.batch_id)
+    lost, roots = ledger.whole_batch(pipeline(), 4, lose_sink=[0])
+    ledger.settle(lost.batch_id)
     with pytest.raises(InputError, match="its source has no committed run in batch 1 now"):
-        trace(database, roots[0])
+        trace(ledger.database, roots[0])
 
 
 def test_files_that_are_gone_are_named(batch):
@@ -172,8 +171,8 @@ def test_files_that_are_gone_are_named(batch):
     database = run.job.database
 
     def remove(step):
-        ran = one(database, f"SELECT step_run_id FROM step_run WHERE step = '{step}'").step_run_id
-        files: tuple[DataFile, ...] = database.transact(lambda c: runs.files(c, ran))
+        ran = run.ledger.row(f"SELECT step_run_id FROM step_run WHERE step = '{step}'").step_run_id
+        files: tuple[DataFile, ...] = run.ledger.transact(runs.files, ran)
         for file in files:
             Path(file.path).unlink()
 
@@ -190,29 +189,29 @@ def test_trace_on_the_command_line(batch, migrated, tmp_path):
     """As a tree for people, as JSON for programs, without Java; explain names the command."""
     _, _, first = batch
     ask = commands(migrated, tmp_path, refused=("pyspark", "py4j"))
-    said = ask("trace", first + 1)
-    assert "sifted  lost" in said
-    assert f"ackledger explain {first + 1}" in said
-    told = json.loads(ask("trace", first + 1, "--json"))
-    assert told["tree"]["branches"][1]["branches"][0]["fate"] == "lost"
+    text = ask("trace", first + 1)
+    assert "sifted  lost" in text
+    assert f"ackledger explain {first + 1}" in text
+    data = json.loads(ask("trace", first + 1, "--json"))
+    assert data["tree"]["branches"][1]["branches"][0]["fate"] == "lost"
     assert f"ackledger trace {first + 1}" in ask("explain", first + 1)
 
 
 def test_many_rows_of_one_step_are_counted(environment, runner, tmp_path):
     """A terminal shows the first of many, and says how many there are."""
     (tmp_path / "in.csv").write_text("n\n7\n")
-    made = Pipeline("wide")
-    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    flow = Pipeline("wide")
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @made.stage(reads="numbers")
+    @flow.stage(reads="numbers")
     def copies(frame):
         return frame.withColumn("copy", F.explode(F.sequence(F.lit(1), F.lit(25))))
 
-    made.sink("out", ParquetSink("out"), reads="copies")
-    run = runner(made)
+    flow.sink("out", ParquetSink("out"), reads="copies")
+    run = runner(flow)
     run.settled(run.open())
-    root = one(run.job.database, "SELECT first_root FROM batch_source").first_root
-    said = CliRunner().invoke(app, ["trace", str(root)])
-    assert said.exit_code == 0, said.output
-    assert said.output.count("copies  passed on") == 10
-    assert "15 more rows of copies: --json has them" in said.output
+    root = run.ledger.row("SELECT first_root FROM batch_source").first_root
+    result = CliRunner().invoke(app, ["trace", str(root)])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("copies  passed on") == 10
+    assert "15 more rows of copies: --json has them" in result.output

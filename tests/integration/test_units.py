@@ -18,14 +18,13 @@ from ledger import (
     merge_anchors,
     testing,
 )
-from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.deltas.stored import Written
 from ledger.errors import InputError, NotReadyError, StageError
 from ledger.execution import settle_and_follow
 from ledger.spark.folding.executors import by_anchor
 from ledger.spark.frames.stored import local_rows
-from tests.support.ledgers import age, one, rows, started
+from tests.support.ledgers import Ledger
 
 ORDERS = "id INT, customer STRING, cents INT"
 CUSTOMERS = "customer STRING, country STRING"
@@ -37,21 +36,21 @@ def orders_of(*numbers, customer="a"):
 
 def joining(unit=(), lose=(), partition_by=(), **options):
     """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
-    made = Pipeline("shop", guarantee="at_least_once", max_replays=2, **options)
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+    pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=2, **options)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(orders):
         return orders.where(~F.col("id").isin(list(lose) or [-1]))
 
-    @made.stage(reads=["checked", "customers"], whole=True, unit=unit)
+    @pipeline.stage(reads=["checked", "customers"], whole=True, unit=unit)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
         return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
 
-    made.sink("sales", ParquetSink("sales", partition_by=partition_by), reads="sold")
-    return made
+    pipeline.sink("sales", ParquetSink("sales", partition_by=partition_by), reads="sold")
+    return pipeline
 
 
 def ids(result, sink="sales"):
@@ -70,7 +69,7 @@ def test_a_lost_order_finds_its_partner_in_the_replay(spark, unit):
     belongs to.
     """
     result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
-    assert [(one.source, one.step, one.reason) for one in result.failed] == [
+    assert [(record.source, record.step, record.reason) for record in result.failed] == [
         ("orders", "checked", "lost")
     ]
     assert ids(result) == [1, 3, 4, 5]
@@ -89,7 +88,7 @@ def test_rows_of_a_join_are_acked_for_both_sides(spark):
     """
     shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
     result = testing.run_batch(joining(), shop, spark=spark)
-    assert [(one.source, one.step) for one in result.failed] == [("customers", "sold")]
+    assert [(record.source, record.step) for record in result.failed] == [("customers", "sold")]
     assert result.roots.acked == 7
 
 
@@ -100,25 +99,25 @@ def test_no_row_meets_another(spark):
     shop = {**SHOP, "customers": [{"customer": "z", "country": "FR"}]}
     result = testing.run_batch(joining(), shop, spark=spark)
     assert (result.status, result.roots.acked, result.roots.failed) == ("settled", 0, 6)
-    assert {one.step for one in result.failed} == {"sold"}
+    assert {record.step for record in result.failed} == {"sold"}
 
 
 def latest(unit=("customer",), lose=()):
-    made = Pipeline("latest", guarantee="at_least_once")
-    made.source("events", FileSource("events.csv", schema=ORDERS))
+    pipeline = Pipeline("latest", guarantee="at_least_once")
+    pipeline.source("events", FileSource("events.csv", schema=ORDERS))
 
-    @made.stage(reads="events")
+    @pipeline.stage(reads="events")
     def checked(events):
         return events.where(~F.col("id").isin(list(lose) or [-1]))
 
-    @made.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True, unit=unit)
     def last(events):
         newest = Window.partitionBy("customer").orderBy(F.desc("id"))
         ranked = events.withColumn("place", F.row_number().over(newest))
         return ranked.where("place = 1"), dropped(ranked.where("place > 1"), "superseded")
 
-    made.sink("sales", ParquetSink("sales"), reads="last")
-    return made
+    pipeline.sink("sales", ParquetSink("sales"), reads="last")
+    return pipeline
 
 
 def test_latest_per_key_with_a_replayed_older_row(spark):
@@ -152,7 +151,9 @@ def test_each_replay_carries_over_what_the_others_published(spark):
     }
     result = testing.run_batch(latest(lose=[3, 8]), events, spark=spark)
     assert ids(result) == [2, 7, 9]
-    first = testing.replay(result, latest(), record=min(one.message_id for one in result.failed))
+    first = testing.replay(
+        result, latest(), record=min(record.message_id for record in result.failed)
+    )
     assert ids(first) in ([3, 7, 9], [2, 8, 9])
     second = testing.replay(result, latest())
     assert ids(second) == [3, 8, 9]
@@ -162,28 +163,28 @@ def totals(poison=None, behind=False, unit=("customer",), lose=None, **options):
     """A total per customer; ``poison``: an order that is refused before the total, or behind it;
     ``lose``: one that the total leaves out.
     """
-    made = Pipeline("totals", **{"guarantee": "at_least_once", "max_replays": 2, **options})
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("totals", **{"guarantee": "at_least_once", "max_replays": 2, **options})
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def checked(orders):
         bad = F.lit(not behind) & (F.col("id") == F.lit(poison if poison is not None else -1))
         return orders.withColumn("_failed", F.when(bad, "poisoned"))
 
-    @made.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True, unit=unit)
     def total(orders):
-        kept = orders.where(F.col("id") != F.lit(lose if lose is not None else -1))
-        return kept.groupBy("customer").agg(
+        rest = orders.where(F.col("id") != F.lit(lose if lose is not None else -1))
+        return rest.groupBy("customer").agg(
             F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders"), collect_anchors()
         )
 
-    @made.stage(reads="total")
+    @pipeline.stage(reads="total")
     def published(totals):
         bad = F.lit(behind) & (F.col("customer") == "a")
         return totals.withColumn("_failed", F.when(bad, "refused"))
 
-    made.sink("sales", ParquetSink("sales"), reads="published")
-    return made
+    pipeline.sink("sales", ParquetSink("sales"), reads="published")
+    return pipeline
 
 
 def unit_of_100():
@@ -207,18 +208,20 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
     """Once the poisoned record is quarantined the other 99 are through, and none of them was
     quarantined, whatever the budget and the backoff.
     """
-    made, now = totals(poison=50, guarantee=guarantee, **options), datetime.now(UTC)
-    again = result = testing.run_batch(made, unit_of_100(), spark=spark, now=now)
+    pipeline, now = totals(poison=50, guarantee=guarantee, **options), datetime.now(UTC)
+    again = result = testing.run_batch(pipeline, unit_of_100(), spark=spark, now=now)
     while again.roots.failed:
         now += timedelta(days=1)
-        again = testing.replay(result, made, now=now)
-        assert {one.reason for one in again.failed if one.status == "quarantined"} <= {"poisoned"}
+        again = testing.replay(result, pipeline, now=now)
+        assert {record.reason for record in again.failed if record.status == "quarantined"} <= {
+            "poisoned"
+        }
     assert sorted((row["customer"], row["orders"]) for row in again.rows["sales"]) == [
         ("a", 99),
         ("b", 1),
     ]
     counts = "SELECT acked, quarantined, failed, pending FROM batch_status WHERE batch_id = :b"
-    status = one(result.lab.database, counts, b=result.batch_id)
+    status = Ledger(result.lab.database).row(counts, b=result.batch_id)
     assert tuple(status) == (100, 1, 0, 0)
 
 
@@ -228,11 +231,11 @@ def test_a_unit_that_fails_after_its_total_is_kept_back_for_a_person(spark):
     """
     refusing = totals(behind=True, max_replays=1)
     result = testing.run_batch(refusing, unit_of_100(), spark=spark)
-    assert {(one.step, one.reason) for one in result.failed} == {("published", "refused")}
+    assert {(record.step, record.reason) for record in result.failed} == {("published", "refused")}
     assert len(result.failed) == 100
     for _ in range(2):
         again = testing.replay(result)
-    assert {one.status for one in again.failed} == {"failed"}
+    assert {record.status for record in again.failed} == {"failed"}
     with pytest.raises(NotReadyError, match="nothing to replay"):
         testing.replay(result)
     fixed = testing.replay(result, totals(max_replays=1), kept_back=True)
@@ -249,7 +252,7 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
     """
     result = testing.run_batch(totals(poison=50), unit_of_100(), spark=spark)
     again = testing.replay(result, totals(lose=7))
-    assert [(one.step, one.reason) for one in again.failed] == [("total", "lost")]
+    assert [(record.step, record.reason) for record in again.failed] == [("total", "lost")]
     whole = testing.replay(result, totals())
     assert whole.roots.failed == 0
     assert sorted(row["orders"] for row in whole.rows["sales"]) == [1, 100]
@@ -263,39 +266,38 @@ def test_the_history_of_a_companion_keeps_what_was_acked(spark):
     result = testing.run_batch(totals(poison=1), {"orders": orders_of(0, 1, 2, 3)}, spark=spark)
     testing.replay(result, totals(lose=2))
     counts = "SELECT acked, recovered, failed FROM batch_status WHERE batch_id = :b"
-    assert tuple(one(result.lab.database, counts, b=result.batch_id)) == (3, 1, 1)
+    ledger = Ledger(result.lab.database)
+    assert tuple(ledger.row(counts, b=result.batch_id)) == (3, 1, 1)
     listed = "SELECT status, count(*) FROM root_status WHERE batch_id = :b GROUP BY 1 ORDER BY 1"
-    found = rows(result.lab.database, listed, b=result.batch_id)
-    assert found == [("acked", 2), ("failed", 1), ("recovered", 1)]
+    assert ledger.rows(listed, b=result.batch_id) == [("acked", 2), ("failed", 1), ("recovered", 1)]
     testing.replay(result, totals(lose=0))
-    found = rows(
-        result.lab.database,
+    attempts = ledger.rows(
         "SELECT message_id, attempt, outcome, step, reason FROM replay_history ORDER BY 1, 2",
     )
-    histories = {row.message_id: [] for row in found}
-    for row in found:
+    histories = {row.message_id: [] for row in attempts}
+    for row in attempts:
         histories[row.message_id].append(tuple(row)[1:])
     poisoned, lost = ("failed", "checked", "poisoned"), ("failed", "total", "lost")
     acked = ("acked", None, None)
     expected = [[acked, acked, lost], [poisoned, acked, acked], [acked, lost, acked]]
     assert sorted(histories.values(), key=repr) == sorted(
-        ([(number, *outcome) for number, outcome in enumerate(one, 1)] for one in expected),
+        ([(number, *outcome) for number, outcome in enumerate(history, 1)] for history in expected),
         key=repr,
     )
 
 
 def test_a_row_of_two_units_is_refused(spark):
     """A row whose records lie in two units fails the stage, naming both."""
-    made = Pipeline("mixed", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("mixed", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders", whole=True, unit="customer")
+    @pipeline.stage(reads="orders", whole=True, unit="customer")
     def total(orders):
         return orders.groupBy().agg(F.sum("cents").alias("cents"), collect_anchors())
 
-    made.sink("sales", ParquetSink("sales"), reads="total")
+    pipeline.sink("sales", ParquetSink("sales"), reads="total")
     with pytest.raises(StageError, match=r"records \d+ and \d+, whose units differ \(customer\)"):
-        testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+        testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
 
 
 def test_max_anchors(spark):
@@ -313,52 +315,50 @@ def test_self_join_anchors_each_record_once(spark, folded_by):
     """In a self join the record that meets itself is anchored once, and exactly the unmatched
     ones fail.
     """
-    made = Pipeline("pairs", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("pairs", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders", whole=True)
+    @pipeline.stage(reads="orders", whole=True)
     def pairs(orders):
-        one, other = orders.alias("one"), orders.alias("other")
-        joined = one.join(
-            other, F.expr("one.customer = other.customer AND one.id <= other.id"), "inner"
-        )
-        kept = joined.where("one.id <> 5 AND other.id <> 5")
-        return kept.select("one.id", merge_anchors("one._anchor", "other._anchor"))
+        left, right = orders.alias("l"), orders.alias("r")
+        joined = left.join(right, F.expr("l.customer = r.customer AND l.id <= r.id"), "inner")
+        rest = joined.where("l.id <> 5 AND r.id <> 5")
+        return rest.select("l.id", merge_anchors("l._anchor", "r._anchor"))
 
-    made.sink("sales", ParquetSink("sales"), reads="pairs")
-    result = testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+    pipeline.sink("sales", ParquetSink("sales"), reads="pairs")
+    result = testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
     assert result.roots.acked == 4
-    assert [(one.step, one.reason) for one in result.failed] == [("pairs", "lost")]
+    assert [(record.step, record.reason) for record in result.failed] == [("pairs", "lost")]
 
 
 def test_two_rows_of_one_record_meet_again(spark):
     """Two descendants of a record in one row are two inputs acked and one edge: they do not
     cancel.
     """
-    made = Pipeline("meet", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("meet", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def halves(orders):
         return orders.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @made.stage(reads="halves", whole=True)
+    @pipeline.stage(reads="halves", whole=True)
     def met(halves):
         left, right = halves.where("half = 1").alias("l"), halves.where("half = 2").alias("r")
         return left.join(right, "id", "inner").select("id", merge_anchors("l._anchor", "r._anchor"))
 
-    made.record_stage(reads="met", schema="id INT")(as_it_is)
-    made.sink("sales", ParquetSink("sales"), reads="as_it_is")
-    result = testing.run_batch(made, {"orders": orders_of(1, 2, 3)}, spark=spark)
+    pipeline.record_stage(reads="met", schema="id INT")(as_it_is)
+    pipeline.sink("sales", ParquetSink("sales"), reads="as_it_is")
+    result = testing.run_batch(pipeline, {"orders": orders_of(1, 2, 3)}, spark=spark)
     assert (result.roots.acked, ids(result)) == (3, [1, 2, 3])
     lost = testing.run_batch(
-        made,
+        pipeline,
         {"orders": orders_of(*range(40))},
         spark=spark,
         faults=[testing.lose_rows("met", fraction=0.4, seed=2)],
     )
     assert 0 < len(lost.failed) < 40
-    assert {one.step for one in lost.failed} == {"met"}
+    assert {record.step for record in lost.failed} == {"met"}
     assert len(lost.rows["sales"]) == 40 - len(lost.failed)
 
 
@@ -368,33 +368,33 @@ def as_it_is(record):
 
 def test_a_row_that_comes_from_no_record_is_refused(spark):
     """A row with an empty anchor is an error, not an untracked row."""
-    made = Pipeline("outer", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+    pipeline = Pipeline("outer", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @made.stage(reads=["orders", "customers"], whole=True)
+    @pipeline.stage(reads=["orders", "customers"], whole=True)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "full_outer")
         return joined.select("customer", merge_anchors("o._anchor"))
 
-    made.sink("sales", ParquetSink("sales"), reads="sold")
+    pipeline.sink("sales", ParquetSink("sales"), reads="sold")
     shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
     with pytest.raises(StageError, match="1 rows with an empty '_anchor' or a null in it"):
-        testing.run_batch(made, shop, spark=spark)
+        testing.run_batch(pipeline, shop, spark=spark)
 
 
 def test_merging_without_saying_whole_is_refused(spark):
     """merge_anchors in a stage that is not declared whole names what to declare."""
-    made = Pipeline("union", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("union", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def total(orders):
         return orders.groupBy("customer").agg(F.collect_set("_anchor").alias("_anchor"))
 
-    made.sink("sales", ParquetSink("sales"), reads="total")
+    pipeline.sink("sales", ParquetSink("sales"), reads="total")
     with pytest.raises(StageError, match="declare it with whole=True"):
-        testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+        testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
 
 
 def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows):
@@ -403,7 +403,7 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
     """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
 
-    def made(schema):
+    def build(schema):
         shop = Pipeline("totals", guarantee="at_least_once")
         shop.source("orders", FileSource("orders.csv", schema=schema))
 
@@ -416,11 +416,11 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
         shop.sink("sales", ParquetSink("sales"), reads="total")
         return shop
 
-    first = runner(made(ORDERS))
+    first = runner(build(ORDERS))
     batch = first.open()
     assert first.settled(batch).failed == 1
     assert sink_rows("sales", "customer", "orders") == [("a", 1), ("b", 1)]
-    fixed = runner(made("id INT, customer STRING, cents STRING"))
+    fixed = runner(build("id INT, customer STRING, cents STRING"))
     assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     assert sink_rows("sales", "customer", "orders") == [("a", 2), ("b", 1)]
 
@@ -428,11 +428,11 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
 def test_two_replays_of_a_batch_in_units(runner, tmp_path):
     """While one replay of a batch is open another is refused: both might take parts of one unit."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,b,x\n")
-    made = Pipeline("totals", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.stage(reads="orders", whole=True, unit="customer")(again)
-    made.sink("sales", ParquetSink("sales"), reads="again")
-    run = runner(made)
+    pipeline = Pipeline("totals", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.stage(reads="orders", whole=True, unit="customer")(again)
+    pipeline.sink("sales", ParquetSink("sales"), reads="again")
+    run = runner(pipeline)
     batch = run.open()
     assert run.settled(batch).failed == 2
     run.open_replay(batch.batch_id, "one", record=1)
@@ -442,19 +442,19 @@ def test_two_replays_of_a_batch_in_units(runner, tmp_path):
 
 def test_one_parent_in_several_partitions(spark):
     """Rows of one record in many tasks count as one: just the records without any row are lost."""
-    made = Pipeline("scattered", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("scattered", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def scattered(orders):
         rows = orders.withColumn("copy", F.explode(F.sequence(F.lit(1), F.lit(8))))
-        kept = rows.where("id % 3 <> 0 OR id % 2 = 0 AND copy = 5")
-        return kept.repartition(7, F.xxhash64("id", "copy"))
+        rest = rows.where("id % 3 <> 0 OR id % 2 = 0 AND copy = 5")
+        return rest.repartition(7, F.xxhash64("id", "copy"))
 
-    made.sink("sales", ParquetSink("sales"), reads="scattered")
-    result = testing.run_batch(made, {"orders": orders_of(*range(1, 31))}, spark=spark)
+    pipeline.sink("sales", ParquetSink("sales"), reads="scattered")
+    result = testing.run_batch(pipeline, {"orders": orders_of(*range(1, 31))}, spark=spark)
     assert (result.roots.acked, len(result.failed)) == (25, 5)
-    assert {one.step for one in result.failed} == {"scattered"}
+    assert {record.step for record in result.failed} == {"scattered"}
     assert len({row["id"] for row in result.rows["sales"]}) == 25
 
 
@@ -470,7 +470,10 @@ def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
             for _ in range(random.choice([0, 1, 1, 2, 3, 5]))
         ]
         lists.append(
-            [dict(zip(("root", "parent", "input"), one, strict=True)) for one in sorted(drawn)]
+            [
+                dict(zip(("root", "parent", "input"), values, strict=True))
+                for values in sorted(drawn)
+            ]
         )
     anchor = pa.struct([("root", pa.int64()), ("parent", pa.int64()), ("input", pa.string())])
     columns = {
@@ -480,25 +483,25 @@ def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
     }
     written, positions = Written(inputs), np.arange(200)
     in_spark = by_anchor(local_rows(spark, columns)).toArrow()
-    found, _ = written.rows(in_spark, in_spark["_ackledger_position"].to_numpy())
+    actual, _ = written.rows(in_spark, in_spark["_ackledger_position"].to_numpy())
     expected, _ = written.rows(pa.table(columns), positions)
     for name in ("root", "parent", "position", "input", "first", "shared"):
-        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
-    assert np.array_equal(found.failed.codes, expected.failed.codes)
-    assert found.failed.words == expected.failed.words
+        assert np.array_equal(getattr(actual, name), getattr(expected, name)), name
+    assert np.array_equal(actual.failed.codes, expected.failed.codes)
+    assert actual.failed.words == expected.failed.words
 
 
 def clicks_beside_orders(unit, lose=()):
     """Orders in units and, beside them, clicks that are replayed one by one."""
-    made = totals(unit=unit)
-    made.source("clicks", FileSource("clicks.csv", schema=ORDERS))
+    pipeline = totals(unit=unit)
+    pipeline.source("clicks", FileSource("clicks.csv", schema=ORDERS))
 
-    @made.stage(reads="clicks")
-    def kept(clicks):
+    @pipeline.stage(reads="clicks")
+    def clicked(clicks):
         return clicks.where(~F.col("id").isin(list(lose) or [-1]))
 
-    made.sink("hits", ParquetSink("hits"), reads="kept")
-    return made
+    pipeline.sink("hits", ParquetSink("hits"), reads="clicked")
+    return pipeline
 
 
 @pytest.mark.parametrize("unit", [(), ("customer",)])
@@ -525,19 +528,19 @@ def test_a_replay_that_dies_after_its_sink_has_replaced_nothing_yet(spark, unit)
 def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
     """A replay whose sink was superseded and died settles without it: the old rows stay."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
-    made = Pipeline("totals", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.stage(reads="orders", whole=True)(again)
-    made.sink("sales", ParquetSink("sales"), reads="again")
-    run = runner(made)
+    pipeline = Pipeline("totals", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.stage(reads="orders", whole=True)(again)
+    pipeline.sink("sales", ParquetSink("sales"), reads="again")
+    run = runner(pipeline)
     first = run.open()
     run.settled(first)
     before = sink_rows("sales", "id")
     replay = run.open_replay(first.batch_id)
     run.steps(replay)
     run.step(replay, "again")  # supersedes what its sink has staged
-    started(run.job.database, replay.batch_id, "sales")
-    age(run.job.database, replay.batch_id, 10_000)
+    run.ledger.start(replay.batch_id, "sales")
+    run.ledger.age(replay.batch_id, 10_000)
     assert settle_and_follow(run.job, replay.batch_id).status is BatchStatus.SETTLED
     assert sink_rows("sales", "id") == before != []
 
@@ -550,7 +553,7 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
         "id,customer,cents\n1,a,10\n2,a,10\n3,a,10\n7,b,10\n8,b,10\n"
     )
 
-    def made(lose):
+    def build(lose):
         shop = Pipeline("latest", guarantee="at_least_once", max_replays=9)
         shop.source("orders", FileSource("orders.csv", schema=ORDERS))
 
@@ -567,18 +570,18 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
         shop.sink("sales", ParquetSink("sales"), reads="total")
         return shop
 
-    run = runner(made([3, 8]))
+    run = runner(build([3, 8]))
     first = run.open()
     run.settled(first)
     dead = run.open_replay(first.batch_id, "dead")
-    started(run.job.database, dead.batch_id, "orders")
-    age(run.job.database, dead.batch_id, 10_000)
-    assert settle_once(run.job.database, dead.batch_id).status is BatchStatus.ABANDONED
+    run.ledger.start(dead.batch_id, "orders")
+    run.ledger.age(dead.batch_id, 10_000)
+    assert run.ledger.settle(dead.batch_id).status is BatchStatus.ABANDONED
     run.settled(run.open_replay(first.batch_id, "meanwhile"))  # loses 3 and 8 again
-    fixed = runner(made([8]))
+    fixed = runner(build([8]))
     fixed.settled(fixed.open_replay(first.batch_id, "dead"))  # opened again: brings 3
     assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 1)]
-    last = runner(made([99]))
+    last = runner(build([99]))
     last.settled(last.open_replay(first.batch_id, "last"))  # brings 8, carries a over
     assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 2)]
 
@@ -596,53 +599,53 @@ def test_another_unit_than_the_batch_had(spark):
         testing.replay(result, clicks_beside_orders(("customer",)))
 
 
-def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, database):
+def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, ledger):
     """Messages that a replay from quarantine took along are failed again afterwards, not
     quarantined.
     """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,a,10\n")
     (tmp_path / "customers.csv").write_text("customer,country\na,x\n")
-    made = Pipeline("shop", guarantee="at_least_once", max_replays=1)
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.source("customers", FileSource("customers.csv", schema="customer STRING, country INT"))
+    pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=1)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.source("customers", FileSource("customers.csv", schema="customer STRING, country INT"))
 
-    @made.stage(reads=["orders", "customers"], whole=True)
+    @pipeline.stage(reads=["orders", "customers"], whole=True)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
         return joined.select("o.id", merge_anchors("o._anchor", "c._anchor"))
 
-    made.sink("sales", ParquetSink("sales"), reads="sold")
-    run = runner(made)
+    pipeline.sink("sales", ParquetSink("sales"), reads="sold")
+    run = runner(pipeline)
     first = run.open()
     assert run.settled(first).failed == 3
     run.settled(run.open_replay(first.batch_id, "one"))
     status = "SELECT status, failed_replays, unit_failures FROM failed_message ORDER BY message_id"
-    before = rows(database, status)
+    before = ledger.rows(status)
     assert sorted(row.status for row in before) == ["failed", "quarantined", "quarantined"]
     again = run.open_replay(first.batch_id, "two", quarantined=True)
     run.step(again, "orders")
-    started(database, again.batch_id, "customers")
-    age(database, again.batch_id, 10_000)
-    assert settle_once(database, again.batch_id).status is BatchStatus.ABANDONED
-    assert rows(database, status) == before
+    ledger.start(again.batch_id, "customers")
+    ledger.age(again.batch_id, 10_000)
+    assert ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
+    assert ledger.rows(status) == before
 
 
 def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
     """A source that a record-wise and a whole stage read: what the record-wise one loses again
     and again is quarantined by itself.
     """
-    made = totals()
+    pipeline = totals()
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def listed(orders):
         return orders.where("id <> 4")
 
-    made.sink("list", ParquetSink("list"), reads="listed")
-    made.max_replays = 1
-    result = testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
-    assert [(one.step, one.status) for one in result.failed] == [("listed", "failed")]
+    pipeline.sink("list", ParquetSink("list"), reads="listed")
+    pipeline.max_replays = 1
+    result = testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
+    assert [(record.step, record.status) for record in result.failed] == [("listed", "failed")]
     again = testing.replay(result)
-    assert [one.status for one in again.failed] == ["quarantined"]
+    assert [record.status for record in again.failed] == ["quarantined"]
 
 
 def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
@@ -652,26 +655,26 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
     """
 
     def shop(poisoned):
-        made = Pipeline("shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h")
-        made.source("orders", FileSource("orders.csv", schema=ORDERS))
-        made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+        pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h")
+        pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+        pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-        @made.stage(reads="customers")
-        def known(customers):
+        @pipeline.stage(reads="customers")
+        def checked(customers):
             bad = F.lit(poisoned) & (F.col("customer") == "a")
             return customers.withColumn("_failed", F.when(bad, "poisoned"))
 
-        @made.stage(reads=["orders", "known"], whole=True, unit="customer")
+        @pipeline.stage(reads=["orders", "checked"], whole=True, unit="customer")
         def sold(orders, customers):
             joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
             return joined.select("o.id", "customer", merge_anchors("o._anchor", "c._anchor"))
 
-        made.sink("sales", ParquetSink("sales"), reads="sold")
-        return made
+        pipeline.sink("sales", ParquetSink("sales"), reads="sold")
+        return pipeline
 
     now = datetime.now(UTC)
     result = testing.run_batch(shop(True), SHOP, spark=spark, now=now)
-    assert sorted(one.source for one in result.failed) == [
+    assert sorted(record.source for record in result.failed) == [
         "customers",
         "orders",
         "orders",
@@ -681,7 +684,7 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
         testing.replay(result, now=now + timedelta(minutes=59))
     later = now + timedelta(hours=2)
     again = testing.replay(result, now=later, source="customers")
-    status = {(one.source, one.status) for one in again.failed}
+    status = {(record.source, record.status) for record in again.failed}
     assert status == {("customers", "quarantined"), ("orders", "failed")}
     fixed = testing.replay(result, shop(False), now=later + timedelta(hours=9), quarantined=True)
     assert ids(fixed) == [1, 2, 3, 4, 5]
@@ -690,19 +693,19 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
 
 def test_a_null_among_the_anchors_is_refused(spark):
     """A list that an outer join has put a null into is an error, not a root of nobody."""
-    made = Pipeline("outer", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+    pipeline = Pipeline("outer", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @made.stage(reads=["orders", "customers"], whole=True)
+    @pipeline.stage(reads=["orders", "customers"], whole=True)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "left")
         both = F.array(F.get("o._anchor", F.lit(0)), F.get("c._anchor", F.lit(0)))
         return joined.select("o.id", both.alias("_anchor"))
 
-    made.sink("sales", ParquetSink("sales"), reads="sold")
+    pipeline.sink("sales", ParquetSink("sales"), reads="sold")
     with pytest.raises(StageError, match="5 rows with an empty '_anchor' or a null in it"):
-        testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+        testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
 
 
 def again(rows):

@@ -6,7 +6,7 @@ from sqlalchemy import text
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
-from ledger.batch.interventions import request_rebuild
+from ledger.batch.rebuilds import request
 from ledger.batch.upkeep import sweeper
 from ledger.batch.upkeep.sweeper import SweepOptions
 from ledger.settings import Settings
@@ -299,7 +299,7 @@ def test_a_rebuild_brings_its_family_back(ledger):
     done(ledger, batch)
     ledger.sweep()
     assert followed(ledger) == [batch.batch_id]
-    ledger.transact(request_rebuild, batch.batch_id, [roots[1]], "sink")
+    ledger.transact(request, batch.batch_id, [roots[1]], "sink")
     assert followed(ledger) == []
 
 

@@ -29,8 +29,8 @@ class ArrowSource(Source):
         return "its next batch takes a corrected file as a whole" if self.incremental else None
 
     def path(self, settings, interval):
-        found = path_templates.render(self.place, interval.start, interval.end, interval.params)
-        return settings.data_path(found)
+        place = path_templates.render(self.place, interval.start, interval.end, interval.params)
+        return settings.data_path(place)
 
     def check(self, settings, name, interval):
         if interval is None and not path_templates.is_fixed(self.place):
@@ -41,16 +41,16 @@ class ArrowSource(Source):
             self.require_columns(file.path)
         return f"{len(files)} files match {path}"
 
-    def look(self, scope):
-        return new_files(scope, self.path(scope.settings, scope.interval), count_rows)
+    def latest(self, scope, start, room):
+        return new_files(scope, room, count_rows) if self.incremental else scope.claim()
 
     def reader(self, spark):
         return ArrowReader(spark, self)
 
     def require_columns(self, file):
-        found = opened(file).schema
+        schema = opened(file).schema
         for field in arrow_schema(self.schema):
-            kind = found.field(field.name).type if field.name in found.names else "no such column"
+            kind = schema.field(field.name).type if field.name in schema.names else "no such column"
             if kind != field.type:
                 raise InputError(
                     f"{file}: expected column {field.name} of type {field.type}, found {kind}: "
@@ -64,15 +64,15 @@ class ArrowReader(SourceReader):
         self.schema = struct(source.schema)
         check_schema(self.schema)
 
-    def records(self, claimed):
-        listed = claimed.files
+    def records(self, claim):
+        listed = claim.files
         if not self._source.incremental:
-            listed = find_files(claimed.source, claimed.path)
+            listed = find_files(claim.source, claim.path)
         files = [file.path for file in listed]
         for file in files:
             self._source.require_columns(file)
         # A null where none may be fails its record, so until then any column may have one.
-        rows = StructType([StructField(one.name, one.dataType) for one in self.schema.fields])
+        rows = StructType([StructField(field.name, field.dataType) for field in self.schema.fields])
         if not files:
             return checked(self._spark.createDataFrame([], rows), self.schema)
         numbers = self._spark.range(0, len(files), 1, len(files))  # one task a file
@@ -103,5 +103,5 @@ def opened(file):
 
 
 def count_rows(file):
-    found = opened(file.path)
-    return sum(found.get_batch(part).num_rows for part in range(found.num_record_batches))
+    reader = opened(file.path)
+    return sum(reader.get_batch(part).num_rows for part in range(reader.num_record_batches))

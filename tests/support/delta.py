@@ -48,8 +48,8 @@ def stage(
             own = own.append_column("_ackledger_root", pa.array(range(len(own)), pa.int64()))
             pq.write_table(own, path, compression="zstd")
     file = take_manifest(staging).files if Path(staging).exists() else ()
-    moment = datetime(2013, 1, 1, tzinfo=UTC)
-    return Delivery(SINK, batch_id, version, moment, batch_id, staging, file, replaces)
+    instant = datetime(2013, 1, 1, tzinfo=UTC)
+    return Delivery(SINK, batch_id, version, instant, batch_id, staging, file, replaces)
 
 
 def labelled(label: str, count: int = 4) -> pa.Table:

@@ -1,11 +1,11 @@
-"""A system outside that a source knows its own way about in."""
+"""A system outside that a source reads by offsets."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from ledger import ParquetSink, Pipeline, StatefulSource
+from ledger import OffsetSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
 from ledger.core.run_request import Interval, RunKey
 from ledger.spark.job import Job
@@ -14,9 +14,9 @@ from ledger.store.queries.batches import Batch
 FEED = "feed"
 
 
-class Feed(StatefulSource):
-    """A log of numbers outside, which forgets what it was told to: reads on by its length, and
-    takes out a ticket for each batch.
+class Feed(OffsetSource):
+    """A log of numbers outside, which forgets what it was told to; an offset is how many of them
+    come before it.
     """
 
     schema = "n INT"
@@ -31,67 +31,45 @@ class Feed(StatefulSource):
     @property
     def log(self):
         path = self.folder / "log"
-        return [int(one) for one in path.read_text().split()] if path.exists() else []
+        return [int(number) for number in path.read_text().split()] if path.exists() else []
 
     @property
     def forgotten(self):
         path = self.folder / "forgotten"
         return int(path.read_text()) if path.exists() else 0
 
-    @property
-    def tickets(self):
-        return sorted(
-            int(path.name.removeprefix("ticket-")) for path in self.folder.glob("ticket-*")
-        )
+    def latest(self, start, room):
+        self.calls.append(("latest", start, room))
+        self._break("latest")
+        first, end = start or 0, len(self.log)
+        return min(end, end if room is None else first + room) or None
 
-    def init_state(self, snapshot):
-        self.calls.append(("init_state", snapshot))
-        self.position = 0 if snapshot is None else snapshot["upto"]
-
-    def read(self, spark):
+    def read(self, spark, start, end):
         self._break("read")
-        assert self.position >= self.forgotten, "what is to be read is gone"
-        self.upto = len(self.log)
-        found = [(one,) for one in self.log[self.position : self.upto]]
-        return spark.createDataFrame(found, self.schema)
+        assert (start or 0) >= self.forgotten, "what is to be read is gone"
+        numbers = self.log[start or 0 : end]
+        return spark.createDataFrame([(number,) for number in numbers], self.schema)
 
-    def finish_batch(self, batch_id):
-        self._break("finish_batch")
-        return self.upto
-
-    def commit(self, batch_id, state):
-        (self.folder / f"ticket-{batch_id}").write_text(str(state))
+    def commit(self, batch_id, end):
+        self.calls.append(("commit", batch_id, end))
         self._break("commit")
-        return {"upto": state, "ticket": batch_id}
+        (self.folder / "forgotten").write_text(str(end))
 
-    def roll_back(self, snapshot):
-        self.calls.append(("roll_back", snapshot))
-        for ticket in self.tickets:
-            if snapshot is None or int(self._ticket(ticket).read_text()) > snapshot["upto"]:
-                self._ticket(ticket).unlink()
+    @property
+    def commits(self):
+        """The calls of ``commit``: the batch, and the offset."""
+        return [call[1:] for call in self.calls if call[0] == "commit"]
 
-    def ack_commit(self, batch_id):
-        self.calls.append(("ack_commit", batch_id))
-        self._break("ack_commit")
-        upto = int(self._ticket(batch_id).read_text())
-        (self.folder / "forgotten").write_text(str(upto))
-        for ticket in self.tickets:
-            if int(self._ticket(ticket).read_text()) < upto:
-                self._ticket(ticket).unlink()
-
-    def _ticket(self, batch_id):
-        return self.folder / f"ticket-{batch_id}"
-
-    def _break(self, hook):
-        if hook in self.broken:
+    def _break(self, method):
+        if method in self.broken:
             raise RuntimeError("no")
 
 
 def fed(*feeds, lose=(), **options) -> Pipeline:
     """One feed or several, united -> numbers, of which some may be lost -> a folder."""
-    made = Pipeline("fed", **{"guarantee": "exactly_once", "message_timeout": "10s", **options})
+    pipeline = Pipeline("fed", **{"guarantee": "exactly_once", "message_timeout": "10s", **options})
     for feed in feeds:
-        made.source(feed.folder.name, feed)
+        pipeline.source(feed.folder.name, feed)
 
     def numbers(*frames):
         united = frames[0]
@@ -99,17 +77,17 @@ def fed(*feeds, lose=(), **options) -> Pipeline:
             united = united.unionByName(frame)
         return united.where(~F.col("n").isin([-1, *lose]))
 
-    def of_one(one):
-        return numbers(one)
+    def of_one(frame):
+        return numbers(frame)
 
-    def of_two(one, other):
-        return numbers(one, other)
+    def of_two(left, right):
+        return numbers(left, right)
 
     stage = of_one if len(feeds) == 1 else of_two
     stage.__name__ = "numbers"
-    made.stage(reads=[feed.folder.name for feed in feeds])(stage)
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    return made
+    pipeline.stage(reads=[feed.folder.name for feed in feeds])(stage)
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    return pipeline
 
 
 def of_folder(folder: str) -> Pipeline:

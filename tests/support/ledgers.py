@@ -395,28 +395,3 @@ def _deliver(connection: Connection, batch_id: int) -> None:
         replaced = publications.replaced_batches(connection, row.batch_id, run_id)
         publications.set_published(connection, run_id)
         publications.set_replaced(connection, replaced, row.sink)
-
-
-def one(database: Database, query: str, **values: Any) -> Any:
-    """See ``Ledger.row``."""
-    return Ledger(database).row(query, **values)
-
-
-def rows(database: Database, query: str, **values: Any) -> list[Any]:
-    """See ``Ledger.rows``."""
-    return Ledger(database).rows(query, **values)
-
-
-def age(database: Database, batch_id: int, seconds: float) -> None:
-    """See ``Ledger.age``."""
-    Ledger(database).age(batch_id, seconds)
-
-
-def started(database: Database, batch_id: int, step: str) -> OpenedRun:
-    """See ``Ledger.start``."""
-    return Ledger(database).start(batch_id, step)
-
-
-def whole_batch(database: Database, pipeline: Pipeline, **options: Any) -> tuple[Batch, range]:
-    """See ``Ledger.whole_batch``."""
-    return Ledger(database).whole_batch(pipeline, **options)

@@ -1,19 +1,22 @@
 """Publish a settled batch as a driver does."""
 
 from ledger.batch.publishing import Published, publish
+from ledger.batch.rebuilds import rebuild
 from ledger.execution import withhold
 from ledger.spark.failures import failures_of
 from ledger.spark.job import Job
 
 
 def publish_settled(job: Job, batch_id: int) -> list[Published]:
-    """Withhold what failed, then publish; what was published. What fails of the first is raised
-    after the second.
+    """Request units again and withhold what failed, then publish; what was published. What fails of
+    the first is raised after the last.
     """
     failures, published = failures_of(job.pipeline), list[Published]()
     with failures.collect():
+        rebuild(job, batch_id)
+    with failures.collect():
         withhold(job, batch_id)
     with failures.collect():
-        published = publish(job.database, job.settings, job.pipeline, batch_id)
+        published = publish(job, batch_id)
     failures.raise_first()
     return published

@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger import FileSource, StatefulSource, TableSource
+from ledger import FileSource, TableSource
 from tests.support.arrow_source import ArrowSource
+from tests.support.topic_source import TopicSource
 
 SCHEMA = "id INT, n INT NOT NULL"
 _TYPES = pa.schema([("id", pa.int32()), ("n", pa.int32())])
@@ -27,7 +28,7 @@ class Kind:
     def __init__(self, folder: Path):
         self.folder = folder / "in"
         self.folder.mkdir()
-        self.made = 0
+        self.files = 0
 
     def add(self, *records):
         """Bring records (id, n), together."""
@@ -48,8 +49,8 @@ class Kind:
         return self.declared()
 
     def next_file(self, ending):
-        self.made += 1
-        return self.folder / f"{self.made}.{ending}"
+        self.files += 1
+        return self.folder / f"{self.files}.{ending}"
 
 
 class Csv(Kind):
@@ -161,63 +162,30 @@ class Table(Kind):
         connection.close()
 
 
-class Hooked(Kind):
-    """An object that keeps its own position."""
+class Topic(Kind):
+    """A recorded topic of two partitions, read by offsets."""
 
     incremental = True
-    refused = "expected an attribute schema of Log"
+    refused = "expected an attribute schema of TopicSource"
 
     def add(self, *records):
-        log = Log(self.folder)
-        log.path.write_text(json.dumps([*log.records, *records]))
+        for id, n in records:
+            with (self.folder / f"{id % 2}.jsonl").open("a") as stream:
+                stream.write(json.dumps({"id": id, "n": n}) + "\n")
 
-    def clear(self):
-        log = Log(self.folder)
-        log.path.write_text(json.dumps([None] * len(log.records)))
-
-    def declared(self):
-        return Log(self.folder)
+    def declared(self, schema=SCHEMA):
+        return TopicSource(str(self.folder), schema)
 
     def misfit(self):
-        made = Log(self.folder)
-        made.schema = ""
-        return made
-
-
-class Log(StatefulSource):
-    """Reads on from how much it has read."""
-
-    schema = SCHEMA
-
-    def __init__(self, folder):
-        self.path = folder / "log.json"
-
-    @property
-    def records(self):
-        return json.loads(self.path.read_text()) if self.path.exists() else []
-
-    def init_state(self, snapshot):
-        self.position = snapshot or 0
-
-    def read(self, spark):
-        found = self.records
-        self.upto = len(found)
-        rows = [tuple(one) for one in found[self.position :]]
-        return spark.createDataFrame(rows, "id INT, n INT")
-
-    def finish_batch(self, batch_id):
-        return self.upto
-
-    def commit(self, batch_id, state):
-        return state
+        return self.declared("")
 
 
 def _table(records):
     columns = list(zip(*records, strict=True)) or [(), ()]
     return pa.table(
-        [pa.array(one, kind) for one, kind in zip(columns, _TYPES.types, strict=True)],
+        [pa.array(column, kind) for column, kind in zip(columns, _TYPES.types, strict=True)],
         schema=_TYPES,
     )
 
 
-KINDS = (Csv, NewCsv, Json, Parquet, Arrow, NewArrow, Table, Hooked)
+KINDS = (Csv, NewCsv, Json, Parquet, Arrow, NewArrow, Table, Topic)

@@ -79,14 +79,14 @@ class StateLab(StopLab):
         elif stop == "committed":
             _commit_state(job)
         elif stop == "shown":
-            publish(job.database, job.settings, job.pipeline, 2, ["balances"])
+            publish(job, 2, ["balances"])
         elif stop == "done":
             advance_states(job, 2)
         elif stop == "replay settled":
             self._settle(job, _replay(job))
         else:
             _commit_state(job)
-            publish(job.database, job.settings, job.pipeline, 3, ["balances"])
+            publish(job, 3, ["balances"])
 
     def replay(self) -> int:
         """Bring what was lost of the second batch, fixed; the replay's number."""

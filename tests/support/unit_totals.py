@@ -11,32 +11,32 @@ def totals(poison=None, behind=False, unit=("customer",), late=(), **options):
     """A total per customer; ``poison``: refused before the total, or behind it. ``late``: orders
     one of whose two parts is refused, so that the other part reaches the total.
     """
-    made = Pipeline("totals", guarantee="exactly_once", **{"max_replays": 2, **options})
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    pipeline = Pipeline("totals", guarantee="exactly_once", **{"max_replays": 2, **options})
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @made.stage(reads="orders")
+    @pipeline.stage(reads="orders")
     def halves(orders):
         return orders.withColumn("part", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @made.stage(reads="halves")
+    @pipeline.stage(reads="halves")
     def checked(halves):
         refused = F.lit(not behind) & (F.col("id") == F.lit(poison if poison is not None else -1))
         half = F.col("id").isin([-1, *late]) & (F.col("part") == 2)
         return halves.withColumn("_failed", F.when(refused | half, "poisoned"))
 
-    @made.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True, unit=unit)
     def total(halves):
         return halves.groupBy("customer").agg(
             F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("parts"), collect_anchors()
         )
 
-    @made.stage(reads="total")
+    @pipeline.stage(reads="total")
     def published(totals):
         bad = F.lit(behind) & (F.col("customer") == "a")
         return totals.withColumn("_failed", F.when(bad, "refused"))
 
-    made.sink("sales", ParquetSink("sales"), reads="published")
-    return made
+    pipeline.sink("sales", ParquetSink("sales"), reads="published")
+    return pipeline
 
 
 def orders_of(*numbers, customer="a"):

@@ -176,11 +176,11 @@ def test_the_last_kill_finds_a_batch(plan):
     """The last batch begins with the last kill, so that a fast machine has something to hurt."""
     for seed in range(20):
         seeded = replace(plan, seed=seed)
-        moments = seeded.moments()
-        assert len(moments) == plan.batches > 2
-        assert moments == sorted(moments)
-        assert moments[:2] == [0, 0]
-        assert moments[-1] == seeded.deck()[-1].second
+        instants = seeded.instants()
+        assert len(instants) == plan.batches > 2
+        assert instants == sorted(instants)
+        assert instants[:2] == [0, 0]
+        assert instants[-1] == seeded.deck()[-1].second
 
 
 @pytest.fixture

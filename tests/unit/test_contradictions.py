@@ -3,27 +3,12 @@
 import pytest
 from pyspark.sql.types import IntegerType, StructType
 
-from ledger import Bloom, FileSource, ParquetSink, Pipeline, PostgresSink, StatefulSource
+from ledger import Bloom, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError
 from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, OF_STEP
 
 FILES = FileSource("in.csv", schema="n INT")
-
-
-class Feed(StatefulSource):
-    """A source that keeps its own position, and never reads."""
-
-    schema = "n INT"
-
-    def read(self, spark):
-        return None
-
-    def finish_batch(self, batch_id):
-        return None
-
-    def commit(self, batch_id, state):
-        return None
 
 
 class Declared:
@@ -87,7 +72,6 @@ def joined(**options):
 
 INCREMENTAL = FileSource("in/*.csv", schema="n INT", incremental=True)
 INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
-FEED = Feed()
 
 REFUSED = {
     "nothing reads": numbers().stage("b", "a").sink("out", "a"),
@@ -123,8 +107,6 @@ REFUSED = {
     .source("a", track="n > 0")
     .stage("w", "a", whole=True)
     .sink("out", "w"),
-    "keeps its own position": Declared(max_pending=9).source("a", FEED).sink("out", "a"),
-    "are one object": Declared().source("a", FEED).source("b", FEED).sink("x", "a").sink("y", "b"),
 }
 
 

@@ -518,7 +518,7 @@ def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, 
     monkeypatch.setattr(run_step, "run_steps", lambda *_, **__: None)
     monkeypatch.setattr(run_step, "settle_and_follow", lambda *_, **__: before)
     with caplog.at_level(logging.INFO, "ackledger"):
-        run_step._run_whole(None, 7, None, None)
+        run_step._run_whole(None, 7, None)
     (record,) = caplog.records
     message = f"batch 7 is settled ({reason}): 4 records, 3 acked, 1 failed"
     assert record.getMessage() == message
@@ -529,7 +529,7 @@ def test_a_driver_of_a_whole_batch_says_which_step_it_is_at(monkeypatch, caplog)
     is done.
     """
 
-    def one_step(job, batch_id, on_step, attempt, on_fenced):
+    def one_step(job, batch_id, on_step, attempt):
         on_step("parse", None)
         on_step("parse", StepResult("parse", Record(output_rows=1200), 2.5))
 
@@ -537,7 +537,7 @@ def test_a_driver_of_a_whole_batch_says_which_step_it_is_at(monkeypatch, caplog)
     monkeypatch.setattr(run_step, "run_steps", one_step)
     monkeypatch.setattr(run_step, "settle_and_follow", lambda *_, **__: settled)
     with caplog.at_level(logging.INFO):
-        run_step._run_whole(None, 7, None, None)
+        run_step._run_whole(None, 7, None)
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:2] == ["parse of batch 7 begins", "parse of batch 7: 1,200 rows, 2.5 s"]
 

@@ -9,7 +9,7 @@ from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
 from ledger.airflow import pipeline_dag, submitting
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp, Pending
+from ledger.batch.following.base import SETTLE, FollowUp, Pending, WithoutSpark
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus
@@ -36,7 +36,7 @@ class Audit(FollowUp):
         return [4, batch_id or 2]
 
     def overdue(self, connection, before):
-        return [SimpleNamespace(batch_id=9, dag_id="dag")]
+        return [9]
 
     def pending(self, connection, batch_id):
         return Pending("audit", 1, (f"audit of {batch_id}",))
@@ -47,7 +47,7 @@ def audited(monkeypatch):
     """A follow-up at the end of the tuple, with its function; the batches that it was done for."""
     done = []
 
-    def audit(job, batch_id, on_fenced, attempt):
+    def audit(job, batch_id, attempt):
         done.append(batch_id)
         return ["audited"]
 
@@ -113,7 +113,7 @@ def test_no_step_has_its_name(audited):
 def test_the_step_program_knows_it(audited):
     """``--step audit`` does it, instead of a step of the pipeline."""
     arguments = SimpleNamespace(whole=False, step="audit", batch=7)
-    run_step._run_part(SimpleNamespace(pipeline=pipeline), arguments, Attempt(), lambda: None)
+    run_step._run_part(SimpleNamespace(pipeline=pipeline), arguments, Attempt())
     assert audited == [7]
 
 
@@ -140,19 +140,17 @@ def test_the_command_asks_for_it(alone):
 
 def test_sweeper_and_summary_ask_for_it(alone):
     """What is pending of it is found, without a pipeline at hand."""
-    (row,) = follow_ups.overdue(None, None)
-    assert (row.batch_id, row.dag_id) == (9, "dag")
+    assert follow_ups.overdue(None, None) == [9]
     (pending,) = follow_ups.pending(None, 7)
     assert pending.sentences == ("audit of 7",)
 
 
 def test_each_can_be_done():
-    """What needs Spark has a function; no function is left of what is none."""
+    """What needs Spark has a task and a function; no function is left of what is none."""
     assert len({each.name for each in follow_ups.FOLLOW_UPS}) == len(follow_ups.FOLLOW_UPS)
-    for each in follow_ups.FOLLOW_UPS:
-        assert type(each) in RUNNERS if each.on_spark else type(each).run is not FollowUp.run
-        assert each.has_task or not each.on_spark
-    assert {*RUNNERS} <= {type(each) for each in follow_ups.FOLLOW_UPS}
+    on_spark = [each for each in follow_ups.FOLLOW_UPS if not isinstance(each, WithoutSpark)]
+    assert all(each.has_task for each in on_spark)
+    assert {*RUNNERS} == {type(each) for each in on_spark}
 
 
 def test_tasks_follow_earlier_ones():

@@ -105,7 +105,7 @@ def test_advice_for_what_is_not_published(left):
     assert advice.because == f"batch 7: {left.sentences[0]}"
     assert [str(action) for action in advice.actions] == [
         "Publish it: ackledger publish jobs.p:made --batch 7",
-        "In Airflow: clear `withhold` (or `run`, if the DAG has one task a batch) and what is"
+        "In Airflow: clear `settle` (or `run`, if the DAG has one task a batch) and what is"
         " downstream",
     ]
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.core.redaction import Redaction
 from ledger.deltas import kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
@@ -391,33 +390,9 @@ def test_records_that_were_emitted(roots, emitted):
     assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
 
 
-@pytest.mark.parametrize(
-    ("redacted", "expected"),
-    [("other", ["id=1", "EMAIL", None, "y"]), ("Email", ["id=1", None, None, None])],
-)
-def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, expected):
-    """Of records that did not parse the text is kept unless it, or the names of its file's columns,
-    have that of a redacted column, or one that JSON escapes.
-    """
-    path = "memory://portions/malformed.parquet"
-    with MemoryFileSystem().open(path, "wb") as stream:
-        data = {
-            "id": ["1", "2", "3", "4", "5"],
-            "_ackledger_error": pa.array([None, "a", "a", "a", "a"], TEXT),
-            "_ackledger_raw": pa.array([None, b"id=1", b"EMAIL", b"\\u0045", b"y"]),
-            "_ackledger_names": [None, "id", "id", "id", "id\x1femail"],
-        }
-        pq.write_table(pa.table(data), stream)
-    files = [DataFile(path, 1, 9, 0)]
-    for redact, details in ((redacted, expected), ("ID", [None] * 4)):
-        records = Records(files, 100, 5, edges_of(0), Redaction.of([redact]))
-        (folded,) = records.gathered(files)
-        (fails,) = folded.deltas.fails
-        assert fails.details == details
-
-
 def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
-    """Of groups in which records failed, one at a time, and of those records alone."""
+    """Of groups in which records failed, one at a time, and of those records alone; of none where
+    it is not to be kept."""
     path, read = tmp_path / "malformed.parquet", []
     errors = [n in (1, 6, 7, 11) for n in range(12)]
     data = {
@@ -436,6 +411,8 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
     (fails,) = folded.deltas.fails
     assert (fails.root.tolist(), fails.details) == ([101, 106, 107], ["raw 1", "raw 6", "raw 7"])
     assert read == [0, 2]
+    (folded,) = replace(records, keeps_text=False).gathered(records.files)
+    assert (folded.deltas.fails[0].details, read) == (None, [0, 2])
 
 
 def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):

@@ -8,7 +8,6 @@ import re
 import pytest
 
 from ledger.airflow import maintenance
-from ledger.batch import source_positions
 from ledger.core import durations, text
 from ledger.deltas import portions
 from ledger.pipeline.pipeline import Pipeline
@@ -196,7 +195,6 @@ def test_limits_are_those_of_the_code():
         "retries of a record": Pipeline("limits").max_replays,
         "age of a batch": Pipeline("limits").max_batch_age_seconds / DAY,
         "wait for a transaction in a source": connection.LOCK_SECONDS,
-        "wait for another batch": source_positions.WAIT_SECONDS / 60,
         "`keep` of a pipeline": durations.SHORTEST_KEEP_SECONDS / DAY,
         "pipelines' files that one sweep": maintenance.MOST_EXPIRED,
         "a query of `ackledger sql`": QUERY_TIMEOUT.removesuffix("min"),

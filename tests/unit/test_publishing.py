@@ -19,6 +19,7 @@ PIPELINE = SimpleNamespace(
     sinks=lambda: SINKS, sources=list, followers=list, states=list, redact=(), module="jobs.none"
 )
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
+AT = SimpleNamespace(database=DATABASE, settings=None, pipeline=PIPELINE)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_sinks_are_published_as_they_are_declared(pending, monkeypatch, caplog):
     pending((1, "down"), (1, "orders"), (1, "customers"), (2, "customers"), (2, "down"))
     asked = []
 
-    def show(connection, settings, pipeline, row):
+    def show(connection, at, row):
         asked.append((row.batch_id, row.sink))
         if row.sink == "down":
             raise UnavailableError("no answer")
@@ -50,7 +51,7 @@ def test_sinks_are_published_as_they_are_declared(pending, monkeypatch, caplog):
 
     monkeypatch.setattr(publishing, "publish_one", show)
     with caplog.at_level("INFO", "ledger"), pytest.raises(UnavailableError):
-        publish(DATABASE, None, PIPELINE, 1)
+        publish(AT, 1)
     published = [(1, "customers"), (1, "orders"), (2, "customers")]
     assert asked == [*published[:2], (1, "down"), published[2]]
     lines = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in published]
@@ -68,7 +69,8 @@ def explained(monkeypatch):
         monkeypatch.setattr(publishing.batches, "get_batch", lambda _, number: batches[number])
         monkeypatch.setattr(publishing.checkpoints, "committed_of", lambda *_: included_in)
         row = SimpleNamespace(batch_id=2, original_id=1, sink="orders")
-        with pytest.raises(type(error)) as caught, publication_errors(DATABASE, pipeline, row):
+        at = SimpleNamespace(database=DATABASE, pipeline=pipeline)
+        with pytest.raises(type(error)) as caught, publication_errors(at, row):
             raise error
         return str(caught.value), getattr(caught.value, "__notes__", [])
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.spark.frames.anchors import OneRoot, OptionalRoot, Roots, Unrooted, rooting
+from ledger.spark.frames.anchors import OneRoot, OptionalRoot, Rooting, Roots, rooting
 
 
 def declared(track=None):
@@ -31,8 +31,8 @@ def declared(track=None):
 @pytest.mark.parametrize(
     ("track", "kinds"),
     [
-        (None, {"alone": OneRoot, "total": Roots, "after": Roots, "sums": Unrooted}),
-        ("n > 0", {"alone": OptionalRoot, "after": OptionalRoot, "sums": Unrooted}),
+        (None, {"alone": OneRoot, "total": Roots, "after": Roots, "sums": Rooting}),
+        ("n > 0", {"alone": OptionalRoot, "after": OptionalRoot, "sums": Rooting}),
     ],
 )
 def test_how_rows_are_rooted(track, kinds):

@@ -11,8 +11,8 @@ FILES = sorted(
     for path in (ROOT / "ledger").rglob("*.py")
     if (ROOT / "ledger" / "sources") not in path.parents
 )
-KINDS = {"FileSource", "TableSource", "StatefulSource", "Files", "Table", "Stateful"}
-KINDS |= {"Reader", "TableReader", "FrameReader"}
+KINDS = {"FileSource", "TableSource", "OffsetSource", "Files", "Table", "Offsets"}
+KINDS |= {"Reader", "TableReader", "OffsetReader"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -20,5 +20,5 @@ def test_no_module_asks_for_the_kind_of_a_source(path):
     """Outside ``ledger/sources`` nothing depends on which kind a source is."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            named = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+            named = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
             assert not named & KINDS, f"{path.name}:{node.lineno}: {ast.unparse(node)}"

@@ -24,7 +24,7 @@ from sqlalchemy import create_engine
 from ledger import TableSource
 from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
 from ledger.sources.cursor import from_text, to_text
-from ledger.sources.table.moments import MomentForm
+from ledger.sources.table.timestamps import TimestampForm
 from ledger.sources.table.writers import POLL_SECONDS, RunningTransaction, outwait
 from ledger.types.fitting import of_table
 from ledger.types.raw_rows import from_raw, raw
@@ -133,24 +133,24 @@ def test_a_text_that_is_no_cursor_value_is_refused(text):
     ("form", "at", "before", "past"),
     [
         (
-            MomentForm("aware", timedelta(microseconds=1)),
+            TimestampForm("aware", timedelta(microseconds=1)),
             NOON,
             NOON - timedelta(microseconds=1),
             NOON - timedelta(microseconds=1),
         ),
         (
-            MomentForm("naive", timedelta(seconds=1), timedelta(hours=-5)),
+            TimestampForm("naive", timedelta(seconds=1), timedelta(hours=-5)),
             datetime(2026, 1, 31, 7),
             datetime(2026, 1, 31, 6, 59, 59),
             datetime(2026, 1, 31, 11, 59, 59),
         ),
         (
-            MomentForm("naive", timedelta(seconds=1), timedelta(hours=2)),
+            TimestampForm("naive", timedelta(seconds=1), timedelta(hours=2)),
             datetime(2026, 1, 31, 12),
             datetime(2026, 1, 31, 11, 59, 59),
             datetime(2026, 1, 31, 13, 59, 59),
         ),
-        (MomentForm("date", timedelta(days=1)), *[date(2026, 1, 30)] * 3),
+        (TimestampForm("date", timedelta(days=1)), *[date(2026, 1, 30)] * 3),
     ],
 )
 def test_moments_in_a_column_err_to_the_safe_side(form, at, before, past):
@@ -178,7 +178,7 @@ def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
 
 def fitted(kind, value, nullable=True):
     columns, errors = of_table(StructType([StructField("c", kind, nullable)])).fit([(value,)])
-    return columns[0].to_pylist()[0], errors[0]
+    return columns[0].to_pylist()[0], errors[0] and str(errors[0])
 
 
 @pytest.mark.parametrize(

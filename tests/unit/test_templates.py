@@ -154,5 +154,5 @@ def test_one_of_several():
 
 def test_a_text_is_no_moment():
     """A filter of moments over a text says what it expected and found."""
-    with pytest.raises(InputError, match=r"expected a moment such as interval_start, found '2024'"):
+    with pytest.raises(InputError, match=r"expected a time such as interval_start, found '2024'"):
         render("{{ params.day | ds }}", START, END, {"day": "2024"})

@@ -3,33 +3,22 @@
 DAG files import the follow-ups: what takes long to load is imported when it is called.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
-from ledger.settings import Settings
+from ledger.pipeline.steps import Step
 
 if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 SETTLE = "settle"  # the DAG's task
-
-
-class Surroundings(Protocol):
-    """Where a follow-up runs: a driver's job, or a task of Airflow."""
-
-    @property
-    def database(self) -> "Database": ...
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def pipeline(self) -> Pipeline: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,10 @@ class Pending:
 
 
 class FollowUp:
-    """One thing that follows the settlement of a batch. A kind overrides what differs from this."""
+    """One thing that follows the settlement of a batch. A kind overrides what differs from this.
+
+    A driver does it, by ``ledger.execution.follow_ups``, unless it is a ``WithoutSpark``.
+    """
 
     name: ClassVar[str]
     """Also of its task."""
@@ -56,9 +48,6 @@ class FollowUp:
     """Whether it has a task in a DAG; if not the task ``settle`` does it."""
     is_awaited: ClassVar[bool] = True
     """Whether the task ``complete`` waits for its task."""
-    on_spark: ClassVar[bool] = True
-    """Whether its task starts a driver, which does it by ``ledger.execution.follow_ups``; if not
-    ``run`` does it."""
     of_batch: ClassVar[bool] = False
     """Whether ``ackledger publish`` does it for each batch that ``waiting`` has."""
     of_pipeline: ClassVar[bool] = False
@@ -72,9 +61,9 @@ class FollowUp:
         """Whether a pipeline has it at all."""
         return True
 
-    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
-        """Do it for a batch, without Spark; what it has done."""
-        raise NotImplementedError(f"{self.name} is done by ledger.execution")
+    def steps(self, pipeline: Pipeline) -> Sequence[Step]:
+        """The steps that its driver runs."""
+        return ()
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
         """Why there is nothing to do for a batch; None if there is, or it is always run."""
@@ -88,10 +77,18 @@ class FollowUp:
         """Whether there is something to do for all batches of a pipeline at once."""
         return False
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """Batches of a DAG, settled before a time, whose run did not do it: batch_id, dag_id."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
+        """Batches of a DAG, settled before a time, whose run did not do it."""
         return ()
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
         """What of it is pending for a batch."""
         return None
+
+
+class WithoutSpark(FollowUp, ABC):
+    """One that any process does."""
+
+    @abstractmethod
+    def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
+        """Do it for a batch; what it has done."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.following.publications import Withhold
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import Step
 from ledger.store.queries import combines
 
 
@@ -22,30 +23,27 @@ class Combine(FollowUp):
     of_batch = True
 
     def after(self, pipeline: Pipeline) -> str:
-        """See ``FollowUp``."""
         return Withhold.name
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         return bool(pipeline.combined())
 
+    def steps(self, pipeline: Pipeline) -> Sequence[Step]:
+        return pipeline.combined()
+
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
-        """See ``FollowUp``."""
         from ledger.batch.combine_runs import combines_due
 
         due = combines_due(at.database, at.pipeline, batch_id)
         return None if due else "nothing is to be combined: it has been, or records are failed"
 
     def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
-        """See ``FollowUp``."""
         return combines.waiting(connection, pipeline, batch_id)
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return combines.combine_overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        """See ``FollowUp``."""
         if not combines.combine_is_due(connection, batch_id):
             return None
         return Pending(self.name, 1, ("combines are yet to publish what is acked of it",))

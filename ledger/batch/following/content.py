@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 
-from ledger.batch.following.base import FollowUp, Surroundings
+from ledger.batch.following.base import WithoutSpark
+from ledger.batch.surroundings import Surroundings
 
 
-class Keep(FollowUp):
+class Keep(WithoutSpark):
     """See ``ledger.batch.records.payloads``."""
 
     name = "keep"
     does = "Copy what failed records contain into the ledger, for explain and replays."
     has_task = False
-    on_spark = False
 
     def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
-        """See ``FollowUp``."""
         from ledger.batch.records.payloads import try_to_keep
 
         try_to_keep(at.database, batch_id)

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.publications import Publish
@@ -20,14 +19,12 @@ class Notify(FollowUp):
     is_awaited = False
 
     def after(self, pipeline: Pipeline) -> str:
-        """A source that keeps its position is told what its sinks have published."""
-        keeping = any(step.hooks is not None for step in pipeline.sources())
-        return Publish.name if keeping else SETTLE
+        """A source is notified of a commit once its sinks have published."""
+        commits = any(step.source.commits for step in pipeline.sources())
+        return Publish.name if commits else SETTLE
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         return pipeline.wants_notice
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return batches.unnotified(connection, before)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.batch.following.base import FollowUp, Pending, WithoutSpark
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import publications
 
@@ -19,45 +19,35 @@ class Withhold(FollowUp):
     of_batch = True
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
-        """See ``FollowUp``."""
         from ledger.batch.publishing import needs_withholding
 
         return None if needs_withholding(at.database, batch_id) else "nothing is to be withheld"
 
 
-class Publish(FollowUp):
+class Publish(WithoutSpark):
     """See ``ledger.batch.publishing``."""
 
     name = "publish"
     does = "Publish what is acked; at least once, what no sink has published by itself."
-    on_spark = False
     of_batch = True
 
     def after(self, pipeline: Pipeline) -> str:
-        """See ``FollowUp``."""
         return Withhold.name
 
     def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
-        """See ``FollowUp``."""
         from ledger.batch.publishing import publish
 
-        return publish(at.database, at.settings, at.pipeline, batch_id)
+        return publish(at, batch_id)
 
     def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
-        """See ``FollowUp``."""
         return publications.waiting(connection, pipeline, batch_id)
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return publications.overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        """See ``FollowUp``."""
         count = publications.unpublished(connection, batch_id)
-        if count:
-            sinks = "1 sink is" if count == 1 else f"{count} sinks are"
-            return Pending(self.name, count, (f"{sinks} yet to publish what is acked of it",))
-        if batch_id in publications.units_to_rebuild(connection, batch_id):
-            sentence = "units of it are yet to be replayed without their quarantined records"
-            return Pending(self.name, 1, (sentence,))
-        return None
+        if not count:
+            return None
+        sinks = "1 sink is" if count == 1 else f"{count} sinks are"
+        return Pending(self.name, count, (f"{sinks} yet to publish what is acked of it",))

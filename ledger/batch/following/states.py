@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from ledger.batch.following.base import FollowUp, Pending, Surroundings
+from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.following.publications import Withhold
+from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import Step
 from ledger.store.queries import checkpoints
 
 if TYPE_CHECKING:
@@ -23,15 +25,15 @@ class State(FollowUp):
     of_pipeline = True
 
     def after(self, pipeline: Pipeline) -> str:
-        """See ``FollowUp``."""
         return Withhold.name
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         return bool(pipeline.states())
 
+    def steps(self, pipeline: Pipeline) -> Sequence[Step]:
+        return [step for step in pipeline.followers() if pipeline.graph.is_stateful(step.name)]
+
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
-        """See ``FollowUp``."""
         from ledger.batch.recovery import waits_for
 
         if self.is_due(at.database, at.pipeline):
@@ -40,17 +42,14 @@ class State(FollowUp):
         return "; ".join(waits) or "the states include this batch"
 
     def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
-        """See ``FollowUp``."""
         from ledger.batch.state_runs import is_due
 
         return is_due(database, pipeline)
 
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-        """See ``FollowUp``."""
+    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return checkpoints.overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        """See ``FollowUp``."""
         from ledger.batch.recovery import waits_for
 
         waits = tuple(waits_for(connection, batch_id))

@@ -58,20 +58,15 @@ def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
     )
 
 
-def waits_for(
-    database: Database, pipeline: str, interval: Interval, *, or_quarantined: bool = False
-) -> str | None:
+def waits_for(database: Database, pipeline: str, interval: Interval) -> str | None:
     """Why an interval is not complete; None: it is. One batch or many have to cover it, and each of
     them and its replays to be complete, and published: see ``Summary.outcome``.
-
-    ``or_quarantined``: records may be quarantined.
     """
     rows = _over(database, pipeline, interval)
     gap = _gap(rows, interval)
     if gap is not None:
         return gap
-    enough = {Outcome.COMPLETE, *([Outcome.QUARANTINED] if or_quarantined else [])}
-    lacks = (_lacks(database, row.batch_id, enough) for row in reversed(rows))  # new ones lack most
+    lacks = (_lacks(database, row.batch_id) for row in reversed(rows))  # new ones lack most
     return next((lack for lack in lacks if lack is not None), None)
 
 
@@ -105,11 +100,11 @@ def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]
     return database.transact(lambda c: intervals.over(c, *bounds), engine=database.reader)
 
 
-def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | None:
+def _lacks(database: Database, batch_id: int) -> str | None:
     """What an original and its replays lack."""
     for number in database.transact(lambda c: reports.family(c, batch_id)):
         summary = summarize(database, number)
-        lacks = number == batch_id and summary.outcome not in enough
+        lacks = number == batch_id and summary.outcome is not Outcome.COMPLETE
         if lacks or any(work.incomplete for work in summary.pending):
             advice = advise(summary)
             assert advice is not None

@@ -10,7 +10,7 @@ from ledger.batch.advice.records import by_cause, status_in_words
 from ledger.batch.holds import as_text
 from ledger.batch.outcome.summary import Summary
 from ledger.batch.records.failures import ON_HOLD
-from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD, ackledger
+from ledger.core.commands import ANY_TARGET, CLEAR_SETTLE, ackledger
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.queries.reports import FailureSummary
 
@@ -31,7 +31,7 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
     unpublished = [work for work in summary.pending if work.incomplete]
     if unpublished:
         because = f"{name}: {'; '.join(unpublished[0].sentences)}"
-        first = publish(target, summary.batch_id, "Publish it", CLEAR_WITHHOLD)
+        first = publish(target, summary.batch_id, "Publish it", CLEAR_SETTLE)
         return Advice(because, first + actions)
     if summary.status is BatchStatus.SUPERSEDED:
         return None

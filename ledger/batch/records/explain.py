@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -83,26 +83,24 @@ def explained(database: Database, number: int) -> Explanation:
     tried = database.transact(lambda c: records.attempts(c, record.message_id))
     decided = database.transact(lambda c: records.decisions(c, record.message_id))
     last_seen, missing = _last_seen(record)
-    return Explanation(
-        record=record.message_id,
-        root=record.root_id,
-        pipeline=record.pipeline,
-        source=record.source,
-        batch_id=record.batch_id,
-        verdict=record.status,
+    return _of(
+        record,
+        record.status,
         accepted_by=next((row.accepted_by for row in decided if row.holds), None),
         last_seen=last_seen,
         missing=missing,
-        key=record.key,
-        content=record.content,
-        source_file=record.source_file,
-        source_row=record.source_row,
-        interval_start=record.interval_start,
-        interval_end=record.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
         decisions=tuple(dict(row._mapping) for row in decided),
         next=tuple(lines(of_records(_case(record)))),
     )
+
+
+def _of(row: Row[Any], verdict: str, **others: Any) -> Explanation:
+    """A record by its row, whose columns are called as the fields are, and other fields."""
+    names = {each.name for each in fields(Explanation)}
+    columns = {name: value for name, value in row._mapping.items() if name in names}
+    ids = {"record": row.message_id, "root": row.root_id}
+    return Explanation(**{**columns, **ids, "verdict": verdict, **others})
 
 
 def _failed_record(database: Database, number: int) -> Row[Any] | None:
@@ -118,20 +116,10 @@ def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -
         return tried, on_hold(connection, batch)
 
     tried, sentences = database.transact(look)
-    return Explanation(
-        record=sampled.message_id,
-        root=sampled.root_id,
-        pipeline=sampled.pipeline,
-        source=sampled.source,
-        batch_id=sampled.batch_id,
-        verdict=NOT_DECIDED,
+    return _of(
+        sampled,
+        NOT_DECIDED,
         missing=f"it would fail at {sampled.step}: {sampled.reason}",
-        key=sampled.key,
-        content=sampled.content,
-        source_file=sampled.source_file,
-        source_row=sampled.source_row,
-        interval_start=sampled.interval_start,
-        interval_end=sampled.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
         next=(sentences,),
     )
@@ -147,15 +135,7 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
     elif root.status == "pending":
         status = ackledger("status", batch=root.batch_id)
         action = Action(f"wait until batch {root.batch_id} settles", status)
-    return Explanation(
-        record=root.message_id,
-        root=root.root_id,
-        pipeline=root.pipeline,
-        source=root.source,
-        batch_id=root.batch_id,
-        verdict=root.status,
-        next=(str(action),),
-    )
+    return _of(root, root.status, next=(str(action),))
 
 
 def _last_seen(record: Row[Any]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 from sqlalchemy import Row
 
-from ledger.core.redaction import texts
+from ledger.core.text import texts
 from ledger.storage import parquet
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database

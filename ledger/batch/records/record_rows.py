@@ -1,7 +1,7 @@
 """The rows of one record in the files of a step, with their content, without Spark."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from ledger.core.column_names import (
     ROOT,
     is_own,
 )
-from ledger.core.redaction import Redaction, json_without
 from ledger.deltas.stored import Written
 from ledger.storage import parquet
 
@@ -45,11 +44,10 @@ def rows_of(
     first_position: int,
     inputs: tuple[str, ...],
     root: int,
-    redact: Redaction,
-    values: Collection[str],
+    shows: Callable[[str], bool],
 ) -> Iterator[Row]:
     """The rows of a root in one file. Of what does not hold it only the ledger's columns are
-    read. ``values``: masked in whatever column.
+    read. ``shows``: whether the values of a column are not masked.
     """
     own = [name for name in _STORED if name in stored.schema_arrow.names]
     start = 0
@@ -63,14 +61,14 @@ def rows_of(
             parents[int(places[anchor])].append((inputs[number], int(rows.parent[anchor])))
         if parents:
             local = np.array(sorted(parents))
-            described = _described(rows_at(stored, local + start), redact, values)
+            described = _described(rows_at(stored, local + start), shows)
             for place, row in zip(sorted(parents), described, strict=True):
                 yield Row(first_position + start + place, tuple(parents[place]), *row)
         start += len(table)
 
 
 def _described(
-    rows: pa.Table, redact: Redaction, values: Collection[str]
+    rows: pa.Table, shows: Callable[[str], bool]
 ) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
     """Of each row its reason of failing, that of being dropped, its content, and whether it is
     taken over. A mark that a stage returns beside its output has no content.
@@ -83,10 +81,10 @@ def _described(
     empty = np.ones(len(rows), bool)
     for name in columns:
         empty &= rows[name].is_null().to_numpy()
-    fields = json_rows(rows, columns, redact) if columns else [""] * len(rows)
+    masked = [name for name in columns if not shows(name)]
+    fields = json_rows(rows, columns, masked) if columns else [""] * len(rows)
     contents = [
-        None if nothing else shortened(json_without(text, values))
-        for nothing, text in zip(empty, fields, strict=True)
+        None if nothing else shortened(text) for nothing, text in zip(empty, fields, strict=True)
     ]
     taken_over = [value is not None for value in carried]
     yield from zip(failed, dropped, contents, taken_over, strict=True)

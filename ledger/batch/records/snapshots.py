@@ -5,7 +5,7 @@ import base64
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Row
 
 from ledger.core.column_names import ERROR, FILE, NAMES, RAW, is_own
-from ledger.core.redaction import NOTHING, Redaction
+from ledger.core.redaction import Redaction
 from ledger.errors import MASK
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
@@ -86,19 +86,16 @@ def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
 def read_rows(
     rows: pa.Table, layout: Mapping[str, Any], redact: Redaction
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
-    """Of each row key, content, whether that is the whole JSON of its fields, and file. Raw text is
-    masked as a whole, and so is each value of a key that was read from it, if it may have a column
-    that is redacted: where in it that stands is unknown."""
+    """Of each row key, content, whether that is the whole JSON of its fields, and file."""
     columns = [name for name in rows.column_names if not is_own(name)]
     names = [name for name in layout.get("key") or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
-    contents, hidden = json_rows(rows, columns, redact), bool(redact.among(columns))
+    contents = json_rows(rows, columns, redact.among(columns))
+    masks_text = redact.hides_text(columns, layout)
     others = (_values(rows, name) for name in (ERROR, RAW, FILE, NAMES))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
-        text = content if error is None else raw_text(raw)
-        hides = error is not None and (hidden or redact.may_be_in(order, raw))
-        if hides:
-            text = MASK
+        hides = masks_text and error is not None
+        text = MASK if hides else content if error is None else raw_text(raw)
         if error is not None and key is not None:
             raw_key = _raw_key(raw or b"", _ordered(order, columns), names, layout)
             key = _as_json({**raw_key, **_without_nulls(json.loads(key))})
@@ -118,16 +115,15 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
     return rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
 
 
-def json_rows(rows: pa.Table, names: Sequence[str], redact: Redaction = NOTHING) -> list[str]:
-    """Each row as a JSON object. Column by column, each value of a column once: 5 times as fast as
-    by row."""
+def json_rows(rows: pa.Table, names: Sequence[str], masked: Collection[str] = ()) -> list[str]:
+    """Each row as a JSON object, with a mask for each value of the columns ``masked``. Column by
+    column, each value of a column once: 5 times as fast as by row."""
     parts: list[Any] = []
-    hidden = redact.among(names)
     for number, name in enumerate(names):
         comma = "{" if number == 0 else ", "
         parts.append(_scalar(f"{comma}{json.dumps(name, ensure_ascii=False)}: "))
         column = rows[name].combine_chunks()
-        parts.append(_masked(column) if name in hidden else _json_column(column))
+        parts.append(_masked(column) if name in masked else _json_column(column))
     joined: list[str] = pc.binary_join_element_wise(*parts, _scalar("}"), _scalar("")).to_pylist()
     return joined
 
@@ -287,8 +283,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return raw_text(value)
     if isinstance(value, datetime):
-        moment = value.astimezone(UTC) if value.tzinfo else value
-        text = moment.replace(tzinfo=None).isoformat(" ")
+        instant = value.astimezone(UTC) if value.tzinfo else value
+        text = instant.replace(tzinfo=None).isoformat(" ")
         return text.rstrip("0") if "." in text else text
     return str(value)
 

@@ -2,24 +2,22 @@
 batch, without Spark.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from sqlalchemy import Connection
 
 from ledger.batch.records.record_rows import Row, rows_of
-from ledger.batch.records.snapshots import json_rows, read_rows, rows_at
+from ledger.batch.records.snapshots import read_rows, rows_at
 from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT, is_own
 from ledger.core.commands import ackledger
-from ledger.core.redaction import Redaction, found_pattern, json_texts, without
+from ledger.core.redaction import Redaction
 from ledger.core.states import RunState
-from ledger.errors import MASK, InputError, LostFileError
+from ledger.errors import InputError, LostFileError
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
@@ -206,7 +204,7 @@ class _Tree:
     """The rows of one attempt, and which came of which."""
 
     def __init__(self, batch: Batch, steps: Sequence[_Step], attempt: _Attempt, redact: Redaction):
-        self._redact, self._values = redact, frozenset[str]()  # those of the record to mask
+        self._redact, self._columns = redact, frozenset[str]()  # of the record, as it was read
         self._steps, self._attempt, self._exactly_once = steps, attempt, batch.exactly_once
         self._rows: dict[str, _Rows | Branch] = {}
         self._shown: set[tuple[str, int]] = set()
@@ -232,24 +230,22 @@ class _Tree:
         with parquet.stored_file(file.path) as stored:
             table = rows_at(stored, np.array([position - file.first_position]))
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
-        names = [name for name in table.column_names if not is_own(name)]
-        self._values = _shown_values(table, self._redact.among(names))
+        self._columns = frozenset(name.lower() for name in table.column_names if not is_own(name))
         error, carried = (
             table[name][0].as_py() if name in table.column_names else None
             for name in (ERROR, CARRIED)
         )
         self._is_carried = carried is not None
         if error is not None:
-            reason = self._hidden(error, names) if content == MASK else error
-            return Branch(source.name, Fate.FAILED, reason, content)
+            return Branch(source.name, Fate.FAILED, error, content)
         branches = self._branches(source.name, position)
         return Branch(source.name, Fate.PASSED_ON, None, content, branches=branches)
 
-    def _hidden(self, error: str, names: Sequence[str]) -> str:
-        """Why a record did not parse; its batch may be older than what the pipeline redacts."""
-        if not self._redact.columns:
-            return error
-        return without(re.sub(found_pattern(names), rf"\1{MASK}", error), self._values)
+    def _shows(self, name: str) -> bool:
+        """Whether the values of a stage's column are shown. Where the pipeline redacts only those
+        that the record had when it was read: a stage may have renamed a column."""
+        redacted = self._redact.columns
+        return not redacted or name.lower() in self._columns - redacted
 
     def _branches(self, name: str, position: int) -> tuple[Branch, ...]:
         """What became of a row at each step that reads it."""
@@ -297,10 +293,6 @@ class _Tree:
 
     def _branch(self, step: _Step, row: Row) -> Branch:
         """A row, and what came of it."""
-        failed, dropped = (
-            reason and without(reason, self._values) for reason in (row.failed, row.dropped)
-        )
-        row = replace(row, failed=failed, dropped=dropped)
         if row.failed is not None:
             return Branch(step.name, Fate.FAILED, row.failed, row.content)
         if row.dropped is not None:  # an explicit ack has no reason
@@ -317,9 +309,7 @@ class _Tree:
         """The record's rows in a stage's output, read once; or why there are none to read."""
         if step.name not in self._rows:
             assert step.files is not None
-            self._rows[step.name] = _read(
-                step, step.files, self._attempt.root, self._redact, self._values
-            )
+            self._rows[step.name] = _read(step, step.files, self._attempt.root, self._shows)
         return self._rows[step.name]
 
 
@@ -335,33 +325,18 @@ class _Rows:
     carries: bool
 
 
-def _shown_values(table: pa.Table, names: Sequence[str]) -> frozenset[str]:
-    """The texts of a record's values in these columns, as content has them."""
-    if not names:
-        return frozenset()
-    return json_texts(json_rows(table, names)[0])
-
-
 def _read(
-    step: _Step,
-    files: Sequence[DataFile],
-    root: int,
-    redact: Redaction,
-    values: Collection[str],
+    step: _Step, files: Sequence[DataFile], root: int, shows: Callable[[str], bool]
 ) -> _Rows | Branch:
     try:
         check_files(Manifest(tuple(files)), "Nobody can tell what came of the record here")
-        return _stored(step, files, root, redact, values)
+        return _stored(step, files, root, shows)
     except LostFileError as exc:
         return Branch(step.name, Fate.UNREADABLE, str(exc))
 
 
 def _stored(
-    step: _Step,
-    files: Sequence[DataFile],
-    root: int,
-    redact: Redaction,
-    values: Collection[str],
+    step: _Step, files: Sequence[DataFile], root: int, shows: Callable[[str], bool]
 ) -> _Rows | Branch:
     rows: list[Row] = []
     carries = False
@@ -370,7 +345,7 @@ def _stored(
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names
-            rows += rows_of(stored, file.first_position, step.reads, root, redact, values)
+            rows += rows_of(stored, file.first_position, step.reads, root, shows)
     by_parent = defaultdict(list)
     for row in rows:
         for parent in row.parents:

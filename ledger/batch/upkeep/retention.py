@@ -107,21 +107,21 @@ def gc_once(
     run at once. ``on_progress``: called with what is being done, how many are done, of how many.
     """
     rules = options or GcOptions()
-    moment = now or database.transact(batches.database_now)
+    instant = now or database.transact(batches.database_now)
     say = on_progress or (lambda what, done, of: None)
-    free, needs = _looked_at(database, rules, moment, say)
+    free, needs = _looked_at(database, rules, instant, say)
     work = _Removal(database, rules.dry_run)
     if rules.dry_run:
         of_free = database.transact(lambda c: retention.batches_of(c, free))
     else:
-        free = _expire_all(database, free, rules, moment, say)
+        free = _expire_all(database, free, rules, instant, say)
         of_free = []
     expired = database.transact(lambda c: retention.expired_batches(c, rules.pipeline))
     todo = sorted({*expired, *of_free})
     for number, batch_id in enumerate(todo):
         say("removing files", number, len(todo))
         work.remove_batch(batch_id)
-    before = moment - timedelta(seconds=SHORTEST_KEEP_SECONDS)
+    before = instant - timedelta(seconds=SHORTEST_KEEP_SECONDS)
     dead = database.transact(lambda c: retention.dead_runs(c, *rules.scope, before))
     work.remove_dead([run for run in dead if run.batch_id not in todo])
     return Collected(rules.dry_run, tuple(free), work.removed, tuple(needs), work.errors)
@@ -130,7 +130,7 @@ def gc_once(
 def _looked_at(
     database: Database,
     options: GcOptions,
-    moment: datetime,
+    instant: datetime,
     say: Callable[[str, int, int], None],
 ) -> tuple[list[int], list[NeededFamily]]:
     """Of the families that are old enough those that nothing needs, up to ``most``, and the others
@@ -139,7 +139,7 @@ def _looked_at(
     free: list[int] = []
     needs: list[NeededFamily] = []
     keep = options.keep_seconds
-    candidates = database.transact(lambda c: retention.candidates(c, *options.scope, moment))
+    candidates = database.transact(lambda c: retention.candidates(c, *options.scope, instant))
     if options.looks is not None and options.looks < len(candidates):
         start = random.randrange(len(candidates))
         candidates = sorted((candidates[start:] + candidates[:start])[: options.looks])
@@ -148,7 +148,7 @@ def _looked_at(
             break
         say("looking at batches", first, len(candidates))
         some = candidates[first : first + _AT_ONCE]
-        look = partial(retention.needs, families=some, keep=keep, now=moment)
+        look = partial(retention.needs, families=some, keep=keep, now=instant)
         for row in database.transact(look):
             if row.need is None:
                 free.append(row.batch_id)
@@ -161,21 +161,21 @@ def _expire_all(
     database: Database,
     families: Sequence[int],
     options: GcOptions,
-    moment: datetime,
+    instant: datetime,
     say: Callable[[str, int, int], None],
 ) -> list[int]:
     """Mark families as expired; those that nothing needs still."""
     done = []
     for number, family_id in enumerate(families):
         say("expiring batches", number, len(families))
-        work = partial(_expire, family_id=family_id, keep=options.keep_seconds, moment=moment)
+        work = partial(_expire, family_id=family_id, keep=options.keep_seconds, instant=instant)
         if database.transact(work):
             done.append(family_id)
     reached("files expired")
     return done
 
 
-def _expire(connection: Connection, family_id: int, keep: float | None, moment: datetime) -> bool:
+def _expire(connection: Connection, family_id: int, keep: float | None, instant: datetime) -> bool:
     """Mark one family as expired, if nothing needs its files under the locks of those who might
     want them; whether it is. One that another process holds waits for the next call.
     """
@@ -183,7 +183,7 @@ def _expire(connection: Connection, family_id: int, keep: float | None, moment: 
     checkpoints.lock_pipeline(connection, pipeline)
     if batches.lock_batch(connection, family_id, skip_locked=True) is None:
         return False
-    (row,) = retention.needs(connection, [family_id], keep, moment)
+    (row,) = retention.needs(connection, [family_id], keep, instant)
     if row.need is not None:
         return False
     retention.expire(connection, family_id)

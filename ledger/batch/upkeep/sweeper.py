@@ -1,12 +1,10 @@
 """The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch import follow_ups
 from ledger.batch.settlement import Settlement, settle_once
@@ -68,12 +66,11 @@ def sweep_once(
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
     rules = options or SweepOptions()
     settled, errors = _settle_all(database, now)
-    moment = now or database.transact(batches.database_now)
-    asking = database.transact(lambda c: replays.automatic_replays(c, moment))
+    instant = now or database.transact(batches.database_now)
+    asking = database.transact(lambda c: replays.automatic_replays(c, instant))
     _note_followed(database)
-    due = moment - timedelta(seconds=rules.overdue_after_seconds)
-    left = database.transact(lambda c: follow_ups.overdue(c, due))
-    overdue = database.transact(lambda c: _overdue(c, left))
+    due = instant - timedelta(seconds=rules.overdue_after_seconds)
+    overdue = database.transact(lambda c: _overdue(c, follow_ups.overdue(c, due)))
     dropped = _drop_partitions(database, rules)
     _vacuum(database, rules)
     database.transact(health.note_sweep)
@@ -104,11 +101,15 @@ def _settle_all(
     return settled, errors
 
 
-def _overdue(connection: Connection, left: Sequence[Row[Any]]) -> list[OverdueFollowUp]:
-    """What is pending after the runs, each batch once."""
+def _overdue(connection: Connection, numbers: list[int]) -> list[OverdueFollowUp]:
+    """With what starts a run of each batch."""
     return [
-        OverdueFollowUp(number, dag_id, batches.target_of_batch(connection, number))
-        for number, dag_id in dict.fromkeys((row.batch_id, row.dag_id) for row in left)
+        OverdueFollowUp(
+            number,
+            batches.get_batch(connection, number).dag_id,
+            batches.target_of_batch(connection, number),
+        )
+        for number in numbers
     ]
 
 

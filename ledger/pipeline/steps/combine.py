@@ -23,7 +23,6 @@ class CombineStep(Step):
     reads_family = True
 
     def described(self) -> dict[str, Any]:
-        """See ``Step``."""
         return {"partial": True} if self.partial else {}
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.stateful import StatefulSource
 from ledger.pipeline.steps.base import Step, checked_name, named_once
 from ledger.sources.base import Source
 from ledger.sources.registry import AnySource, source_of
@@ -38,16 +37,11 @@ class SourceStep(Step):
         return self.on_ack is not None or self.on_fail is not None
 
     @property
-    def hooks(self) -> StatefulSource | None:
-        """The object that keeps its position, if one does."""
-        return self.source.hooks
-
-    @property
     def wants_notice(self) -> bool:
         """Whether it is notified of a batch: what became of its messages, or that it
         is committed.
         """
-        return self.hears_of_messages or self.hooks is not None
+        return self.hears_of_messages or self.source.commits
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -71,7 +65,6 @@ class SourceStep(Step):
 
     @property
     def columns(self) -> "StructType | str":
-        """See ``Step``."""
         return self.source.schema
 
     def described(self) -> dict[str, Any]:

@@ -58,12 +58,10 @@ class StageStep(Step):
 
     @property
     def columns(self) -> "StructType | str | None":
-        """See ``Step``."""
         return self.schema
 
     @property
     def keeps_anchor(self) -> bool:
-        """See ``Step``."""
         return self.anchored
 
     def described(self) -> dict[str, Any]:

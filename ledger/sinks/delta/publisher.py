@@ -88,7 +88,6 @@ class DeltaPublisher:
             self._folder.write_columns(nullable(schema))
 
     def look(self, schema: pa.Schema | None) -> None:
-        """See ``Publisher``."""
         self._look(schema, by_row=True)
 
     def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
@@ -236,7 +235,10 @@ class DeltaPublisher:
 
     def _failed(self, what: str, exc: Exception) -> LedgerError:
         kind = UnavailableError if isinstance(exc, OSError) else ConfigurationError
-        return kind(f"Delta table {self._path} {what}: {exc}. Fix the cause and run it again")
+        return kind(
+            f"Delta table {self._path} {what}: {exc}. Fix the cause and run it again",
+            quotes=[str(exc)],
+        )
 
     def _to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:
         """The files of an older version and of replaced batches: all have to be in the table

@@ -19,7 +19,6 @@ class DeltaSink(FolderSink):
     in_place = True
 
     def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
-        """See ``Sink``."""
         from ledger.sinks.delta.publisher import DeltaPublisher
 
         return DeltaPublisher(settings.output_path(self.path), self.partition_by)

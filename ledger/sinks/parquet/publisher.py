@@ -27,7 +27,6 @@ class ParquetPublisher:
     keeps_tracking = False
 
     def look(self, schema: pa.Schema | None) -> None:
-        """See ``check``."""
         if schema is not None:
             self.check(schema)
 

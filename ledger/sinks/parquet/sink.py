@@ -19,7 +19,6 @@ class ParquetSink(FolderSink):
     """
 
     def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
-        """See ``Sink``."""
         from ledger.sinks.parquet.publisher import ParquetPublisher
 
         return ParquetPublisher(settings.output_path(self.path))

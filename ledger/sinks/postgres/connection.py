@@ -40,7 +40,7 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     try:
         return persist(lambda: once(url, work))
     except UnavailableError as exc:
-        raise WaitedError(str(exc)) from exc
+        raise WaitedError(str(exc), quotes=exc.quotes) from exc
 
 
 def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
@@ -76,22 +76,22 @@ class Target:
                     " combine or a state, or a trigger, a missing partition, or a row of another"
                     " batch is in the way: change the table so that it takes the row, then"
                     " publish it again",
-                    quotes=[report.message],
+                    quotes=[message],
                 )
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:
                 return ConfigurationError(
                     f"{shown(self.url)} refused the sink: {message}. Check the url, the password"
-                    f" and the rights of its user{report.advice}"
+                    f" and the rights of its user{report.advice}",
+                    quotes=[message],
                 )
             case Trouble.LOCKED | Trouble.LOST:
                 kind = WaitedError if report.trouble is Trouble.LOCKED else UnavailableError
                 return kind(
                     f"{shown(self.url)} did not answer: {message}. Check that the database runs and"
-                    " is not locked, then run this again"
+                    " is not locked, then run this again",
+                    quotes=[message],
                 )
-        return LedgerError(
-            f"{shown(self.url)} refused a statement: {message}", quotes=[report.message]
-        )
+        return LedgerError(f"{shown(self.url)} refused a statement: {message}", quotes=[message])
 
 
 def _where(report: Report) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ledger.errors import DeclarationError
+from ledger.core.declarations import Fault, check
 from ledger.settings import Settings
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
 
@@ -29,7 +29,6 @@ class TableSink(_TableSinkOptions):
 
     @property
     def place(self) -> str:
-        """See ``Sink``."""
         return f"table {self.table!r}"
 
     @property
@@ -39,7 +38,6 @@ class TableSink(_TableSinkOptions):
 
     @property
     def replaces_intervals(self) -> bool:
-        """See ``Sink``."""
         return self.mode == "replace_interval"
 
     def location(self, settings: Settings) -> str:
@@ -60,22 +58,31 @@ class TableSink(_TableSinkOptions):
         object.__setattr__(self, "key", names_of(self.key))
         require_dedup(self.table, self.dedup)
         require_different(f"key of {self.table!r}", self.key)
-        for part in self.table.rpartition(".")[::2]:
-            if len(part.encode()) > LONGEST_NAME:
-                raise DeclarationError(
-                    f"table {self.table!r}: {part!r} has {len(part.encode())} bytes, and "
-                    f"PostgreSQL cuts names off after {LONGEST_NAME}: choose a shorter one"
-                )
-        if not self.table.rpartition(".")[2]:
-            raise DeclarationError(
-                f"table {self.table!r}: expected a name, or schema.name: name the table"
-            )
-        if self.mode not in get_args(Mode):
-            raise DeclarationError(
-                f"mode of {self.table!r}: expected {', '.join(get_args(Mode))}, found {self.mode!r}"
-            )
-        if (self.mode == "upsert") != bool(self.key):
-            raise DeclarationError(
-                f"sink of {self.table!r}: a key goes with mode='upsert' and upsert with a key; "
-                f"found mode={self.mode!r}, key={self.key!r}"
-            )
+        check(self, _FAULTS)
+
+
+def _too_long(sink: TableSink) -> tuple[str, int] | None:
+    lengths = ((part, len(part.encode())) for part in sink.table.rpartition(".")[::2])
+    return next((pair for pair in lengths if pair[1] > LONGEST_NAME), None)
+
+
+_FAULTS: tuple[Fault, ...] = (
+    (
+        _too_long,
+        "table {it.table!r}: {culprit[0]!r} has {culprit[1]} bytes, and PostgreSQL cuts names off"
+        f" after {LONGEST_NAME}: choose a shorter one",
+    ),
+    (
+        lambda it: not it.table.rpartition(".")[2],
+        "table {it.table!r}: expected a name, or schema.name: name the table",
+    ),
+    (
+        lambda it: it.mode not in get_args(Mode),
+        f"mode of {{it.table!r}}: expected {', '.join(get_args(Mode))}, found {{it.mode!r}}",
+    ),
+    (
+        lambda it: (it.mode == "upsert") != bool(it.key),
+        "sink of {it.table!r}: a key goes with mode='upsert' and upsert with a key; found"
+        " mode={it.mode!r}, key={it.key!r}",
+    ),
+)

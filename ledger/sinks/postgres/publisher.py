@@ -252,8 +252,8 @@ def is_due(commit: Commit | None, delivery: Delivery) -> bool:
             f"{what}: expected {delivery.rows} rows of family {delivery.original_id} from"
             f" {delivery.interval_start.isoformat()} on, found {commit.rows} rows of version"
             f" {commit.version}, family {commit.original_id}, {commit.interval_start} in"
-            " ackledger_commit: another ledger wrote there, or this one began anew. Choose another"
-            " table and schema, or delete that record with its rows"
+            " ackledger_commit: another ledger wrote there, or this one was set up again. Choose"
+            " another table and schema, or delete that record with its rows"
         )
     if commit.version > delivery.version:
         raise FencedError(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from ledger.errors import StageError
 from ledger.sinks.base import Refusal
@@ -32,7 +33,7 @@ class Trial:
         self._place = place
         self._schema = schema
         self._key = key
-        self._reasons: dict[int, str] = {}
+        self._refusals: dict[int, Refusal] = {}
         self._failing: list[int] = []  # records of rows that were refused on their way in
         self._types_only = place.oid is not None and target_trial.rewrites(connection, place)
 
@@ -44,7 +45,7 @@ class Trial:
         target_trial.analyze(self._connection)
         target_trial.remove(self._connection, [], self._failing)
         self._look_up(gone)
-        return [Refusal(position, reason) for position, reason in sorted(self._reasons.items())]
+        return [refusal for _, refusal in sorted(self._refusals.items())]
 
     def _load(self, files: Sequence[DataFile], batch_id: int) -> None:
         connection, place = self._connection, self._place
@@ -56,6 +57,8 @@ class Trial:
                 connection, place, batch_id, types_only=self._types_only
             )
         self._as_json = json_columns(self._schema, target.find_table(connection, trial))
+        constraints = target_trial.constraint_names(connection, trial)
+        self._names = constraints.union(self._schema.names)
         position = 0
         for batch in record_batches(files, self._schema, tracking=True):
             numbers = pa.array(range(position, position + batch.num_rows), pa.int64())
@@ -65,11 +68,11 @@ class Trial:
 
     def _try(self, rows: pa.RecordBatch) -> None:
         """Add the rows; those that are refused are found by halving."""
-        reason = self._refusal(rows)
-        if reason is None:
+        error = self._error(rows)
+        if error is None:
             return
         if rows.num_rows == 1:
-            self._note([rows.column(target_trial.ROW)[0].as_py()], reason)
+            self._note([rows.column(target_trial.ROW)[0].as_py()], *self._reasons(error))
             records = rows.column(target_trial.RECORDS)[0].as_py() or []
             self._failing += [record for record in records if record is not None]
             return
@@ -77,12 +80,19 @@ class Trial:
         self._try(rows.slice(0, middle))
         self._try(rows.slice(middle))
 
-    def _refusal(self, rows: pa.RecordBatch) -> str | None:
+    def _error(self, rows: pa.RecordBatch) -> StageError | DBAPIError | None:
         try:
             text = to_csv(rows, self._as_json)
         except StageError as exc:
-            return str(exc)
-        return target_trial.try_copy(self._connection, text, rows.schema.names, self._place)
+            return exc
+        return target_trial.try_copy(self._connection, text, rows.schema.names)
+
+    def _reasons(self, error: StageError | DBAPIError) -> tuple[str, str]:
+        """Why a row is refused, in the server's words and without its values."""
+        if isinstance(error, StageError):
+            return str(error), str(error)  # it names the column alone
+        message = target_trial.server_message(error, self._place)
+        return message, target_trial.without_values(error, self._names)
 
     def _look_up(self, gone: Sequence[int]) -> None:
         """The key of an upsert, then unique keys. What a trigger may change, and foreign keys, are
@@ -97,12 +107,12 @@ class Trial:
 
     def _remove(self, positions: list[int], reason: str) -> None:
         if positions:
-            self._note(positions, reason)
+            self._note(positions, reason, reason)
             target_trial.remove(self._connection, positions, [])
 
-    def _note(self, positions: list[int], reason: str) -> None:
-        self._reasons.update(dict.fromkeys(positions, reason))
-        if len(self._reasons) > MOST_REFUSED:
+    def _note(self, positions: list[int], reason: str, masked: str) -> None:
+        self._refusals |= {place: Refusal(place, reason, masked) for place in positions}
+        if len(self._refusals) > MOST_REFUSED:
             raise StageError(
                 f"the sink's table {self._place} refuses more than {MOST_REFUSED:,} rows, the last "
                 f"with: {reason}. The stage or the table is probably broken: fix it, then run the "

@@ -5,7 +5,7 @@ reports which it does not take, and why. What such a table cannot have, unique k
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -73,10 +73,13 @@ def _finished(connection: Connection, batch_id: int) -> TablePlace:
     )
 
 
-def try_copy(
-    connection: Connection, rows: bytes, columns: Iterable[str], place: TablePlace
-) -> str | None:
-    """Add rows, as CSV with ``columns`` in order; if one of them is refused, the server's message,
+def constraint_names(connection: Connection, place: TablePlace) -> frozenset[str]:
+    """The constraints of the table, and those of domains."""
+    return frozenset(connection.execute(_CONSTRAINTS, {"oid": place.oid}).scalars())
+
+
+def try_copy(connection: Connection, rows: bytes, columns: Iterable[str]) -> DBAPIError | None:
+    """Add rows, as CSV with ``columns`` in order; if one of them is refused, the server's error,
     and none is added."""
     names = ", ".join(map(literal_name, columns))
     savepoint = connection.begin_nested()
@@ -88,12 +91,25 @@ def try_copy(
         savepoint.rollback()
         if code_of(exc)[:2] not in _OF_A_ROW:
             raise
-        return _server_message(exc, place)
+        return exc
     savepoint.commit()
     return None
 
 
-def _server_message(exc: DBAPIError, place: TablePlace) -> str:
+def without_values(exc: DBAPIError, names: Collection[str]) -> str:
+    """The class of a server's error, and which of these columns and constraints it is about. Its
+    other words may quote a row, and so may what it reports as a name."""
+    about = getattr(exc.orig, "diag", None)
+    match = _COLUMN.search(getattr(about, "context", None) or "")
+    reported: dict[str, str] = {
+        "constraint": getattr(about, "constraint_name", None) or "",
+        "column": getattr(about, "column_name", None) or (match[1] if match else ""),
+    }
+    parts = [f"{what} {quoted(name)}" for what, name in reported.items() if name in names]
+    return f"{type(exc.orig).__name__} [{code_of(exc)}]: {', '.join(parts)}".removesuffix(": ")
+
+
+def server_message(exc: DBAPIError, place: TablePlace) -> str:
     """The server's message, as the sink's own table would give it, and the column if it lacks
     that. All its lines: a value that it quotes may have some."""
     about = getattr(exc.orig, "diag", None)
@@ -169,6 +185,10 @@ def duplicates(
 _REQUIRED = text("""
 SELECT attname::text FROM pg_attribute
 WHERE attrelid = :oid AND attnum > 0 AND attnotnull AND NOT attisdropped
+""")
+
+_CONSTRAINTS = text("""
+SELECT conname::text FROM pg_constraint WHERE conrelid = :oid OR contypid <> 0
 """)
 
 # BEFORE INSERT FOR EACH ROW, and not switched off.

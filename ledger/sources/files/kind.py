@@ -1,6 +1,6 @@
 """The kind of source that is files, read by interval or each once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,9 @@ from ledger.core.text import quantity
 from ledger.errors import DeclarationError
 from ledger.settings import Settings
 from ledger.sources import listing
-from ledger.sources.base import Offer, Scope, Sought, Source, SourceReader
+from ledger.sources.base import Claim, Scope, Sought, Source, SourceReader
+from ledger.sources.claims import count_records, new_files
 from ledger.sources.files.source import FileSource
-from ledger.sources.listing import FoundFile
 from ledger.types.ddl import columns
 
 if TYPE_CHECKING:
@@ -55,21 +55,16 @@ class Files(Source):
         matching = quantity(count, "file matches", "files match")
         return f"{matching} {path}"
 
-    def look(self, scope: Scope) -> Offer:
-        """The files that no batch has claimed as they are now."""
-        from ledger.sources.claims import new_files
-
-        return new_files(scope, self.path(scope.settings, scope.interval), self._counter(scope))
-
-    def count(self, scope: Scope) -> int:
-        """By the lines of its text, or the footers of its Parquet files."""
-        from ledger.sources.claims import count_records
-
-        files = listing.list_files(self.path(scope.settings, scope.interval))
-        return count_records(files, self._counter(scope), scope.most)
-
-    def _counter(self, scope: Scope) -> Callable[[FoundFile], int]:
-        return partial(listing.most_records, format=self._declared.format, limit=scope.most)
+    def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
+        """New files, or the interval: its records are at most the lines of its text, or what the
+        footers of its Parquet files say.
+        """
+        count = partial(listing.most_records, format=self._declared.format, limit=room)
+        if self.incremental:
+            return new_files(scope, room, count)
+        if room is None:
+            return scope.claim()
+        return scope.claim(records=count_records(listing.list_files(scope.path), count, room))
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """What reads its files."""
@@ -100,4 +95,6 @@ def _check_csv(declared: FileSource) -> None:
 def _layout(declared: FileSource) -> dict[str, Any]:
     """How the text of its files is cut into records and fields."""
     layout: dict[str, Any] = {"format": declared.format, "sep": declared.options.get("sep", ",")}
-    return layout | ({"multiline": True} if declared.multiline else {})
+    named = declared.format == "json" or declared.columns == "by_name"
+    closed = {} if named else {"closed": True}
+    return layout | closed | ({"multiline": True} if declared.multiline else {})

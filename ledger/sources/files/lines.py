@@ -8,12 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.core.column_names import ERROR, RAW, TEXT
+from ledger.core.column_names import ERROR, QUOTED, RAW, TEXT
 from ledger.sources.parsing import keys, numerals, values
 from ledger.sources.parsing.typed import CORRUPT
 from ledger.types.spark import NESTED, without_lengths
 
 _RECORD, _EXACT, _TEXTS = "_ackledger_record", "_ackledger_exact", "_ackledger_texts"
+_MISFIT = "_ackledger_misfit"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
 PARTED = (
@@ -77,7 +78,7 @@ class Format:
 
 def parsed(lines: DataFrame, form: Format) -> DataFrame:
     """``lines`` (``TEXT``: string of raw bytes, and others) with ``TEXT`` replaced by the schema's
-    columns, ``RAW`` (bytes) and ``ERROR``, both null where the record parsed.
+    columns, ``RAW`` (bytes), ``ERROR`` and ``QUOTED``, all null where the record parsed.
     """
     columns, names = lines.columns, form.schema.names
     others = [name for name in columns if name != TEXT]
@@ -88,13 +89,17 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
     text = F.when(F.col(_EXACT).isNotNull(), _marked(form)).otherwise(F.col(TEXT))
     texts = F.when(_misfits(form), _record(form, _as_text, text)).alias(_TEXTS)
     with_texts = _barrier(typed.select("*", texts))
-    judged = _barrier(with_texts.select(*columns, *_named(names), _error(form)))
+    misfit = _misfit(form).alias(_MISFIT)
+    compared = _barrier(with_texts.select(*columns, *_named(names), misfit))
+    judged = _barrier(compared.select("*", _error(form)))
     good = F.col(ERROR).isNull()
     data = [
         F.when(good, column).alias(name) for name, column in zip(names, _named(names), strict=True)
     ]
     raw = F.when(~good, F.col(TEXT).cast("binary")).alias(RAW)
-    return judged.select(*others, *data, raw, ERROR)
+    is_misfit = F.col(ERROR) == _misfit_reason(form)
+    quoted = F.when(is_misfit, F.get(_MISFIT, F.lit(1))).alias(QUOTED)
+    return judged.select(*others, *data, raw, ERROR, quoted)
 
 
 def _named(names: Sequence[str]) -> list[Column]:
@@ -218,7 +223,8 @@ def _as_text(kind: T.DataType, format: str) -> T.DataType:
 
 
 def _error(form: Format) -> Column:
-    """Why a record does not parse, as ``ERROR``; null if it does."""
+    """Why a record does not parse, as ``ERROR``, without the value that does not; null if it
+    does."""
     value = F.col(TEXT)
     malformed = f"malformed {form.format}: "
     shape = _csv_shape(form) if form.format == "csv" else _json_shape(form)
@@ -230,7 +236,7 @@ def _error(form: Format) -> Column:
     problems = [
         F.when(~F.is_valid_utf8(value), NOT_UTF8),
         *(F.when(condition, F.concat(F.lit(malformed), reason)) for condition, reason in shape),
-        F.concat(F.lit(malformed), _misfit(form)),
+        _misfit_reason(form),
         F.concat(F.lit(malformed), _misspelt(form)),
         *(F.when(condition, malformed + reason) for condition, reason in missing),
     ]
@@ -258,8 +264,8 @@ def _misfits(form: Format) -> Column:
 
 
 def _misfit(form: Format) -> Column:
-    """What is wrong with a record that has ``_TEXTS``: the first column whose value does not fit,
-    what is expected and what is found. Null if all is well."""
+    """What is wrong with a record that has ``_TEXTS``: the first column whose value does not fit
+    and what is expected; then what is found. Null if all is well."""
     texts = F.col(_TEXTS)
     reasons = []
     for field in form.schema.fields:
@@ -273,12 +279,17 @@ def _misfit(form: Format) -> Column:
             wrong |= _has_misfit(form, text, field.dataType)
         expected = F.lit(f"{field.name}: expected {field.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))
-        reasons.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
+        reasons.append(F.when(text.isNotNull() & wrong, F.array(expected, shown)))
     declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
-    no_record = F.when(texts[CORRUPT].isNotNull(), _not_a_record(form))
+    no_record = F.when(texts[CORRUPT].isNotNull(), F.array(_not_a_record(form)))
     is_corrupt = F.col(_RECORD)[CORRUPT].isNotNull()
-    reason = F.coalesce(no_record, *reasons, F.when(is_corrupt, f"expected {declared}"))
+    otherwise = F.when(is_corrupt, F.array(F.lit(f"expected {declared}")))
+    reason = F.coalesce(no_record, *reasons, otherwise)
     return F.when(texts.isNotNull() | is_corrupt, _aside(reason))
+
+
+def _misfit_reason(form: Format) -> Column:
+    return F.concat(F.lit(f"malformed {form.format}: "), F.get(_MISFIT, F.lit(0)))
 
 
 def _aside(rare: Column) -> Column:

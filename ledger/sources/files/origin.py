@@ -14,7 +14,7 @@ from ledger.sources.base import Sought
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
 _PARQUET = b"PAR1"
 _BLANKS = b" \t\r\f\v\n"  # a line of JSON that holds no more is no record
-_OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, moments, decimals
+_OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, timestamps, decimals
 
 
 def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> dict[int, int]:
@@ -74,7 +74,7 @@ def _holds(text: str, record: Sought, layout: Mapping[str, Any]) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value stands in its line as it is here: dates, moments and fractions have other
+    """Whether a value stands in its line as it is here: dates, timestamps and fractions have other
     forms."""
     if isinstance(value, str):
         return _OTHER_FORMS.match(value) is None

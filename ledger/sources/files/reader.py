@@ -8,10 +8,10 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
+from ledger.core.column_names import ERROR, FILE, MESSAGE, NAMES, QUOTED, RAW, TEXT
 from ledger.errors import InputError, IntegrityError
 from ledger.sources import listing
-from ledger.sources.base import Claimed, SourceReader
+from ledger.sources.base import Claim, SourceReader
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines
 from ledger.sources.files.multiline import IS_LONG, TOO_LONG, text_records
@@ -57,16 +57,17 @@ class Reader(SourceReader):
         """The options for the format of its dates and timestamps."""
         return self._source.options
 
-    def records(self, claimed: Claimed) -> DataFrame:
-        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``; checks headers first.
+    def records(self, claim: Claim) -> DataFrame:
+        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``. Checks
+        headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
         """
-        inputs: Sequence[listing.FoundFile] = claimed.files
+        inputs: Sequence[listing.FoundFile] = claim.files
         if not self._source.incremental:
             missing = self._source.allow_missing
-            inputs = listing.find_files(claimed.source, claimed.path, allow_missing=missing)
+            inputs = listing.find_files(claim.source, claim.path, allow_missing=missing)
             self._listed = inputs
         return self._records([file.path for file in inputs])
 
@@ -155,7 +156,9 @@ class Reader(SourceReader):
         records = lines.parsed(text, form)
         if IS_LONG in records.columns:
             long = F.when(F.col(IS_LONG), TOO_LONG)
-            records = records.withColumn(ERROR, F.coalesce(long, ERROR)).drop(IS_LONG)
+            quoted = F.when(long.isNull(), F.col(QUOTED))
+            records = records.withColumns({ERROR: F.coalesce(long, ERROR), QUOTED: quoted})
+            records = records.drop(IS_LONG)
         if self._source.columns == "in_order":
             return records
         return records.withColumn(NAMES, F.lit(_BETWEEN.join(form.names)))

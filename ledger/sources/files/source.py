@@ -1,12 +1,12 @@
 """The declaration of a source of files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.core import path_templates
-from ledger.errors import DeclarationError
+from ledger.core.declarations import Fault, check
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "parquet")
 COLUMNS = ("in_order", "by_name")
 
-_MOMENTS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
+_TIME_FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 # Options of Spark's readers that neither lose records nor change values.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "csv": ("sep", "quote", "escape", "emptyValue", *_MOMENTS),
+    "csv": ("sep", "quote", "escape", "emptyValue", *_TIME_FORMATS),
     "json": (
         "allowBackslashEscapingAnyCharacter",
         "allowNonNumericNumbers",
@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "allowSingleQuotes",
         "allowUnquotedControlChars",
         "allowUnquotedFieldNames",
-        *_MOMENTS,
+        *_TIME_FORMATS,
     ),
     "parquet": (),
 }
@@ -82,55 +82,86 @@ class FileSource(_FileOptions):
     path: str
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise DeclarationError(
-                f"format {self.format!r} of {self.path!r}: expected one of {', '.join(FORMATS)}"
-            )
-        if self.columns not in COLUMNS:
-            raise DeclarationError(
-                f"columns={self.columns!r} of {self.path!r}: expected one of {', '.join(COLUMNS)}"
-            )
-        if self.columns == "by_name" and not (self.format == "csv" and self.header):
-            option = "header=False" if self.format == "csv" else f"format {self.format}"
-            raise DeclarationError(
-                f"columns='by_name' of {self.path!r}: expected csv with a header, found {option}; "
-                "leave it out: columns of json and parquet always go by name"
-            )
-        if self.multiline and self.format != "csv":
-            raise DeclarationError(
-                f"multiline of {self.path!r}: expected format csv, found {self.format}, whose "
-                "records have no line breaks"
-            )
-        _check_options(self.path, self.format, self.options)
+        check(self, _FAULTS)
         path_templates.check(self.path)
 
 
-def _check_options(path: str, format: str, options: Mapping[str, str]) -> None:
-    """Raise DeclarationError for an option that is not supported: some of Spark's lose records."""
-    names = OPTIONS[format]
-    for name, value in options.items():
-        if name not in names:
-            instead = _INSTEAD.get(name.lower())
-            close = get_close_matches(name, names, n=1)
-            hint = instead or (f"did you mean {close[0]!r}?" if close else "leave it out")
-            listed = f"the options of {format} are {', '.join(names)}" if names else "it has none"
-            raise DeclarationError(
-                f"option {name!r} of {path!r} is not supported with {format}: {hint}; {listed}"
-            )
-        if not isinstance(value, str):
-            raise DeclarationError(f"option {name!r} of {path!r}: expected a text, found {value!r}")
-        # Java counts a character beyond the first 65,536 as two.
-        if name in _ONE_CHARACTER and (len(value) > 1 or value > "\uffff" or value in ("\r", "\n")):
-            raise DeclarationError(
-                f"option {name!r} of {path!r}: expected one character and no line break, found "
-                f"{value!r}"
-            )
-    if options.get("sep") == "":
-        raise DeclarationError(f"option 'sep' of {path!r}: expected one character, found ''")
-    separator = options.get("sep", ",")
-    for name, default in (("quote", '"'), ("escape", None)):
-        if format == "csv" and options.get(name, default) == separator:
-            raise DeclarationError(
-                f"options 'sep' and {name!r} of {path!r}: expected two characters, found "
-                f"{separator!r} for both"
-            )
+def _by_name_of_another(source: FileSource) -> str | None:
+    if source.columns != "by_name" or (source.format == "csv" and source.header):
+        return None
+    return "header=False" if source.format == "csv" else f"format {source.format}"
+
+
+def _unsupported(source: FileSource) -> tuple[str, str] | None:
+    """An option that is not supported, and what to do: some of Spark's lose records."""
+    names = OPTIONS[source.format]
+    name = next((name for name in source.options if name not in names), None)
+    if name is None:
+        return None
+    close = get_close_matches(name, names, n=1)
+    hint = _INSTEAD.get(name.lower()) or (
+        f"did you mean {close[0]!r}?" if close else "leave it out"
+    )
+    listed = f"the options of {source.format} are {', '.join(names)}" if names else "it has none"
+    return name, f"{hint}; {listed}"
+
+
+def _option(source: FileSource, is_wrong: Callable[[str, Any], bool]) -> tuple[str, Any] | None:
+    """The first option that is wrong, and its value."""
+    return next((option for option in source.options.items() if is_wrong(*option)), None)
+
+
+def _is_no_character(name: str, value: str) -> bool:
+    if name == "sep" and not value:
+        return True
+    # Java counts a character beyond the first 65,536 as two.
+    wrong = len(value) > 1 or value > "\uffff" or value in ("\r", "\n")
+    return name in _ONE_CHARACTER and wrong
+
+
+def _separator_again(source: FileSource) -> tuple[str, str] | None:
+    if source.format != "csv":
+        return None
+    values = {"quote": '"', "sep": ",", **source.options}
+    names = (name for name in ("quote", "escape") if values.get(name) == values["sep"])
+    return next(((name, values["sep"]) for name in names), None)
+
+
+_FAULTS: tuple[Fault, ...] = (
+    (
+        lambda it: it.format not in FORMATS,
+        f"format {{it.format!r}} of {{it.path!r}}: expected one of {', '.join(FORMATS)}",
+    ),
+    (
+        lambda it: it.columns not in COLUMNS,
+        f"columns={{it.columns!r}} of {{it.path!r}}: expected one of {', '.join(COLUMNS)}",
+    ),
+    (
+        _by_name_of_another,
+        "columns='by_name' of {it.path!r}: expected csv with a header, found {culprit}; leave it"
+        " out: columns of json and parquet always go by name",
+    ),
+    (
+        lambda it: it.multiline and it.format != "csv",
+        "multiline of {it.path!r}: expected format csv, found {it.format}, whose records have no"
+        " line breaks",
+    ),
+    (
+        _unsupported,
+        "option {culprit[0]!r} of {it.path!r} is not supported with {it.format}: {culprit[1]}",
+    ),
+    (
+        lambda it: _option(it, lambda name, value: not isinstance(value, str)),
+        "option {culprit[0]!r} of {it.path!r}: expected a text, found {culprit[1]!r}",
+    ),
+    (
+        lambda it: _option(it, _is_no_character),
+        "option {culprit[0]!r} of {it.path!r}: expected one character and no line break, found"
+        " {culprit[1]!r}",
+    ),
+    (
+        _separator_again,
+        "options 'sep' and {culprit[0]!r} of {it.path!r}: expected two characters, found"
+        " {culprit[1]!r} for both",
+    ),
+)

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructType
 
-from ledger.core.column_names import ERROR, MESSAGE, RAW, check_names, is_own
-from ledger.errors import DeclarationError, InputError, suggestion
+from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, check_names, is_own
+from ledger.errors import MASK, DeclarationError, InputError, suggestion
 from ledger.sources.parsing.values import from_text, nulls
 from ledger.types.spark import nullable
 
@@ -60,31 +60,45 @@ def aligned(
 
     A value that does not fit, or would be rounded or cut, fails its record.
     """
-    columns, misfits = [], []
+    columns, problems = [], []
     for field in schema.fields:
         value = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
         had = stored.schema[field.name].dataType if field.name in stored.columns else NullType()
         column = _fitted(value, had, field.dataType, options or {})
         columns.append(column.alias(field.name))
-        what = f"{field.name}: expected {field.dataType.simpleString()}, found "
-        text = F.concat(F.lit(what), value.cast("string"))
-        misfits.append(F.when(value.isNotNull() & column.isNull(), text))
-        misfits += [F.when(*null) for null in nulls(value, field, field.name)]
+        what = F.lit(f"{field.name}: expected {field.dataType.simpleString()}, found ")
+        misfit = F.array(what, value.cast("string"))
+        problems.append(F.when(value.isNotNull() & column.isNull(), misfit))
+        for condition, reason in nulls(value, field, field.name):
+            problems.append(F.when(condition, F.array(F.lit(reason))))
     message = [name for name in (MESSAGE,) if name in stored.columns]
     own = [name for name in stored.columns if not is_own(name)]
-    return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
+    problem = F.coalesce(*problems)
+    marks = _marks(F.get(problem, F.lit(0)), F.get(problem, F.lit(1)), own)
+    return stored.select(*message, *columns, *marks)
 
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     """Stored values in ``schema``. A record that did not fit before may have lost some: it then
-    stays as it was."""
+    stays as it was, and all of its reason is a quote."""
     own = [f"`{name}`" for name in stored.columns if not is_own(name)]
     whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
     is_intact = F.col(ERROR).isNull() | whole
     good = aligned(stored.where(is_intact).drop(RAW, ERROR), schema)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-    names = [name for name in good.columns if name not in schema.names]
-    return good.unionByName(stored.where(~is_intact).select(*nothing, *names))
+    message = [name for name in (MESSAGE,) if name in stored.columns]
+    reason = F.lit("").alias(ERROR), F.col(ERROR).alias(QUOTED)
+    return good.unionByName(stored.where(~is_intact).select(*message, *nothing, RAW, *reason))
+
+
+def with_quotes(records: DataFrame, *, masked: bool = False) -> DataFrame:
+    """Records of a source, each reason in whose ``ERROR`` ends with the value that it quotes, or
+    with a mask for it."""
+    if QUOTED not in records.columns:
+        return records
+    value = F.lit(MASK) if masked else F.col(QUOTED)
+    whole = F.when(F.col(QUOTED).isNotNull(), F.concat(ERROR, value)).otherwise(F.col(ERROR))
+    return records.withColumn(ERROR, whole).drop(QUOTED)
 
 
 def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
@@ -101,16 +115,18 @@ def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, 
 
 
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be."""
+    """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be; and
+    with ``QUOTED``, which is null."""
     missing = [
         F.when(condition, reason)
         for field in schema.fields
         for condition, reason in nulls(F.col(f"`{field.name}`"), field, field.name)
     ]
-    return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing), rows.columns))
+    nothing = F.lit(None).cast("string")
+    return rows.select("*", *_marks(F.coalesce(nothing, *missing), nothing, rows.columns))
 
 
-def _marks(error: Column, names: Sequence[str]) -> list[Column]:
+def _marks(error: Column, quoted: Column, names: Sequence[str]) -> list[Column]:
     fields = F.struct(*(F.col(f"`{name}`") for name in names))
     raw = F.when(error.isNotNull(), F.to_json(fields)).cast("binary")
-    return [raw.alias(RAW), error.alias(ERROR)]
+    return [raw.alias(RAW), error.alias(ERROR), quoted.alias(QUOTED)]

@@ -18,7 +18,7 @@ Kind = Callable[[T.DataType, str], T.DataType]
 
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
 _CLOCK = r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
-_MOMENT = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK}(Z|[+-]\d{{2}}:?\d{{2}})?)?$"
+_TIMESTAMP = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK}(Z|[+-]\d{{2}}:?\d{{2}})?)?$"
 _LOCAL = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK})?$"
 _NUMBER = r"^([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN|[+-]?Inf(inity)?)$"
 # Numbers of JSON in whose record one is so large that a float, or a double, is infinite.
@@ -42,9 +42,9 @@ _FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
 _CLOCKS = (T.TimeType, T.DayTimeIntervalType)
 _TEXTUAL = (T.DateType, T.TimestampType, T.TimestampNTZType, *_CLOCKS, T.CharType, T.VarcharType)
 _CONVERTED = (T.ByteType, T.DecimalType, T.DoubleType, T.FloatType, T.VariantType, *_TEXTUAL)
-_MOMENTS: Mapping[type[T.DataType], tuple[str, str]] = {
+_TIME_FORMATS: Mapping[type[T.DataType], tuple[str, str]] = {
     T.DateType: ("dateFormat", _DATE),
-    T.TimestampType: ("timestampFormat", _MOMENT),
+    T.TimestampType: ("timestampFormat", _TIMESTAMP),
     T.TimestampNTZType: ("timestampNTZFormat", _LOCAL),
 }
 
@@ -101,7 +101,7 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
         return F.when(read.rlike(rf"^\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?$"), read.try_cast(kind))
     if isinstance(kind, T.DayTimeIntervalType):
         return F.when(~read.rlike(_FINER), read.try_cast(kind))
-    return _moment(read, kind, options)
+    return _utc_time(read, kind, options)
 
 
 def from_text(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
@@ -120,9 +120,9 @@ def _changes(kind: T.DataType) -> bool:
     return any(isinstance(part, (T.MapType, *_CONVERTED)) for _, part in walk(kind))
 
 
-def _moment(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
+def _utc_time(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     """A date or a timestamp in ISO 8601 or the option's format, and nothing beside it."""
-    option, pattern = _MOMENTS[type(kind)]
+    option, pattern = _TIME_FORMATS[type(kind)]
     layout = options.get(option)
     if layout is None:
         return F.when(text.rlike(pattern), text.try_cast(kind))

@@ -1,11 +1,12 @@
 """The kind of source that is a table, read by a cursor."""
 
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.run_request import Interval
 from ledger.settings import Settings
-from ledger.sources.base import Offer, Scope, Source, SourceReader
+from ledger.sources.base import Claim, Scope, Source, SourceReader
+from ledger.sources.cursor import from_text, to_text
 from ledger.sources.table.source import TableSource
 from ledger.types import ddl
 
@@ -17,6 +18,8 @@ class Table(Source):
     """What the ledger asks of a TableSource."""
 
     incremental = True
+    by_offset = True
+    layout: Mapping[str, Any] = {"closed": True}
 
     def __init__(self, declared: TableSource):
         self._declared = declared
@@ -36,15 +39,14 @@ class Table(Source):
         queries.require_columns(self._declared, [*names, self._declared.cursor])
         return f"{self._declared.shown} has columns {', '.join(names)}"
 
-    def look(self, scope: Scope) -> Offer:
-        """The rows that no batch has read, up to where no row can appear any more."""
-        from ledger.sources.claims import NewRows
+    def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
+        """The rows above ``start``, up to where no row can appear any more."""
         from ledger.sources.table import queries
-        from ledger.store.queries import batches
 
-        now = scope.database.transact(batches.database_now)
-        bound = queries.safe_bound(self._declared, now)
-        return NewRows(scope.source, bound, partial(queries.reach, self._declared))
+        bound = queries.safe_bound(self._declared, scope.now)
+        after = None if start is None else from_text(start)
+        upto = queries.reach(self._declared, after, bound, room)
+        return scope.claim(end=None if upto is None else to_text(upto), records=room)
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """What reads ranges of it, one Spark task each."""

@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from ledger.errors import InputError, NotReadyError
 from ledger.sources.cursor import Range, Value
 from ledger.sources.table.connection import SourceTable, asking, connected, find_table
-from ledger.sources.table.moments import MomentForm, moment_form
 from ledger.sources.table.source import TableSource
+from ledger.sources.table.timestamps import TimestampForm, timestamp_form
 from ledger.sources.table.writers import (
     POLL_SECONDS,
     Relations,
@@ -42,7 +42,7 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
     with connected(source) as connection:
         with asking(connection):
             table = find_table(connection, source, [source.cursor])
-            form = moment_form(connection, table)
+            form = timestamp_form(connection, table)
             limit = _lagging(table, form, now)
             _refuse_nulls(connection, table)
             relations, blind = _sight(connection, table, form)
@@ -53,7 +53,8 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
         if blind is not None and limit is None:
             raise InputError(
                 f"{source.shown}: {blind}, so how far the rows are complete is unknown: declare a "
-                'cursor that is a moment, and a lag such as lag="10m" that no transaction outlasts'
+                'cursor that is a timestamp, and a lag such as lag="10m" that no transaction '
+                "outlasts"
             )
         with asking(connection):
             return _greatest(connection, table, limit)
@@ -120,16 +121,16 @@ def rows(
         yield from streamed.execute(statement).partitions()
 
 
-def _lagging(table: SourceTable, form: MomentForm | None, now: datetime) -> Value | None:
+def _lagging(table: SourceTable, form: TimestampForm | None, now: datetime) -> Value | None:
     """The greatest value that ``lag`` allows; None without one."""
     lag = table.source.lag_seconds
     if lag is None:
         return None
     if form is None:
         raise InputError(
-            f"{table.source.shown}: lag {table.source.lag!r} needs a cursor that is a moment, found"
-            f" {table.source.cursor!r} of type {table.declared[table.source.cursor]}: leave out the"
-            " lag, or choose another cursor"
+            f"{table.source.shown}: lag {table.source.lag!r} needs a cursor that is a timestamp,"
+            f" found {table.source.cursor!r} of type {table.declared[table.source.cursor]}: leave"
+            " out the lag, or choose another cursor"
         )
     return form.at(now - timedelta(seconds=lag))
 
@@ -147,7 +148,7 @@ def _refuse_nulls(connection: Connection, table: SourceTable) -> None:
 
 
 def _sight(
-    connection: Connection, table: SourceTable, form: MomentForm | None
+    connection: Connection, table: SourceTable, form: TimestampForm | None
 ) -> tuple[Relations | None, str | None]:
     """What writers lock, where that is seen; else why not, unless it does not matter."""
     dialect = connection.dialect.name
@@ -177,7 +178,7 @@ def _timed(
     connection: Connection,
     table: SourceTable,
     relations: Relations,
-    form: MomentForm,
+    form: TimestampForm,
     limit: Any,
     wait_seconds: float,
 ) -> Value | None:
@@ -237,7 +238,7 @@ def _as_stored(table: SourceTable, top: object, limit: date) -> str:
     """A timestamp as the text that SQLite's rows hold, which differ in the time's separator."""
     if top is not None and not isinstance(top, str):
         raise InputError(
-            f"{table.source.shown}: expected moments as text in cursor {table.source.cursor!r}, "
+            f"{table.source.shown}: expected timestamps as text in cursor {table.source.cursor!r}, "
             f"found {top!r}: choose another cursor, or store the text of datetime.isoformat()",
             quotes=[repr(top)],
         )

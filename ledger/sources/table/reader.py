@@ -9,16 +9,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from ledger.core.column_names import ERROR, MESSAGE, RAW
-from ledger.sources.base import Claimed, SourceReader
+from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW
+from ledger.sources.base import Claim, SourceReader
 from ledger.sources.cursor import Range, from_text
 from ledger.sources.parsing.typed import aligned, check_schema, struct
 from ledger.sources.table import queries as source_tables
 from ledger.sources.table.source import TableSource
-from ledger.types.fitting import Fitting, of_table
+from ledger.types.fitting import Fitting, Misfit, of_table
 from ledger.types.raw_rows import from_raw, raw
 
-_OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
+_OWN = [
+    StructField(RAW, BinaryType()),
+    StructField(ERROR, StringType()),
+    StructField(QUOTED, StringType()),
+]
+_OWN_NAMES = [field.name for field in _OWN]
 
 
 class TableReader(SourceReader):
@@ -37,16 +42,17 @@ class TableReader(SourceReader):
         nullable = [StructField(field.name, field.dataType) for field in self.schema.fields]
         self._records = StructType([*nullable, *_OWN])
 
-    def records(self, claimed: Claimed) -> DataFrame:
-        """The rows of the claimed range: the schema's columns, ``RAW`` and ``ERROR``."""
-        if claimed.upto is None:
+    def records(self, claim: Claim) -> DataFrame:
+        """The rows of the claimed range: the schema's columns, ``RAW``, ``ERROR``, ``QUOTED``."""
+        if claim.end is None:
             return self.rows([])
-        after = None if claimed.after is None else from_text(claimed.after)
-        upto, parts = from_text(claimed.upto), self._source.partitions
+        after = None if claim.start is None else from_text(claim.start)
+        upto, parts = from_text(claim.end), self._source.partitions
         return self.rows(source_tables.slices(self._source, after, upto, parts))
 
     def rows(self, ranges: Sequence[Range]) -> DataFrame:
-        """The rows of ``ranges``: the schema's columns, ``RAW`` and ``ERROR``; one task a range.
+        """The rows of ``ranges``: the schema's columns, ``RAW``, ``ERROR``, ``QUOTED``; one task a
+        range.
 
         Lazy, but for the check of the columns. Each task connects by itself; the address travels
         in its closure. Raises InputError when the table or a column is missing.
@@ -88,13 +94,13 @@ def _read(
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for part in source_tables.rows(source, names, *ranges[number]):
-                columns, errors = fitting.fit(part)
+                columns, misfits = fitting.fit(part)
                 spoilt = [
-                    None if error is None else raw(names, row)
-                    for row, error in zip(part, errors, strict=True)
+                    None if misfit is None else raw(names, row)
+                    for row, misfit in zip(part, misfits, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(
-                    [*columns, *_marks(spoilt, errors)], [*names, RAW, ERROR]
+                    [*columns, *_marks(spoilt, misfits)], [*names, *_OWN_NAMES]
                 )
 
 
@@ -104,12 +110,16 @@ def _fit_again(
     """Records as JSON that did not fit when they were read."""
     for batch in batches:
         stored = batch.column(1).to_pylist()
-        columns, errors = fitting.fit([from_raw(names, raw) for raw in stored])
-        spoilt = [None if error is None else raw for raw, error in zip(stored, errors, strict=True)]
+        columns, misfits = fitting.fit([from_raw(names, raw) for raw in stored])
+        spoilt = [
+            None if misfit is None else raw for raw, misfit in zip(stored, misfits, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(
-            [batch.column(0), *columns, *_marks(spoilt, errors)], [MESSAGE, *names, RAW, ERROR]
+            [batch.column(0), *columns, *_marks(spoilt, misfits)], [MESSAGE, *names, *_OWN_NAMES]
         )
 
 
-def _marks(spoilt: list[bytes | None], errors: list[str | None]) -> list[pa.Array]:
-    return [pa.array(spoilt, pa.binary()), pa.array(errors, pa.string())]
+def _marks(spoilt: list[bytes | None], misfits: list[Misfit | None]) -> list[pa.Array]:
+    reasons = pa.array([misfit and misfit.reason for misfit in misfits], pa.string())
+    quoted = pa.array([(misfit and misfit.quoted) or None for misfit in misfits], pa.string())
+    return [pa.array(spoilt, pa.binary()), reasons, quoted]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import URL
 
+from ledger.core.declarations import Fault, check
 from ledger.core.durations import seconds
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError, DeclarationError
@@ -46,27 +47,11 @@ class TableSource(_TableOptions, _Table):
     """
 
     def __post_init__(self) -> None:
-        _require_text("url", self.url, "an SQLAlchemy URL or env:NAME")
-        _require_text("table", self.table, "a name such as orders or shop.orders")
-        _require_text("cursor", self.cursor, "a column that grows with every insert")
-        variable = addresses.variable_of(self.url)
-        if variable is None:
+        check(self, _FAULTS)
+        if addresses.variable_of(self.url) is None:
             addresses.parsed(self.url, f"the url of table {self.table!r}", DeclarationError)
-        else:
-            _require_text("url", variable, "a name after env:")
-        if not all(self.table.split(".")) or self.table.count(".") > 1:
-            raise DeclarationError(f"table {self.table!r}: expected a name or schema.table")
-        if isinstance(self.schema, str):
-            _require_text("schema", self.schema, "a StructType or a DDL string")
-        else:
+        if not isinstance(self.schema, str):
             self.require_cursor(self.schema.names)
-        if self.lag is not None and not self.lag_seconds:
-            raise DeclarationError(f"lag {self.lag!r} of {self.table!r}: expected more than 0")
-        whole = isinstance(self.partitions, int) and not isinstance(self.partitions, bool)
-        if not whole or self.partitions < 1:
-            raise DeclarationError(
-                f"partitions {self.partitions!r} of {self.table!r}: expected 1 or more"
-            )
 
     def require_cursor(self, columns: list[str]) -> None:
         """Raise DeclarationError unless the cursor is one of the schema's columns."""
@@ -99,13 +84,8 @@ class TableSource(_TableOptions, _Table):
 
     @property
     def lag_seconds(self) -> float | None:
-        """``lag`` in seconds. Raises DeclarationError when it is no duration, or below 0."""
-        if self.lag is None:
-            return None
-        lag = seconds(self.lag)
-        if not 0 <= lag < float("inf"):
-            raise DeclarationError(f"lag {self.lag!r} of {self.table!r}: expected more than 0")
-        return lag
+        """``lag`` in seconds. Raises DeclarationError when it is no duration."""
+        return None if self.lag is None else seconds(self.lag)
 
     @property
     def schema_name(self) -> str | None:
@@ -119,8 +99,43 @@ class TableSource(_TableOptions, _Table):
         return self.table.rpartition(".")[2]
 
 
-def _require_text(name: str, value: object, expected: str) -> None:
-    if not isinstance(value, str) or not value.strip():
-        # A url is not published, whatever it is: it may hold a password.
-        suffix = "" if name == "url" else f", found {value!r}"
-        raise DeclarationError(f"{name} of a TableSource: expected {expected}{suffix}")
+def _is_empty(value: object) -> bool:
+    return not isinstance(value, str) or not value.strip()
+
+
+# Of a url no message has what was found: it may hold a password.
+_FAULTS: tuple[Fault, ...] = (
+    (
+        lambda it: _is_empty(it.url),
+        "url of a TableSource: expected an SQLAlchemy URL or env:NAME",
+    ),
+    (
+        lambda it: it.url.startswith("env:") and _is_empty(addresses.variable_of(it.url)),
+        "url of a TableSource: expected a name after env:",
+    ),
+    (
+        lambda it: _is_empty(it.table),
+        "table of a TableSource: expected a name such as orders or shop.orders, found {it.table!r}",
+    ),
+    (
+        lambda it: _is_empty(it.cursor),
+        "cursor of a TableSource: expected a column that grows with every insert, found"
+        " {it.cursor!r}",
+    ),
+    (
+        lambda it: not all(it.table.split(".")) or it.table.count(".") > 1,
+        "table {it.table!r}: expected a name or schema.table",
+    ),
+    (
+        lambda it: isinstance(it.schema, str) and _is_empty(it.schema),
+        "schema of a TableSource: expected a StructType or a DDL string, found {it.schema!r}",
+    ),
+    (
+        lambda it: it.lag is not None and not 0 < it.lag_seconds < float("inf"),
+        "lag {it.lag!r} of {it.table!r}: expected more than 0",
+    ),
+    (
+        lambda it: not isinstance(it.partitions, int) or it.partitions < 1 or it.partitions is True,
+        "partitions {it.partitions!r} of {it.table!r}: expected 1 or more",
+    ),
+)

@@ -120,15 +120,15 @@ def _check_collation(connection: Connection, table: SourceTable, oid: int) -> No
         raise InputError(
             f"{table.source.shown}: cursor {table.source.cursor!r} is text in collation"
             f' {collation.name}, expected "C": declare the column COLLATE "C", or choose a number'
-            " or a moment"
+            " or a timestamp"
         )
 
 
 def clock(connection: Connection) -> datetime:
     """The time on the source's own clock."""
-    moment = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    assert isinstance(moment, datetime)
-    return moment
+    instant = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    assert isinstance(instant, datetime)
+    return instant
 
 
 def writers(connection: Connection, relations: Relations) -> list[RunningTransaction]:

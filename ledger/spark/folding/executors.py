@@ -38,8 +38,7 @@ from ledger.deltas.stored import FIRST, SHARED, Seen
 from ledger.deltas.windows import UnorderedError
 from ledger.spark.folding.outcome import FoldOutcome, Frame, ways_in_words
 from ledger.spark.folding.refusals import refusing
-from ledger.spark.frames.inputs import read_stored
-from ledger.spark.frames.stored import with_position
+from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job, PostingTask, Witness
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
@@ -176,7 +175,7 @@ def _exchanged(
     same kernel.
     """
     manifest = Manifest(tuple(files))
-    stored = with_position(read_stored(job, manifest), manifest, POSITION)
+    stored = positioned(job.spark, manifest, POSITION)
     identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
     marks = [n for n in (FAILED, DROPPED, CARRIED) if n in stored.columns]
     seen = Witness(*identity)

@@ -4,7 +4,7 @@ checked of it.
 
 from functools import reduce
 from operator import and_
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -56,31 +56,13 @@ def _goes_on(frame: DataFrame) -> Column:
 _ROOTED = "rooted"  # rows that have a root
 
 
-class Rooting(Protocol):
+class Rooting:
     """How many roots the rows of a stage's output have: what of them is counted as they are
-    written, and what has to hold. Its counts wait for the action.
+    written, and what has to hold. Its counts wait for the action. Rows after the last tracked stage
+    have none.
+
+    ``wrote``: witness of the rows, and of the columns that identify each row's input row.
     """
-
-    wrote: Witness
-    """Of the rows, and of the columns that identify each row's input row."""
-
-    def watch(self, frame: DataFrame) -> DataFrame:
-        """The same frame, observed when it is next executed."""
-
-    def check(self) -> None:
-        """Raise StageError if a row that was written has an anchor that cannot be."""
-
-    @property
-    def anchors(self) -> int:
-        """About how many anchors the rows have."""
-
-    @property
-    def edges(self) -> int:
-        """How many edges the rows that go on have to one consumer."""
-
-
-class Unrooted:
-    """Rows after the last tracked stage: they come from no record."""
 
     def __init__(self) -> None:
         self.wrote = Witness()
@@ -90,22 +72,26 @@ class Unrooted:
         return self.wrote.watch(frame)
 
     def check(self) -> None:
-        """Any row may be."""
+        """Raise StageError if a row that was written has an anchor that cannot be."""
 
-    anchors = edges = 0
+    @property
+    def anchors(self) -> int:
+        """About how many anchors the rows have."""
+        return 0
+
+    @property
+    def edges(self) -> int:
+        """How many edges the rows that go on have to one consumer."""
+        return 0
 
 
-class OneRoot:
+class OneRoot(Rooting):
     """Each row comes from one record."""
 
     def __init__(self, step: StageStep):
         self._stage = step.name
         identity = [ROOT, PARENT, *([INPUT] if len(step.inputs) > 1 else [])]
         self.wrote = Witness(*identity, counting={_ROOTED: self._count})
-
-    def watch(self, frame: DataFrame) -> DataFrame:
-        """The same frame, observed when it is next executed."""
-        return self.wrote.watch(frame)
 
     def check(self) -> None:
         """Each row has its root."""
@@ -148,7 +134,7 @@ class OptionalRoot(OneRoot):
         return F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))
 
 
-class Roots:
+class Roots(Rooting):
     """A row may come from several records, in and downstream of whole stages. Remembers one
     whose anchors cannot be.
     """
@@ -221,7 +207,7 @@ def rooting(pipeline: Pipeline, step: StageStep) -> Rooting:
     """How the rows of a stage's output are rooted."""
     graph = pipeline.graph
     if not graph.tracks(step.name):
-        return Unrooted()
+        return Rooting()
     if graph.merges(step.name):
         return Roots(step, pipeline.max_anchors, graph.unit)
     return OptionalRoot(step) if graph.root_is_optional(step.name) else OneRoot(step)

@@ -25,7 +25,7 @@ from ledger.core.column_names import (
     is_own,
 )
 from ledger.errors import FencedError
-from ledger.spark.frames.stored import read_files, stored_schema, with_position
+from ledger.spark.frames.stored import positioned, read_files
 from ledger.spark.job import Job
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
@@ -54,7 +54,7 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     """What a committed run of a batch passed on to its consumers, as ``input_rows``; without
     ``ROOT`` where it is not tracked any more."""
     manifest = job.manifest(input_run_id)
-    rows = with_position(read_stored(job, manifest), manifest, POSITION)
+    rows = positioned(job.spark, manifest, POSITION)
     if ERROR in rows.columns:
         rows = _emitted(job, rows, manifest, batch_id, input_run_id)
     for mark in (FAILED, DROPPED):
@@ -107,13 +107,12 @@ def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFra
     """The stored rows of a committed run, with the number of each, from ``first`` on, as
     ``position``. Raises LostFileError unless all its files are there.
     """
-    manifest = job.manifest(run_id)
-    return with_position(read_stored(job, manifest), manifest, position, first)
+    return positioned(job.spark, job.manifest(run_id), position, first)
 
 
 def read_stored(job: Job, manifest: Manifest) -> DataFrame:
     """The stored rows of a manifest, with the schema that they were written with."""
-    return read_files(job.spark, manifest, stored_schema(manifest))
+    return read_files(job.spark, manifest)
 
 
 def _emitted(

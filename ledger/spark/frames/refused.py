@@ -1,6 +1,6 @@
 """The staged rows that a sink does not take, and the records that fail with them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -10,7 +10,6 @@ from pyspark.sql.types import StructType
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import FAILED, POSITION, ROOT, ROOTS
-from ledger.core.redaction import Redaction
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
@@ -18,7 +17,6 @@ from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule
 from ledger.spark.failures import one_line, translated
-from ledger.spark.frames.redacted import redaction_of, without_row
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
@@ -71,13 +69,14 @@ def find_refused(
     if not rules and not listed:
         return None
     rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
-    redact = redaction_of(job.pipeline, step.name, rows.columns)
+    if job.pipeline.redact:
+        listed = [replace(refusal, reason=refusal.masked) for refusal in listed]
     try:
-        refusals = _counted(rows, listed, rules, step, redact)
+        refusals = _counted(rows, listed, rules, step)
     except Exception as exc:
         if not rules or type(translated(exc)) is not StageError:
             raise
-        refusals = _counted_again(rows, listed, rules, step, redact)
+        refusals = _counted_again(rows, listed, rules, step)
     if refusals.rows == 0:
         refusals.release()
         return None
@@ -86,14 +85,10 @@ def find_refused(
 
 
 def _counted(
-    rows: DataFrame,
-    listed: list[Refusal],
-    rules: tuple[Rule, ...],
-    step: SinkStep,
-    redact: Redaction,
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
 ) -> Refused:
     """The records of the listed rows, and of the others that break a rule."""
-    roots = _roots(_refused_rows(rows, listed, rules, step, redact)).persist()
+    roots = _roots(_refused_rows(rows, listed, rules, step)).persist()
     try:
         return Refused(roots.select(ROOT).distinct().count(), roots)
     except Exception:
@@ -102,11 +97,7 @@ def _counted(
 
 
 def _counted_again(
-    rows: DataFrame,
-    listed: list[Refusal],
-    rules: tuple[Rule, ...],
-    step: SinkStep,
-    redact: Redaction,
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
 ) -> Refused:
     """The same where a rule raises for a row, which a writer of rows would refuse: it is found
     by asking for null instead of an error.
@@ -114,11 +105,11 @@ def _counted_again(
     Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
     """
     with session_conf(rows.sparkSession, {"spark.sql.ansi.enabled": "false"}):
-        frame = _refused_rows(rows, listed, rules, step, redact)
+        frame = _refused_rows(rows, listed, rules, step)
         broken = frame.select(POSITION, FAILED).toArrow()
     raising = [Refusal(row[POSITION], row[FAILED]) for row in broken.to_pylist()]
     try:
-        return _counted(rows, raising, rules, step, redact)
+        return _counted(rows, raising, rules, step)
     except Exception as exc:
         if type(translated(exc)) is not StageError:
             raise
@@ -132,14 +123,11 @@ def _counted_again(
 
 
 def _refused_rows(
-    rows: DataFrame,
-    listed: list[Refusal],
-    rules: tuple[Rule, ...],
-    step: SinkStep,
-    redact: Redaction,
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
 ) -> DataFrame:
     """The rows at the listed positions, and those that meet not all rules, with the reason of
-    the first as ``_failed``. No rule is asked about a listed row. A rule's reason quotes no row.
+    the first as ``_failed``, in one line. No rule is asked about a listed row. A rule's reason
+    quotes no row.
     """
     columns = {
         POSITION: pa.array([refusal.position for refusal in listed], pa.int64()),
@@ -152,7 +140,7 @@ def _refused_rows(
     if listed:
         refusals = F.broadcast(local_rows(rows.sparkSession, columns))
         rows = rows.join(refusals, POSITION, "left")
-        reasons.insert(0, without_row(F.col(FAILED), rows, redact))
+        reasons.insert(0, F.regexp_replace(FAILED, r"\s*\R\s*", " "))
     try:
         frame = rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
         _ = frame.schema  # a Spark Connect server looks at a frame when it is asked about it

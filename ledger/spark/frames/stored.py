@@ -35,16 +35,18 @@ def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> Data
     return local_rows(spark, {name: pa.array(values, pa.int64())})
 
 
-def read_files(spark: SparkSession, manifest: Manifest, schema: StructType) -> DataFrame:
-    """The rows of the manifest's files; needs at least one file, as every stored output has."""
+def read_files(spark: SparkSession, manifest: Manifest) -> DataFrame:
+    """The rows of the manifest's files, with the schema that Spark wrote them with, from a footer:
+    no Spark job. Needs at least one file, as every stored output has."""
+    with stored_file(manifest.paths[0]) as stored:
+        metadata = stored.metadata.metadata
+    schema = StructType.fromJson(json.loads(metadata[_SPARK_SCHEMA]))
     return spark.read.schema(schema).parquet(*literal(manifest.paths))
 
 
-def stored_schema(manifest: Manifest) -> StructType:
-    """The schema that Spark wrote the manifest's files with, from a footer: no Spark job."""
-    with stored_file(manifest.paths[0]) as stored:
-        metadata = stored.metadata.metadata
-    return StructType.fromJson(json.loads(metadata[_SPARK_SCHEMA]))
+def positioned(spark: SparkSession, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
+    """As ``read_files``, with each row's position + ``offset`` as ``name``."""
+    return with_position(read_files(spark, manifest), manifest, name, offset)
 
 
 def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:

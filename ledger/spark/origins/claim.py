@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from ledger.sources.base import Claimed
+from ledger.sources.base import Claim
 from ledger.sources.listing import require_unchanged
 from ledger.spark.origins.base import Origin
 from ledger.spark.origins.snapshot import Snapshot
@@ -15,12 +15,12 @@ from ledger.spark.units.units import with_unit
 class FromClaim(Origin):
     """What the batch has claimed of its source."""
 
-    claimed: Claimed
+    claim: Claim
 
     def read(self) -> DataFrame:
         """The claimed records. Raises InputError if a claimed file has changed since."""
-        require_unchanged(self.step.name, self.claimed.files)
-        return with_unit(self.job, self.step, self.reader.records(self.claimed))
+        require_unchanged(self.step.name, self.claim.files)
+        return with_unit(self.job, self.step, self.reader.records(self.claim))
 
     def write(self, snapshot: Snapshot) -> None:
         """Write them, and once more where the reader has found out that it cut them wrongly; then
@@ -36,7 +36,7 @@ class FromClaim(Origin):
 
     def check(self, snapshot: Snapshot) -> None:
         """The files are as they were claimed, and the reader misses nothing."""
-        require_unchanged(self.step.name, self.claimed.files)
+        require_unchanged(self.step.name, self.claim.files)
         self.reader.check_read(self.step.name, snapshot.rows, lambda: self._stored(snapshot))
 
     def _stored(self, snapshot: Snapshot) -> DataFrame:

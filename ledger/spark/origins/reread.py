@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, StructType
 
 from ledger.batch.records.payloads import claimed_keys, keep_payloads
 from ledger.core.column_names import ERROR, MESSAGE, RAW, is_own
-from ledger.sources.base import Claimed
+from ledger.sources.base import Claim
 from ledger.sources.parsing import values
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.origins.replay import FromRecords
@@ -33,19 +33,19 @@ _SEPARATOR = "\x1f"
 
 @dataclass(frozen=True)
 class FromSource(FromRecords):
-    """The claimed records as their source has them now. ``claimed``: what the original read, where
+    """The claimed records as their source has them now. ``claim``: what the original read, where
     the source has it now. ``expired``: the snapshot is gone, and the ledger has what the records
     contained.
     """
 
-    claimed: Claimed
+    claim: Claim
     expired: bool
 
     def read(self) -> DataFrame:
         """The schema's columns, ``MESSAGE``, ``RAW``, ``ERROR``. A record that is not found, or not
         alone, by its key fails again with that reason. The source is scanned once.
         """
-        fresh = self.reader.records(self.claimed)
+        fresh = self.reader.records(self.claim)
         names = [name for name in fresh.columns if not is_own(name)]
         wanted = self._wanted(fresh.schema)
         now = F.struct(*(F.col(f"`{name}`") for name in names))

@@ -5,8 +5,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ERROR
-from ledger.core.redaction import Redaction
-from ledger.spark.frames.redacted import without_found
+from ledger.sources.parsing.typed import with_quotes
 from ledger.spark.job import Witness, write_files
 from ledger.storage.folders import remove_folder
 
@@ -18,19 +17,19 @@ UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 
 class Snapshot:
     """Writes records to the folder of one run. ``track``: which of them are tracked, an
-    expression; None: all. ``redact``: what their errors must not quote.
+    expression; None: all. ``masked``: whether the values that their reasons quote are masked.
     """
 
-    def __init__(self, folder: str, redact: Redaction, track: str | None):
+    def __init__(self, folder: str, track: str | None, *, masked: bool):
         self.folder = folder
-        self._redact = redact
+        self._masked = masked
         self._track = track
         self._witnesses: list[Witness] = []
 
     def add(self, records: DataFrame) -> None:
         """Write more records, the untracked ones after the others."""
         witness = Witness(failed=ERROR)
-        watched = witness.watch(without_found(records, self._redact))
+        watched = witness.watch(with_quotes(records, masked=self._masked))
         if self._track is None:
             write_files(watched, self.folder)
         else:

@@ -8,21 +8,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Row
 
-from ledger.batch.source_positions import acknowledge
+from ledger.batch.state_runs import call_in_order
 from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
 from ledger.errors import NotReadyError
 from ledger.pipeline.steps import SourceStep
-from ledger.spark.frames.inputs import read_stored
-from ledger.spark.frames.stored import local_rows, with_position
+from ledger.spark.frames.stored import local_rows, positioned
 from ledger.spark.job import Job
-from ledger.store.queries import batches, publications
+from ledger.store.queries import batches, claims, publications
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
     """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not notified yet; their
-    names. And ``ack_commit`` of those that keep their position, for every batch that is
-    committed as a whole.
+    names. And ``commit`` of those that have it, for every range that is committed as a whole.
 
     A source is noted as notified after its calls have returned, so each is called at least once.
     Raises NotReadyError unless the batch is settled, superseded since or not, and whatever a
@@ -31,13 +29,13 @@ def notify(job: Job, batch_id: int) -> list[str]:
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if not batch.status.decided:
         raise NotReadyError(
-            f"batch {batch_id} is {batch.status.words}: sources are told once it is settled"
+            f"batch {batch_id} is {batch.status.words}: sources are notified once it is settled"
         )
     names = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         step = job.pipeline.source_named(row.source)
-        if step.hooks is not None:
-            acknowledge(job.database, job.pipeline, step)
+        if step.source.commits:
+            _commit(job, step)
         if row.notified_at is None and step.wants_notice:
             if step.hears_of_messages:
                 _tell(job, batch_id, step, row)
@@ -48,6 +46,20 @@ def notify(job: Job, batch_id: int) -> list[str]:
             reached("notice recorded", step.name)
             names.append(step.name)
     return names
+
+
+def _commit(job: Job, step: SourceStep) -> None:
+    """Notify a source of each range that is committed as a whole, in order; it never fails."""
+    due = job.database.transact(lambda c: claims.uncommitted(c, job.pipeline.name, step.name))
+    ends = {row.batch_id: row.claim_end for row in due}
+    call_in_order(
+        job.database,
+        job.pipeline,
+        step.name,
+        list(ends),
+        lambda batch_id: step.source.commit(batch_id, ends[batch_id]),
+        partial(claims.set_committed, source=step.name),
+    )
 
 
 def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
@@ -64,7 +76,7 @@ def _messages(job: Job, source: Row[Any]) -> DataFrame:
     """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
     may have any name, ``raw``, and its root."""
     manifest = job.manifest(source.emit_run_id)
-    stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
+    stored = positioned(job.spark, manifest, ROOT, source.first_root)
     if source.roots < manifest.rows:  # the others are untracked
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)

@@ -1,9 +1,7 @@
 """Record stages: a user's generator over Arrow batches, one record at a time, anchored for it."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -18,7 +16,6 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Drop, FailedRecord
-from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.errors import MASK
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.typed import struct
@@ -82,69 +79,22 @@ class _Taking:
         return tuple(values)
 
 
-class _Telling:
-    """Puts into words why a record goes no further; without the values of redacted columns."""
-
-    def __init__(self, redact: Redaction, schema: T.StructType):
-        self._redact = redact
-        self._value_pattern = re.compile(found_pattern(schema.names))
-
-    def at(self, batch: pa.RecordBatch, number: int) -> "_Words":
-        """For a record of a batch, which has it as it was before the generator got it."""
-        if not self._redact.columns:
-            return _OPEN
-        names = self._redact.among(batch.schema.names)
-        return self.of({name: batch.column(name)[number].as_py() for name in names})
-
-    def of(self, record: Record) -> "_Words":
-        """For one record, as it is before the generator gets it."""
-        if not self._redact.columns:
-            return _OPEN
-        return _Words(tuple(texts([record[name] for name in self._redact.among(record)])), True)
-
-    def misfits(self, errors: Mapping[int, str]) -> dict[int, str]:
-        """Why yielded rows do not fit the schema."""
-        if not self._redact.columns:
-            return dict(errors)
-        return {row: self._value_pattern.sub(rf"\1{MASK}", error) for row, error in errors.items()}
-
-
-@dataclass(frozen=True)
-class _Words:
-    """``values``: of the record's redacted columns; ``hides``: whether the pipeline has such, which
-    an earlier stage may have renamed."""
-
-    values: tuple[str, ...] = ()
-    hides: bool = False
-
-    def reason(self, text: str) -> str:
-        """The reason that the stage's author gives."""
-        return without(text, self.values) if self.hides else text
-
-    def error(self, exc: Exception) -> str:
-        """The text of an exception, which may quote anything of the record."""
-        return f"{type(exc).__name__}: {MASK if self.hides else _text_of(exc)}"
-
-
-_OPEN = _Words()
-
-
-def run_records(step: StageStep, redact: Redaction, frame: DataFrame) -> DataFrame:
-    """The output of a record stage over an anchored frame, with ``_failed`` and ``_dropped``."""
+def run_records(step: StageStep, frame: DataFrame, *, masked: bool) -> DataFrame:
+    """The output of a record stage over an anchored frame, with ``_failed`` and ``_dropped``.
+    ``masked``: of a reason whatever its author has put there, and each value that it quotes."""
     assert step.schema is not None
     declared = struct(step.schema)
     check_names(f"record stage {step.name!r} declares", declared.names)
     # A row that only has a reason why there is none has nulls in every column.
     nullable = [T.StructField(f.name, without_lengths(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
-    telling = _Telling(redact, declared)
     rows = frame.select(*user_columns(frame), *apart)
     task = partial(
         _task,
         step.function,
         _Taking(declared),
         yielded(declared),
-        telling,
+        masked,
         rows.columns,
         [f.name for f in own],
     )
@@ -170,7 +120,7 @@ def _task(
     function: Callable[[Record], Iterator[Any]],
     take: _Taking,
     fitting: Fitting,
-    telling: _Telling,
+    masked: bool,
     input_names: list[str],
     own: list[str],
     batches: Iterator[pa.RecordBatch],
@@ -178,9 +128,11 @@ def _task(
     names = [*fitting.names, *own, FAILED, DROPPED]
     for numbered in batches:
         batch = pa.RecordBatch.from_arrays(numbered.columns, input_names)
-        output = _run(function, take, telling, batch.drop_columns(own), batch.num_rows)
+        output = _run(function, take, masked, batch.drop_columns(own), batch.num_rows)
         columns, misfits = fitting.fit_columns(output.columns(len(fitting.names)))
-        layout = output.layout(telling.misfits(misfits))
+        layout = output.layout(
+            {row: misfit.masked if masked else str(misfit) for row, misfit in misfits.items()}
+        )
         anchors = layout.of_records(batch.select(own).columns)
         marks = [layout.reasons(failed=True), layout.reasons(failed=False)]
         yield pa.RecordBatch.from_arrays([*layout.of_rows(columns), *anchors, *marks], names)
@@ -189,7 +141,7 @@ def _task(
 def _run(
     function: Callable[[Record], Iterator[Any]],
     take: _Taking,
-    telling: _Telling,
+    masked: bool,
     batch: pa.RecordBatch,
     count: int,
 ) -> RecordOutput:
@@ -213,7 +165,7 @@ def _run(
                     except KeyError:
                         values += take.row_of(item)
                 elif isinstance(item, Drop):
-                    output.drop(telling.at(batch, len(ends)).reason(item.reason))
+                    output.drop(MASK if masked else item.reason)
                 else:
                     values += take.row_of(item)
             end = len(values)
@@ -222,7 +174,7 @@ def _run(
                 if end == start and not output.has_drop():
                     output.fail(NOTHING)
         except Exception as exc:  # a record's own failure is data, not the job's
-            output.fail(_failure(exc, telling.at(batch, len(ends))))
+            output.fail(_failure(exc, masked))
         ends.append(end)
     return output
 
@@ -261,11 +213,12 @@ def _copy(value: Any) -> Any:
     return deepcopy(value)
 
 
-def _failure(exc: Exception, words: _Words) -> str:
+def _failure(exc: Exception, masked: bool) -> str:
     """Why a record failed."""
-    if isinstance(exc, FailedRecord):
-        return words.reason(_text_of(exc)) or FailedRecord.__name__
-    return words.error(exc)
+    text = MASK if masked else _text_of(exc)
+    if isinstance(exc, FailedRecord) and not masked:
+        return text or FailedRecord.__name__
+    return f"{type(exc).__name__}: {text}"
 
 
 def _text_of(exc: Exception) -> str:

@@ -20,7 +20,7 @@ from ledger.spark.job import Job, file_rows, require_equal
 from ledger.spark.origins.choice import origin_of
 from ledger.spark.origins.snapshot import UNTRACKED, Snapshot
 from ledger.spark.session import SPARK_ERRORS
-from ledger.spark.tracking import posted, source_tracking
+from ledger.spark.tracking import SourceTracking, posted, source_tracking
 from ledger.storage.manifest import Manifest, take_manifest
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
@@ -30,16 +30,17 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = step.source.reader(job.spark)
     _check_key(step, reader.schema.names)
-    redact = _redacted(job)
+    masked = _redaction(job).hides_text(reader.schema.names, step.source.layout)
     origin = origin_of(job, run, step, reader)
-    snapshot = Snapshot(job.folder(run), redact, origin.track)
+    snapshot = Snapshot(job.folder(run), origin.track, masked=masked)
     with _reading(reader):
         origin.write(snapshot)
     origin.check(snapshot)
     manifest = take_manifest(snapshot.folder)
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
     emitted = _reserved(job, manifest)
-    output = _folded(job, run, manifest, emitted, snapshot.failed, redact)
+    tracking = source_tracking(job, run, keeps_text=not masked)
+    output = _folded(job, run, manifest, emitted, snapshot.failed, tracking)
     origin.commit(output, emitted)
     return output.record
 
@@ -53,7 +54,7 @@ def _check_key(step: SourceStep, names: Sequence[str]) -> None:
             )
 
 
-def _redacted(job: Job) -> Redaction:
+def _redaction(job: Job) -> Redaction:
     """What the pipeline redacts. Raises DeclarationError if it is a column of no source."""
     names, sources = job.pipeline.redact, job.pipeline.sources()
     if names:
@@ -87,11 +88,9 @@ def _folded(
     manifest: Manifest,
     emitted: Emitted,
     malformed: int,
-    redact: Redaction,
+    tracking: SourceTracking,
 ) -> StepOutput:
-    """One init delta per root; a record that did not parse fails its root at once, with its raw
-    text unless that may have a column of ``redact``."""
-    tracking = source_tracking(job, run, redact)
+    """One init delta per root; a record that did not parse fails its root at once."""
     check = partial(tracking.check, emitted=emitted, written=manifest.rows, failed=malformed)
     outcome = fold(job, run, tracking.records(manifest, emitted), check)
     read, failed = manifest.rows, outcome.posted.failed_roots

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
@@ -14,14 +14,12 @@ from ledger.core.column_names import (
     check_names,
 )
 from ledger.core.outcomes import Mark
-from ledger.core.redaction import Redaction
-from ledger.errors import StageError
+from ledger.errors import MASK, StageError
 from ledger.pipeline.steps import StageStep, Step
 from ledger.sources.references import read_reference
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
-from ledger.spark.frames.redacted import redaction_of, without_values
 from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import posted, stage_tracking
@@ -44,7 +42,8 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         failed_rows=wrote.failed,
     )
     tracking = stage_tracking(job, run, step, rows)
-    outcome = fold(job, run, tracking.portions(manifest, carrying), tracking.check)
+    portions = tracking.portions(manifest, takes_over=carrying.takes_over)
+    outcome = fold(job, run, portions, tracking.check)
     record = posted(record, outcome)
     commit(
         job.database,
@@ -68,17 +67,15 @@ def _output(
     as_list = job.pipeline.graph.merges(step.name)
     inputs = [anchored(rows, as_list=as_list) for rows in frames.values()]
     marks: list[Mark] = []
-    redact = Redaction.of(job.pipeline.redact)
     if step.by_record:
-        own = redaction_of(job.pipeline, step.name, inputs[0].columns)
-        frame = run_records(step, own, *inputs)
+        frame = run_records(step, *inputs, masked=bool(job.pipeline.redact))
     else:
         frame, marks = _parts(step, step.function(*inputs, **references))
         if not job.pipeline.graph.tracks(step.name):
             return _unanchored(step, frame, marks)
         check_output(job, step, frame)
     reasons = [
-        without_values(F.col(name), frame, redact).alias(name)
+        (F.col(name) if step.by_record else _reason(job, F.col(name))).alias(name)
         for name in (FAILED, DROPPED)
         if name in frame.columns
     ]
@@ -129,8 +126,13 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     check_anchor(job, step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
     anchor = stored_anchor(job.pipeline, step)
-    reason = without_values(F.lit(mark.reason), mark.frame, Redaction.of(job.pipeline.redact))
-    return mark.frame.select(*anchor, reason.alias(column))
+    return mark.frame.select(*anchor, _reason(job, F.lit(mark.reason)).alias(column))
+
+
+def _reason(job: Job, reason: Column) -> Column:
+    """What is kept of a reason that the stage's author gives: of a pipeline that redacts that there
+    is one, for it may quote any value. An empty one, of what is acked, stays."""
+    return F.when(reason != "", F.lit(MASK)).otherwise(reason) if job.pipeline.redact else reason
 
 
 def check_frame(step: Step, frame: object) -> None:

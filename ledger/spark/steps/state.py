@@ -1,15 +1,12 @@
 """Run a state over batches for one batch, and stage it for the sinks that publish it."""
 
-import json
-from typing import Any
-
 from pyspark.sql import DataFrame
 
 from ledger.batch.state_runs import StateRun, StepOutput, commit_state
 from ledger.batch.step_runs import OpenedRun, Record
+from ledger.core.json_values import as_json
 from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
-from ledger.errors import StageError
 from ledger.pipeline.steps import StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
@@ -78,21 +75,14 @@ def _run_hooks(
     of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     record = Record(batch.count(), manifest.rows)
     reached("before snapshot", step.name)
-    snapshot = as_json(f"stateful {step.name!r}", hooks.commit(batch_id, state))
+    snapshot = as_json(
+        f"commit of stateful {step.name!r}",
+        hooks.commit(batch_id, state),
+        "a small snapshot, or the key of a large one kept elsewhere",
+    )
     reached("snapshot taken", step.name)
     commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), of_sinks, snapshot)
     return record
-
-
-def as_json(what: str, snapshot: Any) -> Any:
-    """The snapshot as the ledger gives it back. Raises StageError unless it is JSON."""
-    try:
-        return json.loads(json.dumps(snapshot, allow_nan=False))
-    except (TypeError, ValueError) as exc:
-        raise StageError(
-            f"commit of {what} returned what is no JSON ({exc}): expected a small snapshot, or the"
-            " key of a large one kept elsewhere"
-        ) from exc
 
 
 def _stored(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:

@@ -5,7 +5,6 @@ that the replay gives these.
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,18 +23,6 @@ from ledger.store.queries import batches, replays, runs
 Frames = Mapping[str, DataFrame]
 
 
-class Carrying(Protocol):
-    """For which rows a stage runs: ``fresh``. ``takes_over``: whether it reads others, which it
-    acks by reading.
-    """
-
-    fresh: Frames
-    takes_over: bool
-
-    def united(self, output: DataFrame) -> DataFrame:
-        """What the stage made of the rows that it ran for, with those that it took over."""
-
-
 def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
     """The records of a replay by unit, which have ``MESSAGE``, with ``CARRIED``: the root
     under which all that record-wise stages make of a record is stored; null for one that they
@@ -49,7 +36,7 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     marked = local_numbers(job.spark, MESSAGE, again).withColumn(FAILED, F.lit(True))
     rows, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
     earlier = [
-        _emitted(job, row.emit_run_id, row.first_root).select(MESSAGE, ROOT)
+        stored_rows(job, row.emit_run_id, ROOT, row.first_root).select(MESSAGE, ROOT)
         for row in emits
         if row.source == step.name and row.batch_id != original
     ]
@@ -63,7 +50,9 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     return rows.select(*names, F.when(complete, latest).alias(CARRIED))
 
 
-def carry_over(job: Job, run: OpenedRun, step: StageStep, frames: Frames) -> Carrying:
+def carry_over(
+    job: Job, run: OpenedRun, step: StageStep, frames: Frames
+) -> "RunsForAll | CarryOver":
     """For which rows of ``frames`` a stage runs, and what it carries over in a replay.
 
     Raises InputError if an earlier batch that has the rows had no such stage.
@@ -78,7 +67,11 @@ def carry_over(job: Job, run: OpenedRun, step: StageStep, frames: Frames) -> Car
 
 
 class RunsForAll:
-    """A stage that runs for every row that it reads, those too that others carried over before."""
+    """A stage that runs for every row that it reads, those too that others carried over before.
+
+    ``fresh``: the rows that it runs for. ``takes_over``: whether it reads others, which it acks by
+    reading.
+    """
 
     def __init__(self, frames: Frames):
         self.fresh: Frames = {
@@ -168,7 +161,7 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
     graph, frames = job.pipeline.graph, []
     for row in job.database.transact(lambda c: batches.sources(c, run.batch.batch_id)):
         if row.source in graph.sources(step.name) and graph.in_units(row.source):
-            rows = _emitted(job, row.emit_run_id, row.first_root)
+            rows = stored_rows(job, row.emit_run_id, ROOT, row.first_root)
             if CARRIED in rows.columns:
                 own = [name for name in (ROOT, CARRIED, UNIT) if name in rows.columns]
                 frames.append(rows.where(F.col(CARRIED).isNotNull()).select(*own))
@@ -183,13 +176,9 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
         ranges, "_ackledger_batch bigint, _ackledger_first bigint, _ackledger_last bigint"
     )
     within = F.col(CARRIED).between(F.col("_ackledger_first"), F.col("_ackledger_last"))
-    groups = (
-        roots.select(CARRIED)
-        .join(F.broadcast(spans), within, "left")
-        .groupBy("_ackledger_batch")
-        .count()
-    )
-    counts = {row["_ackledger_batch"]: int(row["count"]) for row in groups.collect()}
+    joined = roots.select(CARRIED).join(F.broadcast(spans), within, "left")
+    groups = joined.groupBy("_ackledger_batch").agg(F.count("*")).collect()
+    counts = {row[0]: row[1] for row in groups}
     if None in counts:
         raise IntegrityError(
             f"batch {run.batch.batch_id}: {counts[None]} records are carried over that no settled"
@@ -221,11 +210,6 @@ def _misfit(step: StageStep, batch_id: int, records: int, difference: str) -> In
         f" {batch_id}, from which they are carried over; {difference}. Declare the pipeline as it"
         " was, or reprocess the interval"
     )
-
-
-def _emitted(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
-    """The records of an emit, with ``ROOT``."""
-    return stored_rows(job, emit_run_id, ROOT, first_root)
 
 
 def _columns(schema: StructType) -> list[str]:

@@ -190,23 +190,32 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     return int(connection.execute(statement, {**values, **as_json}).scalar_one())
 
 
-def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
-    """What a batch reads of one source; the unique claim is checked by ``claiming_batch``
-    before.
+def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
+    """What a batch reads of one source, inserted, or claimed once more by a batch that is reopened;
+    the unique claim is checked by ``claiming_batch`` before.
     """
+    as_json = {
+        key: None if values[key] is None else json.dumps(values[key])
+        for key in ("claim_start", "claim_end")
+    }
     connection.execute(
         text("""
         INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end,
-                                  claimed, claimed_after, claimed_upto)
+                                  claimed, claim_number, claim_start, claim_end, claim_records)
         VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed,
-                :claimed_after, :claimed_upto)
+                :claim_number, cast(:claim_start AS jsonb), cast(:claim_end AS jsonb),
+                :claim_records)
+        ON CONFLICT (batch_id, source) DO UPDATE
+        SET claimed = excluded.claimed, claim_number = excluded.claim_number,
+            claim_start = excluded.claim_start, claim_end = excluded.claim_end,
+            claim_records = excluded.claim_records
         """),
-        dict(values),
+        {**values, **as_json},
     )
 
 
 def claiming_batch(
-    connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
+    connection: Connection, pipeline_id: int | None, source: str, start: datetime, end: datetime
 ) -> Row[Any] | None:
     """The batch (batch_id, status, dag_id, run_id, params) that has claimed this interval of this
     source.
@@ -223,11 +232,11 @@ def claiming_batch(
 
 def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its
-    claim: claimed_after, claimed_upto.
+    claim: claim_number, claim_start, claim_end, claim_records.
     """
     statement = text("""
-        SELECT source, path, emit_run_id, first_root, roots, notified_at, claimed_after,
-               claimed_upto
+        SELECT source, path, emit_run_id, first_root, roots, notified_at, claim_number,
+               claim_start, claim_end, claim_records
         FROM batch_source WHERE batch_id = :id ORDER BY source
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -258,19 +267,18 @@ def any_to_follow(connection: Connection) -> bool:
     return bool(connection.execute(statement).scalar_one())
 
 
-def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def unnotified(connection: Connection, before: datetime) -> list[int]:
     """Batches of a DAG, settled before a time, of which a source that wants to know was not
-    notified: batch_id, dag_id.
-    """
+    notified."""
     statement = text("""
-        SELECT DISTINCT b.batch_id, b.dag_id
+        SELECT DISTINCT b.batch_id
         FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
         JOIN batch_step t ON t.batch_id = b.batch_id AND t.name = s.source AND t.notice
         WHERE b.status IN ('settled', 'superseded') AND b.followed_at IS NULL
           AND b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def replacing_batches(

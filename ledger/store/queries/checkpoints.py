@@ -201,17 +201,17 @@ def unacked(
     ``combines`` if the pipeline has them, is yet to come.
     """
     statement = text(f"""
-        WITH undone AS MATERIALIZED (
+        WITH pending AS MATERIALIZED (
           SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.step = ANY(:states) AND s.state <> 'committed'
-        ), told AS (
+        ), unacked AS (
           SELECT c.batch_id, c.step_run_id, b.family_id
           FROM checkpoint c JOIN batch b USING (batch_id)
           JOIN pipeline p ON p.pipeline_id = c.pipeline_id
           WHERE p.name = :pipeline AND c.step = :step AND c.acked_at IS NULL
         )
         SELECT t.batch_id,
-               NOT EXISTS (SELECT FROM undone u WHERE u.family_id = t.family_id)
+               NOT EXISTS (SELECT FROM pending u WHERE u.family_id = t.family_id)
                AND NOT EXISTS (SELECT FROM open_failure m
                                WHERE m.original_batch_id = t.family_id)
                AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = t.family_id)
@@ -219,7 +219,7 @@ def unacked(
                                WHERE f.family_id = t.family_id)
                AND NOT (:combines AND EXISTS (
                  SELECT {COMBINES_DUE} AND b.family_id = t.family_id)) AS ready
-        FROM told t ORDER BY t.step_run_id
+        FROM unacked t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "step": step, "states": list(states), "combines": combines}
     rows = connection.execute(statement, keys).all()
@@ -286,14 +286,14 @@ def committed_after(
     return None if row is None else (str(row.step), int(row.batch_id))
 
 
-def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def overdue(connection: Connection, before: datetime) -> list[int]:
     """Batches of a DAG, settled before a time, whose state is due since then and not running,
-    in pipelines that still have it: batch_id, dag_id.
+    in pipelines that still have it.
     """
     if not any_to_follow(connection):
         return []
     statement = text("""
-        SELECT DISTINCT b.batch_id, b.dag_id FROM state_progress s JOIN batch b USING (batch_id)
+        SELECT DISTINCT b.batch_id FROM state_progress s JOIN batch b USING (batch_id)
         WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
           AND NOT EXISTS (SELECT FROM checkpoint c
             WHERE c.pipeline_id = b.pipeline_id AND c.step = s.step
@@ -305,4 +305,4 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
                         SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())

@@ -1,4 +1,4 @@
-"""Statements about what batches claim of sources: intervals, files, cursor ranges."""
+"""Statements about what batches claim of sources: intervals, files, ranges between offsets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,37 @@ from sqlalchemy import Connection, Row, text
 
 @dataclass(frozen=True)
 class PendingRecords:
-    """Records of a source that are pending: ``records`` that undecided batches have emitted or, of
-    replays, claimed, and ``held_records`` of these of batches on hold; the numbers of these
-    ``batches``, and of those among them that are ``held`` or ``unread``: originals that have yet to
-    read the source.
+    """Records of a source that are pending: ``records`` that undecided batches have emitted or
+    claimed, and ``held_records`` of these of batches on hold; the numbers of these ``batches``, and
+    of those among them that are ``held`` or ``unread``: originals that have yet to read a claim of
+    which the records are not known.
     """
 
-    records: int
-    held_records: int
-    batches: Sequence[int]
-    held: Sequence[int]
-    unread: Sequence[int]
+    records: int = 0
+    held_records: int = 0
+    batches: Sequence[int] = ()
+    held: Sequence[int] = ()
+    unread: Sequence[int] = ()
+
+
+NOTHING = PendingRecords()
+
+
+@dataclass(frozen=True)
+class NextRange:
+    """The next range of a source: its ``number`` and ``start``; the ``end`` and ``records`` of one
+    that an abandoned batch, ``released_by``, has claimed; without such a batch the end is open.
+    """
+
+    number: int = 1
+    start: Any = None
+    end: Any = None
+    records: int | None = None
+    released_by: int | None = None
 
 
 def pending(
-    connection: Connection, pipeline_id: int, source: str, excluding_batch_id: int | None
+    connection: Connection, pipeline_id: int | None, source: str, excluding_batch_id: int | None
 ) -> PendingRecords:
     """What is pending of a source, without ``excluding_batch_id``."""
     statement = text("""
@@ -34,10 +50,11 @@ def pending(
                array_agg(b.batch_id ORDER BY b.batch_id) AS batches,
                array_agg(b.batch_id ORDER BY b.batch_id) FILTER (WHERE b.status = 'held') AS held,
                array_agg(b.batch_id ORDER BY b.batch_id)
-                 FILTER (WHERE s.roots IS NULL AND b.kind = 'original') AS unread
+                 FILTER (WHERE coalesce(s.roots, s.claim_records) IS NULL
+                           AND b.kind = 'original') AS unread
         FROM batch_source s JOIN batch b USING (batch_id)
         CROSS JOIN LATERAL (
-          SELECT coalesce(s.roots, (
+          SELECT coalesce(s.roots, s.claim_records, (
             SELECT count(*) FROM failed_message m
             WHERE m.replay_batch_id = b.batch_id AND m.status = 'replaying'
               AND m.source = s.source)) AS records
@@ -52,28 +69,70 @@ def pending(
     )
 
 
-def cursor_claims(connection: Connection, pipeline_id: int, source: str) -> Sequence[Row[Any]]:
-    """Ranges of a table's cursor that are claimed: claimed_after, claimed_upto (text)."""
-    statement = text("""
-        SELECT claimed_after, claimed_upto FROM batch_source
-        WHERE pipeline_id = :pipeline_id AND source = :source AND claimed_upto IS NOT NULL
+def next_range(
+    connection: Connection, pipeline_id: int | None, source: str, batch_id: int | None
+) -> NextRange:
+    """The range that a batch takes next: the one that it has claimed itself, before it was
+    abandoned; else the first that another abandoned batch has claimed; else what follows the last.
+    """
+    released = text("""
+        SELECT s.claim_number AS number, s.claim_start AS start, s.claim_end AS "end",
+               s.claim_records AS records, s.batch_id AS released_by
+        FROM batch_source s JOIN batch b USING (batch_id)
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claim_number IS NOT NULL
+          AND b.status = 'abandoned'
+        ORDER BY s.batch_id IS NOT DISTINCT FROM :batch_id DESC, s.claim_number LIMIT 1
     """)
-    return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()
+    last = text("""
+        SELECT claim_number + 1 AS number, claim_end AS start FROM batch_source
+        WHERE pipeline_id = :pipeline_id AND source = :source AND claim_number IS NOT NULL
+        ORDER BY claim_number DESC LIMIT 1
+    """)
+    keys = {"pipeline_id": pipeline_id, "source": source}
+    row = connection.execute(released, {**keys, "batch_id": batch_id}).first()
+    row = row or connection.execute(last, keys).first()
+    return NextRange() if row is None else NextRange(**row._mapping)
+
+
+def is_claimed_end(connection: Connection, pipeline_id: int, source: str, end: Any) -> bool:
+    """Whether a range of the source ends at an offset."""
+    statement = text("""
+        SELECT EXISTS (
+          SELECT FROM batch_source WHERE pipeline_id = :pipeline_id AND source = :source
+            AND claim_number IS NOT NULL AND claim_end = cast(:end AS jsonb))
+    """)
+    keys = {"pipeline_id": pipeline_id, "source": source, "end": json.dumps(end)}
+    return bool(connection.execute(statement, keys).scalar_one())
+
+
+def clear_range(connection: Connection, batch_id: int, source: str, number: int) -> bool:
+    """The range that an abandoned batch has claimed is another batch's now; False if it has none of
+    this number, or is not abandoned.
+    """
+    statement = text("""
+        UPDATE batch_source s SET claim_number = NULL, claim_start = NULL, claim_end = NULL,
+               claim_records = NULL
+        FROM batch b
+        WHERE b.batch_id = s.batch_id AND b.status = 'abandoned'
+          AND s.batch_id = :id AND s.source = :source AND s.claim_number = :number
+        """)
+    keys = {"id": batch_id, "source": source, "number": number}
+    return connection.execute(statement, keys).rowcount == 1
 
 
 def claimed_files(
-    connection: Connection, pipeline: str, source: str, paths: Sequence[str]
+    connection: Connection, pipeline_id: int | None, source: str, paths: Sequence[str]
 ) -> Sequence[Row[Any]]:
     """Claims of files with these paths, each path's newest last: path, bytes, modified_at,
     digest.
     """
     statement = text("""
-        SELECT f.path, f.bytes, f.modified_at, f.digest FROM claimed_file f
-        JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND f.source = :source AND f.path = ANY (cast(:paths AS text[]))
-        ORDER BY f.path, f.claimed_at
+        SELECT path, bytes, modified_at, digest FROM claimed_file
+        WHERE pipeline_id = :pipeline_id AND source = :source
+          AND path = ANY (cast(:paths AS text[]))
+        ORDER BY path, claimed_at
     """)
-    keys = {"pipeline": pipeline, "source": source, "paths": list(paths)}
+    keys = {"pipeline_id": pipeline_id, "source": source, "paths": list(paths)}
     return connection.execute(statement, keys).all()
 
 
@@ -99,25 +158,43 @@ def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def release(connection: Connection, batch_id: int) -> None:
-    """Give back everything that a batch has claimed."""
+    """Give back what an abandoned batch has claimed; its ranges stay in its rows, until another
+    batch takes them, or it is opened again.
+    """
     keys = {"id": batch_id}
     connection.execute(text("SELECT release_files(:id)"), keys)
-    connection.execute(
-        text("""
-        UPDATE batch_source
-        SET claimed = false, claimed_after = NULL, claimed_upto = NULL WHERE batch_id = :id
-        """),
-        keys,
-    )
+    connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
 
 
-def update_source(connection: Connection, values: Mapping[str, Any]) -> None:
-    """What a batch that is reopened claims of one source."""
+def uncommitted(connection: Connection, pipeline: str, source: str) -> Sequence[Row[Any]]:
+    """Ranges of a source that are committed as a whole, with all before them, and that it was not
+    notified of: their batches are settled, and published by the sinks. In order: batch_id,
+    claim_end.
+    """
+    statement = text("""
+        SELECT batch_id, claim_end FROM (
+          SELECT s.batch_id, s.claim_number, s.claim_end, bool_and(
+                   b.status IN ('settled', 'superseded')
+                   AND NOT EXISTS (
+                     SELECT FROM pending_publication x WHERE x.batch_id = s.batch_id)
+                   AND NOT (b.settle = 'hold' AND EXISTS (
+                     SELECT FROM open_failure m WHERE m.original_batch_id = s.batch_id))
+                 ) OVER (ORDER BY s.claim_number) AS is_whole
+          FROM batch_source s JOIN pipeline p USING (pipeline_id) JOIN batch b USING (batch_id)
+          WHERE p.name = :pipeline AND s.source = :source AND s.claim_number IS NOT NULL
+            AND s.committed_at IS NULL
+        ) r
+        WHERE is_whole ORDER BY claim_number
+    """)
+    return connection.execute(statement, {"pipeline": pipeline, "source": source}).all()
+
+
+def set_committed(connection: Connection, batch_id: int, source: str) -> None:
+    """The source was notified that the range of a batch is committed as a whole."""
     connection.execute(
         text("""
-        UPDATE batch_source
-        SET claimed = :claimed, claimed_after = :claimed_after, claimed_upto = :claimed_upto
-        WHERE batch_id = :batch_id AND source = :source
+        UPDATE batch_source SET committed_at = now()
+        WHERE batch_id = :id AND source = :source AND committed_at IS NULL
         """),
-        dict(values),
+        {"id": batch_id, "source": source},
     )

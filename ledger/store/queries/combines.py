@@ -65,18 +65,17 @@ def committed_outputs(connection: Connection, original_id: int, step: str) -> Se
     return connection.execute(statement, {"original": original_id, "step": step}).all()
 
 
-def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def combine_overdue(connection: Connection, before: datetime) -> list[int]:
     """Batches of a DAG, settled before a time, in which a combine, or a sink of one, is yet to
-    run: batch_id, dag_id.
-    """
+    run."""
     if not any_to_follow(connection):
         return []
     statement = text(f"""
-        SELECT DISTINCT b.batch_id, b.dag_id {COMBINES_DUE}
+        SELECT DISTINCT b.batch_id {COMBINES_DUE}
           AND b.followed_at IS NULL AND b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def combine_is_due(connection: Connection, batch_id: int) -> bool:

@@ -51,6 +51,13 @@ def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     return int(changed)
 
 
+def find(connection: Connection, name: str) -> int | None:
+    """Its number; None before its first batch."""
+    statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name")
+    pipeline_id = connection.execute(statement, {"name": name}).scalar()
+    return None if pipeline_id is None else int(pipeline_id)
+
+
 def _lock(connection: Connection, name: str) -> Row[Any] | None:
     """The pipeline's row, locked as an update locks it: pipeline_id, auto_replay."""
     statement = text("""

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import all_of, first_of
 
 # A reason why the family of an original f is kept: rows of it are yet to be published.
 UNPUBLISHED = """
@@ -38,6 +41,33 @@ CROSS JOIN LATERAL (SELECT {ready} AS ready) c
 WHERE {condition} AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
 ON CONFLICT DO NOTHING
 """
+
+
+@dataclass(frozen=True)
+class PendingPublication:
+    """What is decided of a sink's run and not published. ``folder``, ``files``: what is to be
+    published; None: just what the run has staged. ``input_run_id``: the run that it read."""
+
+    batch_id: int
+    original_id: int
+    sink: str
+    step_run_id: int
+    ready: bool
+    folder: str | None
+    files: list[dict[str, Any]] | None
+    input_run_id: int
+
+
+@dataclass(frozen=True)
+class FailedRoot:
+    """A root that failed in a batch. ``live``: its message had, or is to have, a further attempt:
+    it was not quarantined with this one."""
+
+    root_id: int
+    source: str
+    step: str
+    reason: str
+    live: bool
 
 
 def decide(connection: Connection, family_id: int) -> int:
@@ -143,15 +173,13 @@ JOIN step_run_input i USING (step_run_id)
 """
 
 
-def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """What is decided and not published of a batch's family: batch_id, sink, step_run_id, ready,
-    folder, files, input_run_id, original_id; oldest batch first.
-    """
+def pending(connection: Connection, batch_id: int) -> list[PendingPublication]:
+    """What is decided and not published of a batch's family, oldest batch first."""
     statement = text(f"""
         {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY x.batch_id, x.sink
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(PendingPublication, connection.execute(statement, {"id": batch_id}))
 
 
 # The publications of a sink for one batch, all of them or none: of two runs one is published at a
@@ -168,7 +196,7 @@ SELECT 1 WHERE (SELECT count(*) FROM own) = (SELECT count(*) FROM locked)
 """
 
 
-def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
+def lock_pending(connection: Connection, run_id: int) -> PendingPublication | None:
     """The pending publication of a sink's run, locked for the transaction with those of its other
     runs for the batch; None if it is published, replaced, or another transaction is at one of them.
     """
@@ -176,7 +204,7 @@ def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
     keys = {"run": run_id}
     if connection.execute(text(_LOCK), keys).first() is None:
         return None
-    return connection.execute(statement, keys).first()
+    return first_of(PendingPublication, connection.execute(statement, keys))
 
 
 def state(connection: Connection, run_id: int) -> str:
@@ -259,17 +287,15 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
         )
 
 
-def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Roots that failed in a batch: root_id, source, step, reason, and whether their message had,
-    or is to have, a further attempt (live): it was not quarantined with this one.
-    """
+def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
+    """Roots that failed in a batch, in order."""
     statement = text("""
         SELECT r.root_id, m.source, r.step, r.reason,
                NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
         FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id
         ORDER BY 1
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(FailedRoot, connection.execute(statement, {"id": batch_id}))
 
 
 def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) -> None:
@@ -290,39 +316,15 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, of which something is decided and not published, or units
-    are to be rebuilt."""
+    """Batches of a pipeline, or the one, of which something is decided and not published."""
     statement = text("""
-        SELECT x.batch_id FROM pending_publication x
+        SELECT DISTINCT x.batch_id FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
-        UNION
-        SELECT f.batch_id FROM pending_rebuild f
-        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
         ORDER BY 1
     """)
     rows = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
     return [row.batch_id for row in rows]
-
-
-def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
-    """Settled batches of a batch's family in which records of units were quarantined, and
-    the units without them are not requested yet.
-    """
-    statement = text("""
-        SELECT f.batch_id FROM pending_rebuild f
-        WHERE f.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
-        ORDER BY 1
-    """)
-    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
-
-
-def set_rebuild_requested(connection: Connection, batch_id: int) -> None:
-    """A rebuild of a batch's units is requested, without the records that were quarantined."""
-    connection.execute(
-        text("UPDATE batch SET rebuild_requested_at = now() WHERE batch_id = :id"), {"id": batch_id}
-    )
 
 
 def cancel(connection: Connection, run_id: int) -> None:
@@ -344,17 +346,13 @@ def republished(connection: Connection, run_id: int) -> bool:
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 
 
-def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Settled batches of a DAG of which something was decided before a time and is not published,
-    or that settled before it and have units whose rebuild is not requested: batch_id, dag_id.
-    """
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Settled batches of a DAG of which something was decided before a time and is not
+    published."""
     statement = text("""
-        SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
+        SELECT DISTINCT b.batch_id FROM pending_publication x JOIN batch b USING (batch_id)
         WHERE b.status = 'settled' AND greatest(x.decided_at, b.settled_at) < :before
           AND b.dag_id <> ''
-        UNION
-        SELECT b.batch_id, b.dag_id FROM pending_rebuild f JOIN batch b USING (batch_id)
-        WHERE b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
-    return connection.execute(statement, {"before": before}).all()
+    return list(connection.execute(statement, {"before": before}).scalars())

@@ -153,7 +153,7 @@ def claim_messages(
 
 
 def delay_replays(
-    connection: Connection, original_batch_id: int, moment: datetime, base: float, cap: float
+    connection: Connection, original_batch_id: int, instant: datetime, base: float, cap: float
 ) -> None:
     """Set when the messages of an original that fail in this settlement may be replayed: the wait
     doubles each time.
@@ -161,14 +161,14 @@ def delay_replays(
     connection.execute(
         text("""
         UPDATE failed_message m
-        SET not_before = cast(:moment AS timestamptz)
+        SET not_before = cast(:instant AS timestamptz)
                          + make_interval(secs => least(:cap,
                                                        :base * power(2,
                                                        least(m.failed_replays, 60))))
         FROM settling s
         WHERE m.root_id = s.root_id AND m.original_batch_id = :original AND m.status = 'failed'
         """),
-        {"original": original_batch_id, "moment": moment, "base": base, "cap": cap},
+        {"original": original_batch_id, "instant": instant, "base": base, "cap": cap},
     )
 
 

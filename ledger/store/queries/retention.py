@@ -31,8 +31,8 @@ _BEFORE = """
 # Something happened to the family of an original f since: its time is not over.
 _RECENT = f"""
   {_BEFORE} < (
-    SELECT max(moment) FROM (
-      SELECT greatest(m.opened_at, m.settled_at) AS moment FROM batch m
+    SELECT max(instant) FROM (
+      SELECT greatest(m.opened_at, m.settled_at) AS instant FROM batch m
       WHERE m.family_id = f.batch_id
       UNION ALL
       SELECT coalesce(r.closed_at, r.lease_until) FROM step_run r JOIN batch m USING (batch_id)
@@ -167,8 +167,7 @@ def dead_runs(
     before: datetime,
 ) -> Sequence[Row[Any]]:
     """Runs that will never count, of batches whose files have not expired and of which nothing has
-    happened since ``before``, as ``runs_with_files``. Not those that have what a source has read
-    for a batch that is not decided: it is re-emitted from there.
+    happened since ``before``, as ``runs_with_files``.
     """
     statement = text(f"""
         {_RUN}
@@ -180,9 +179,6 @@ def dead_runs(
           AND NOT EXISTS (
             SELECT FROM step_run o
             WHERE o.batch_id = r.batch_id AND coalesce(o.closed_at, o.lease_until) >= :before)
-          AND NOT EXISTS (
-            SELECT FROM checkpoint c JOIN batch d ON d.batch_id = c.batch_id
-            WHERE c.step_run_id = r.step_run_id AND d.status NOT IN ('settled', 'superseded'))
         ORDER BY r.step_run_id
     """)
     family_ids = None if families is None else list(families)

@@ -99,24 +99,6 @@ def collect_nonzero(connection: Connection, batch_id: int) -> None:
     connection.execute(text(COLLECT), {"id": batch_id})
 
 
-def collect_rebuilds(
-    connection: Connection, batch_id: int, roots: Sequence[int], step: str, reason: str
-) -> None:
-    """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures
-    of their unit.
-    """
-    statement = text("""
-        CREATE TEMP TABLE settling ON COMMIT DROP AS
-        SELECT root_id, 0::bigint AS residue, cast(:step AS text) AS step,
-               cast(:reason AS text) AS reason, NULL::text AS detail, false AS own_failure,
-               true AS shared, NULL::text[] AS missed_by
-        FROM unnest(cast(:roots AS bigint[])) AS w (root_id)
-        WHERE root_id NOT IN (SELECT root_id FROM failed_root WHERE batch_id = :id)
-    """)
-    keys = {"id": batch_id, "roots": list(roots), "step": step, "reason": reason}
-    connection.execute(statement, keys)
-
-
 def add_explicit_fails(
     connection: Connection, batch_id: int, steps: Sequence[str], *, shared: bool
 ) -> None:

@@ -16,7 +16,7 @@ _NONE = timedelta(0)
 
 
 @dataclass(frozen=True)
-class MomentForm:
+class TimestampForm:
     """How a column holds timestamps. ``step``: its precision, the distance of two values. ``zone``:
     the distance to UTC of the server's own time zone, in which a timestamp without one may have
     been set.
@@ -26,16 +26,16 @@ class MomentForm:
     step: timedelta
     zone: timedelta = _NONE
 
-    def at(self, moment: datetime) -> date:
+    def at(self, instant: datetime) -> date:
         """The value of a time; of a date the last that was over everywhere."""
-        utc = moment.astimezone(UTC)
+        utc = instant.astimezone(UTC)
         if self.kind == "date":
             return (utc - _WESTERNMOST).date() - _DAY
         return utc if self.kind == "aware" else utc.replace(tzinfo=None) + min(self.zone, _NONE)
 
-    def before(self, moment: datetime) -> date:
-        """A value below all that a transaction writes which began at ``moment``."""
-        return self.at(moment) - (_NONE if self.kind == "date" else self.step)
+    def before(self, instant: datetime) -> date:
+        """A value below all that a transaction writes which began at ``instant``."""
+        return self.at(instant) - (_NONE if self.kind == "date" else self.step)
 
     def past(self, clock: datetime) -> date:
         """The greatest value that is not of the future at ``clock``."""
@@ -44,8 +44,8 @@ class MomentForm:
         return self.before(clock) + max(self.zone, _NONE) - min(self.zone, _NONE)
 
 
-def moment_form(connection: Connection, table: SourceTable) -> MomentForm | None:
-    """How the cursor's column holds moments; None if it holds whole or decimal numbers or text.
+def timestamp_form(connection: Connection, table: SourceTable) -> TimestampForm | None:
+    """How the cursor's column holds timestamps; None if it holds whole or decimal numbers or text.
 
     Raises InputError when a column of its type cannot be a cursor.
     """
@@ -54,10 +54,10 @@ def moment_form(connection: Connection, table: SourceTable) -> MomentForm | None
         digits = getattr(kind, "precision", None)
         step = timedelta(microseconds=10 ** (6 - (6 if digits is None else digits)))
         if kind.timezone:
-            return MomentForm("aware", step)
-        return MomentForm("naive", step, _server_zone(connection))
+            return TimestampForm("aware", step)
+        return TimestampForm("naive", step, _server_zone(connection))
     if isinstance(kind, sa.Date):
-        return MomentForm("date", _DAY)
+        return TimestampForm("date", _DAY)
     numeric = isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float)
     if numeric or isinstance(kind, sa.Integer | sa.String):
         return None

@@ -1,0 +1,122 @@
+"""Request units again without the records that were quarantined.
+
+A unit is withheld because a record of it failed. Where all its failed records were quarantined,
+none of it would be replayed: one of its other records then counts as failed, and the replay of that
+one takes the unit without them.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Connection, Row
+
+from ledger.batch.settlement import decide_publications, record_failures
+from ledger.batch.surroundings import Surroundings
+from ledger.core.column_names import UNIT
+from ledger.core.states import BatchStatus
+from ledger.storage import parquet
+from ledger.store.connection import Database
+from ledger.store.queries import batches, publications, rebuilds, runs, settlement
+from ledger.store.queries.publications import FailedRoot
+
+_Longs = npt.NDArray[np.int64]
+
+_ADVICE = (
+    "It has the units of the batch's records. Put it back, then clear `settle` in Airflow or type"
+    " `ackledger publish`; or reprocess the interval"
+)
+_REASON = "its unit had a record that was quarantined"
+
+
+def rebuild(at: Surroundings, batch_id: int) -> list[int]:
+    """Request all such units of a batch's family; its batches that had some. Repeating it is
+    harmless."""
+    numbers = at.database.transact(lambda c: rebuilds.pending(c, batch_id))
+    for number in numbers:
+        _rebuild(at, number)
+    return numbers
+
+
+def _rebuild(at: Surroundings, batch_id: int) -> None:
+    database, graph = at.database, at.pipeline.graph
+    failed = database.transact(lambda c: publications.failed_roots(c, batch_id))
+    spoiling = [row for row in failed if graph.in_units(row.source)]
+    sources = [
+        row
+        for row in database.transact(lambda c: batches.sources(c, batch_id))
+        if row.emit_run_id is not None and graph.in_units(row.source)
+    ]
+    step, roots = "", list[int]()
+    if spoiling and graph.unit:
+        step, roots = spoiling[0].step, _roots_of_units(database, sources, spoiling)
+    elif spoiling and not any(row.live for row in spoiling):
+        step, roots = spoiling[0].step, _root_of_batch(sources, spoiling)
+    database.transact(lambda c: request(c, batch_id, roots, step, failed))
+
+
+def _root_of_batch(sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]) -> list[int]:
+    """The first root of a batch, which is one unit, that did not fail."""
+    failed = {row.root_id for row in spoiling}
+    ranges = (range(row.first_root, row.first_root + row.roots) for row in sources)
+    return list(islice((root for roots in ranges for root in roots if root not in failed), 1))
+
+
+def _roots_of_units(
+    database: Database, sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]
+) -> list[int]:
+    """A root that did not fail of each unit of which nothing is to be replayed."""
+    failed = np.array([row.root_id for row in spoiling], np.int64)
+    live = np.array([row.live for row in spoiling], bool)
+    ready, waiting = np.array([], np.int64), np.array([], np.int64)
+    for roots, units in _emitted(database, sources):
+        ready = np.union1d(ready, units[np.isin(roots, failed[~live])])
+        waiting = np.union1d(waiting, units[np.isin(roots, failed[live])])
+    ready = np.setdiff1d(ready, waiting)
+    firsts: dict[int, int] = {}
+    for roots, units in _emitted(database, sources):
+        sound = np.isin(units, ready) & ~np.isin(roots, failed)
+        own, places = np.unique(units[sound], return_index=True)
+        for unit, root in zip(own.tolist(), roots[sound][places].tolist(), strict=True):
+            firsts.setdefault(unit, root)
+    return sorted(firsts.values())
+
+
+def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[_Longs, _Longs]]:
+    """The roots that sources emitted and the unit of each, file by file."""
+    for source in sources:
+        for file in database.transact(partial(runs.files, run_id=source.emit_run_id)):
+            with parquet.stored_file(file.path, _ADVICE) as stored:
+                column = parquet.read(stored, [UNIT]).column(0).combine_chunks()
+            roots = np.arange(file.rows, dtype=np.int64) + file.first_position
+            tracked = roots < source.roots  # the others lie after them
+            yield roots[tracked] + source.first_root, np.from_dlpack(column)[tracked]
+
+
+def request(
+    connection: Connection,
+    batch_id: int,
+    roots: Sequence[int],
+    step: str,
+    seen: Sequence[FailedRoot] | None = None,
+) -> None:
+    """Count roots of a settled batch as failed with their unit. Roots that failed in the batch
+    already stay as they are.
+
+    ``seen``: the failed roots by which these were chosen; where they are others by now, the next
+    one that asks chooses.
+    """
+    batch = batches.lock_family(connection, batch_id)
+    assert batch is not None
+    if batch.status is not BatchStatus.SETTLED:
+        return  # it was superseded meanwhile: nothing of it is replayed
+    if seen is not None and publications.failed_roots(connection, batch_id) != seen:
+        return
+    rebuilds.set_requested(connection, batch_id)
+    rebuilds.collect(connection, batch_id, roots, step, _REASON)
+    record_failures(connection, batch)
+    settlement.record_attempts(connection, batch_id)
+    decide_publications(connection, batch, failed=0)

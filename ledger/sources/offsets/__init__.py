@@ -1,0 +1,1 @@
+"""Sources that are read by offsets: a system that only the user's own class knows."""

@@ -1,1 +1,0 @@
-"""Sources whose position an object of the user's own keeps."""

@@ -1,0 +1,63 @@
+"""Statements about units that are to be replayed without their quarantined records."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+
+def pending(connection: Connection, batch_id: int) -> list[int]:
+    """Settled batches of a batch's family in which records of units were quarantined, and
+    the units without them are not requested yet.
+    """
+    statement = text("""
+        SELECT f.batch_id FROM pending_rebuild f
+        WHERE f.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
+        ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"id": batch_id}).scalars())
+
+
+def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
+    """Such batches of a pipeline, or of these the one."""
+    statement = text("""
+        SELECT f.batch_id FROM pending_rebuild f
+        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
+        ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"pipeline": pipeline, "id": batch_id}).scalars())
+
+
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Such batches of a DAG, settled before a time."""
+    statement = text("""
+        SELECT b.batch_id FROM pending_rebuild f JOIN batch b USING (batch_id)
+        WHERE b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"before": before}).scalars())
+
+
+def set_requested(connection: Connection, batch_id: int) -> None:
+    """The units of a batch are requested, without the records that were quarantined."""
+    connection.execute(
+        text("UPDATE batch SET rebuild_requested_at = now() WHERE batch_id = :id"), {"id": batch_id}
+    )
+
+
+def collect(
+    connection: Connection, batch_id: int, roots: Sequence[int], step: str, reason: str
+) -> None:
+    """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures
+    of their unit.
+    """
+    statement = text("""
+        CREATE TEMP TABLE settling ON COMMIT DROP AS
+        SELECT root_id, 0::bigint AS residue, cast(:step AS text) AS step,
+               cast(:reason AS text) AS reason, NULL::text AS detail, false AS own_failure,
+               true AS shared, NULL::text[] AS missed_by
+        FROM unnest(cast(:roots AS bigint[])) AS w (root_id)
+        WHERE root_id NOT IN (SELECT root_id FROM failed_root WHERE batch_id = :id)
+    """)
+    keys = {"id": batch_id, "roots": list(roots), "step": step, "reason": reason}
+    connection.execute(statement, keys)
