@@ -199,7 +199,7 @@ def sometimes(stage, attempt, *columns):
 def branches(attempt, attempts, unit, guarantee):
     """Orders fan out and pass three stages, returns pass two; united they are joined with
     customers and totalled. Every stage loses rows, others at each ``attempt``, the join in the
-    first two. ``given``: takes how many orders the first stage was given.
+    first two. ``attempts``: takes how many orders the first stage was given.
     """
     pipeline = Pipeline("branches", guarantee=guarantee, max_replays=20)
     for name in ("orders", "returns"):

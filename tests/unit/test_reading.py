@@ -258,12 +258,12 @@ def test_a_footer_that_contradicts_itself(tmp_path, rows):
         files.check_parquet([str(path)], schema(n=LongType()))
 
 
-MOMENT = pa.array([1], pa.timestamp("ns", "UTC"))
+INSTANT = pa.array([1], pa.timestamp("ns", "UTC"))
 
 
 def test_parquet_columns_that_are_not_declared(tmp_path):
     """Of a column that the schema does not have, neither type nor codec matters."""
-    table = pa.table({"n": pa.array([1], pa.int64()), "at": MOMENT, "b.c": ["x"]})
+    table = pa.table({"n": pa.array([1], pa.int64()), "at": INSTANT, "b.c": ["x"]})
     codecs = {"n": "zstd", "at": "brotli", "b.c": "brotli"}
     checked(tmp_path, table, schema(n=LongType()), compression=codecs)
     with pytest.raises(InputError, match=r"column b\.c is compressed with BROTLI"):
@@ -278,8 +278,8 @@ def test_parts_of_parquet_columns(tmp_path):
     struct, listed = schema(at=TimestampType()), ArrayType(TimestampType())
     for name, column, kind in [
         ("s.at", instants, struct),
-        ("s.element", pa.array([[1]], pa.list_(MOMENT.type)), listed),
-        ("s.value", pa.array([[("k", 1)]], pa.map_(pa.string(), MOMENT.type)),
+        ("s.element", pa.array([[1]], pa.list_(INSTANT.type)), listed),
+        ("s.value", pa.array([[("k", 1)]], pa.map_(pa.string(), INSTANT.type)),
          MapType(StringType(), TimestampType())),
     ]:  # fmt: skip
         table = pa.table({"first": pa.array([[1, 2]]), "s": column})
