@@ -7,9 +7,9 @@ from ledger.batch.opening import open_batch
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Need
 from ledger.settings import Settings
-from ledger.store.queries import checkpoints, dedup
+from ledger.store.queries import dedup
 from tests.support.ledgers import START
-from tests.support.retention import DAY, expiring
+from tests.support.retention import DAY
 
 
 def deduplicating(window):
@@ -109,20 +109,3 @@ def test_without_a_window_every_batch_is_kept(archive):
     """A sink that compares with all batches needs the files of all."""
     archive.settled(deduplicating(None))
     assert archive.need() is Need.DEDUP_WINDOW
-
-
-def test_what_a_source_has_read_for_an_open_batch_is_kept(archive):
-    """A source that keeps its position reads nothing twice: its dead run has the records from
-    which the next one emits them, until its batch is decided."""
-    batch = archive.open(expiring())
-    archive.emit(batch, 3)
-    first = archive.row("SELECT step_run_id AS id FROM step_run").id
-    archive.transact(checkpoints.insert, batch.pipeline_id, "source", batch.batch_id, first, 1)
-    roots = archive.emit(batch, 3)
-    archive.write_files()
-    assert archive.collect().total.files == 0
-    archive.run_middle(batch, roots)
-    archive.run_sink(batch, roots)
-    archive.settle(batch.batch_id)
-    assert archive.collect().removed["dead attempts"].files == 1
-    assert first not in archive.runs()
