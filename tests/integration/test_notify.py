@@ -86,7 +86,7 @@ def test_sources_are_told(runner, tmp_path):
     run = runner(noticed(hooks, [2]))
     batch = run.open()
     run.steps(batch)
-    with pytest.raises(NotReadyError, match="told once it is settled"):
+    with pytest.raises(NotReadyError, match="notified once it is settled"):
         notify(run.job, batch.batch_id)
     settle_and_follow(run.job, batch.batch_id)
     assert hooks.acked == {batch.batch_id: [1, 4]}

@@ -335,7 +335,7 @@ def test_what_an_abandoned_batch_had_goes(ledger):
         runs.forget_fails(connection, batch.batch_id)
         partitions.clear_partition(connection, batch.batch_id)
         assert claims.next_range(connection, batch.pipeline_id, "source", None).number == 1
-        claims.clear_range(connection, batch.batch_id, "source")
+        assert claims.clear_range(connection, batch.batch_id, "source", 1)
         assert claims.next_range(connection, batch.pipeline_id, "source", None).end is None
     for table in ("claimed_file", "ledger_delta"):
         assert ledger.rows(f"SELECT * FROM {table}") == []
