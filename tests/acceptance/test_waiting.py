@@ -158,7 +158,7 @@ def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
     monkeypatch.setattr(waiting, "connected", connected)
     interval = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
     sensor = LedgerCompleteSensor(task_id="wait", pipeline="chain", deferrable=False, **interval)
-    trigger = IntervalComplete("chain", *interval.values(), False, 0)
+    trigger = IntervalComplete("chain", *interval.values(), 0)
     raised.append(UnavailableError("no answer"))
     assert (sensor.poke({}), sensor.poke({})) == (False, True)
     raised.extend(UnavailableError("no answer") for _ in range(2))
