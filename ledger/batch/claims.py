@@ -281,12 +281,13 @@ def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, of
         assert cleared, (batch_id, claim.source, number)  # the pipeline's lock keeps it so
     elif queries.is_claimed_end(connection, pipeline_id, claim.source, claim.end):
         start, end = json.dumps(claim.start), json.dumps(claim.end)
-        raise InputError(
+        error = InputError(
             f"source {claim.source!r} of pipeline {pipeline.name!r} has gone back: from offset"
             f" {start} it reads on to {end}, where an earlier batch has ended, so records would be"
             " read twice. If its system was set up again, declare it under a new name",
             quotes=[start, end],
         )
+        raise redacted(error) if pipeline.redact else error
 
 
 def _unclaimed(

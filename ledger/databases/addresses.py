@@ -1,12 +1,13 @@
 """Addresses of databases, in the forms that people have them in."""
 
 import os
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
-
 from ledger.errors import ConfigurationError, DeclarationError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 _DRIVER = "postgresql+psycopg2"
 _EXAMPLE = f"{_DRIVER}://user@host/database"
@@ -15,18 +16,22 @@ _FROM_ENVIRONMENT = "env:"
 _PLAIN = ("postgresql", "postgres")
 
 
-def shown(url: URL) -> str:
+def shown(url: "URL") -> str:
     """The address for people: without its password, and not encoded, as a socket's folder is."""
     return unquote(url.render_as_string(hide_password=True))
 
 
 def parsed(
     url: str, what: str, error: type[ConfigurationError | DeclarationError] = ConfigurationError
-) -> URL:
+) -> "URL":
     """The address as an SQLAlchemy URL; ``postgresql://`` and ``postgres://`` go through psycopg2.
 
     Raises ``error`` about ``what``, without the words of the library: they may quote a password.
     """
+    # A process that declares no address, such as one of Airflow or a worker, needs no SQLAlchemy.
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         address = make_url(url)
     except (ArgumentError, ValueError):
@@ -39,7 +44,7 @@ def variable_of(url: str) -> str | None:
     return url.removeprefix(_FROM_ENVIRONMENT) if url.startswith(_FROM_ENVIRONMENT) else None
 
 
-def resolved(url: str, what: str) -> URL:
+def resolved(url: str, what: str) -> "URL":
     """The declared address of ``what``, or the one that its environment variable holds.
 
     Raises ConfigurationError when the variable is not set, or where there is no URL.
@@ -55,7 +60,7 @@ def resolved(url: str, what: str) -> URL:
     return parsed(os.environ[name], f"environment variable {name}")
 
 
-def postgresql(url: URL, what: str) -> URL:
+def postgresql(url: "URL", what: str) -> "URL":
     """The address of a PostgreSQL server, whatever driver it names. Raises ConfigurationError for
     another database.
     """

@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from ledger.errors import MASK
-from ledger.settings import Settings
 from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ledger.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -154,10 +155,10 @@ class Sink(Protocol):
         """Whether readers read the files where they were staged: what was to be published there is
         never removed by ``ackledger gc``."""
 
-    def check(self, settings: Settings) -> str:
+    def check(self, settings: "Settings") -> str:
         """What was found of the place, in a sentence, before a batch is opened. Raises a
         LedgerError if a run could not write there; it makes nothing. The publisher's ``look`` comes
         first."""
 
-    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+    def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         """What writes to the sink ``name`` of ``pipeline``; connects to nothing."""

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
+from typing import TYPE_CHECKING
 
 from ledger.errors import DeclarationError, InputError, StageError
-from ledger.settings import Settings
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
+
+if TYPE_CHECKING:
+    from ledger.settings import Settings
 
 BATCH_FOLDER = "ackledger_batch"  # in a folder of Parquet files: ackledger_batch=<id>
 STAGING_FOLDER = "_staging"  # beside those of batches: what is not published yet
@@ -41,11 +44,11 @@ class FolderSink(_FileSinkOptions):
         path = self.path.rstrip("/")
         return path if "://" in path else normpath(path)
 
-    def location(self, settings: Settings) -> str:
+    def location(self, settings: "Settings") -> str:
         """The folder, as an absolute path or a URL: what lineage names it by."""
         return settings.output_path(self.path)
 
-    def check(self, settings: Settings) -> str:
+    def check(self, settings: "Settings") -> str:
         path = settings.output_path(self.path)
         _require_room(path)
         return f"{path} can be written to"

@@ -45,7 +45,7 @@ def record_batches(
             if _types(columns) != _types(schema):
                 raise IntegrityError(
                     f"file {file.path}: expected columns {_types(schema)} as in the first file,"
-                    f" found {_types(columns)}: run the step that wrote it again"
+                    f" found {_types(columns)}. {WHERE_STAGED_FILES_ARE_LOST}"
                 )
             own = [name for name in parquet.schema_arrow.names if name in TRACKING]
             names = [*schema.names, *(own if tracking else [])]

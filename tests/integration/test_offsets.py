@@ -20,7 +20,7 @@ from ledger.errors import (
     NotReadyError,
     StageError,
 )
-from ledger.execution import notify
+from ledger.execution import notify, settle_and_follow
 from ledger.spark.job import FEW_ROWS
 from tests.support.dying import Died, dies_at
 from tests.support.feeds import Feed, fed
@@ -69,6 +69,19 @@ def ranges(ledger, source="feed"):
         " WHERE source = :source AND claim_number IS NOT NULL ORDER BY claim_number"
     )
     return [tuple(row) for row in ledger.rows(query, source=source)]
+
+
+def ranked(feed, **options):
+    """A feed -> numbers -> a whole stage, by the number -> a folder."""
+    pipeline = fed(feed, **options)
+    del pipeline._steps["out"]
+
+    @pipeline.stage(reads="numbers", whole=True, unit="n")
+    def ranked(numbers):
+        return numbers
+
+    pipeline.sink("out", ParquetSink("out"), reads="ranked")
+    return pipeline
 
 
 def position(ledger):
@@ -274,6 +287,14 @@ def test_offsets_by_partition(runner, tmp_path, sink_rows):
     topic.add((8, 18))
     run.settled(opened(run, 3))
     assert [id for id, _ in sink_rows("out", "id", "n")] == [0, 1, 2, 4, 6, 8]
+    pipeline.step("topic").source._declared.commit(1, {"0": 3, "1": 0})  # late
+    assert (
+        json.loads((topic.folder / "committed.json").read_text())
+        == ranges(run.ledger, "topic")[-1][2]
+    )
+    (topic.folder / "p3.jsonl").touch()  # a range without a record
+    run.settled(opened(run, 5))
+    assert ranges(run.ledger, "topic")[-1][2]["p3"] == 0
     (topic.folder / "0.jsonl").write_text('{"id": 10, "n": 20}\n')
     with pytest.raises(InputError, match=r"ends at 1, before offset \d: it was set up again"):
         opened(run, 4)
@@ -296,14 +317,17 @@ def test_a_range_that_is_given_back_waits_for_room(runner, feed, shown):
     assert shown() == [1, 2, 3]
 
 
-def test_a_source_that_has_gone_back_is_refused(runner, feed, monkeypatch):
-    """An offset where an earlier batch ended would be read twice; nothing is claimed."""
-    run = runner(fed(feed))
+@pytest.mark.parametrize("redact", [(), ("n",)])
+def test_a_source_that_has_gone_back_is_refused(runner, feed, monkeypatch, redact):
+    """An offset where an earlier batch ended would be read twice; nothing is claimed. An offset
+    is a value: a pipeline that redacts does not quote it."""
+    run = runner(fed(feed, redact=redact))
     opened(run, 1)
     feed.add(4)
     opened(run, 2)
     monkeypatch.setattr(Feed, "latest", lambda self, start, room: 3)
-    with pytest.raises(InputError, match="has gone back: from offset 4 it reads on to 3, where"):
+    offsets = r"\*\*\* it reads on to \*\*\*" if redact else "4 it reads on to 3"
+    with pytest.raises(InputError, match=f"has gone back: from offset {offsets}, where"):
         opened(run, 3)
     assert len(run.ledger.rows("SELECT * FROM batch")) == 2
 
@@ -379,24 +403,12 @@ def test_units_of_a_source(runner, feed, shown):
     """Behind a whole stage its records have units, when it runs again and when they are
     replayed.
     """
-
-    def whole(lose=()):
-        pipeline = fed(feed, lose=lose)
-        del pipeline._steps["out"]
-
-        @pipeline.stage(reads="numbers", whole=True, unit="n")
-        def ranked(numbers):
-            return numbers
-
-        pipeline.sink("out", ParquetSink("out"), reads="ranked")
-        return pipeline
-
-    run = runner(whole(lose=[2]))
+    run = runner(ranked(feed, lose=[2]))
     batch = opened(run, 1)
     run.step(batch, "feed")
     run.settled(batch)
     assert shown() == [1, 3]
-    fixed = runner(whole())
+    fixed = runner(ranked(feed))
     fixed.settled(fixed.open_replay(batch.batch_id))
     assert shown() == [1, 2, 3]
 
@@ -473,6 +485,19 @@ def test_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
     fixed.settled(fixed.open_replay(first.batch_id))
     assert shown() == [1, 2, 3, 4]
     assert feed.commits == [(1, 3), (2, 4)]
+
+
+def test_commit_waits_for_units_that_are_requested_again(runner, feed, shown):
+    """With settle="hold" and a quarantined record nothing is published before its unit has been
+    requested again."""
+    run = runner(ranked(feed, lose=[2], settle="hold", max_replays=0))
+    batch = opened(run, 1)
+    run.steps(batch)
+    run.ledger.settle(batch.batch_id)
+    notify(run.job, batch.batch_id)
+    assert (feed.commits, shown()) == ([], [])
+    settle_and_follow(run.job, batch.batch_id)
+    assert (feed.commits, shown()) == ([(1, 3)], [1, 3])
 
 
 def test_the_sweeper_sends_for_what_was_not_told(runner, feed):

@@ -48,10 +48,14 @@ class TopicSource(OffsetSource):
         messages = read_messages(arrow_schema(self.schema))
         ranges = spark.createDataFrame(parts, "path STRING, first BIGINT, upto BIGINT")
         rows = nullable(struct(self.schema))  # a null where none may be fails its record
-        return ranges.repartition(len(parts)).mapInArrow(messages, rows)
+        return ranges.repartition(max(1, len(parts))).mapInArrow(messages, rows)
 
     def commit(self, batch_id, end):
-        (self.folder / "committed.json").write_text(json.dumps(end))  # how far it is processed
+        file = self.folder / "committed.json"  # how far each partition is processed
+        last = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(
+            json.dumps(last | {name: max(n, last.get(name, 0)) for name, n in end.items()})
+        )
 
 
 def count_lines(file):

@@ -31,11 +31,19 @@ def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name, node.lineno
+            case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                yield name, node.lineno
             case (
-                ast.arg(arg=name) | ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name))
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
             ):
                 yield name, node.lineno
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 yield name, node.lineno
             case ast.alias(asname=str(name)):
                 yield name, node.lineno
@@ -52,14 +60,17 @@ def test_each_way_of_binding_is_seen():
     """An assignment, argument, attribute, loop, pattern or import, and what is defined."""
     source = """
 import a as found
-def made(told, *said, given=1): self.chosen = 1
-class Kept: pass
-_known: int = 1
-for one in []: pass
+from a import b as chosen
+async def made(told, *said): pass
+def made(given=1): self.kept = 1
+class Known: pass
+_one: int = 1
+for mine in []: pass
 try: pass
-except Exception as mine: pass
+except Exception as moment: pass
 match found:
-    case [*_] as told: pass
-moment = undone = untold = 1
+    case [*told]: pass
+    case {**undone}: pass
+    case [] as untold: pass
 """
     assert {name.strip("_").lower() for name, _ in bindings(ast.parse(source))} == EMPTY

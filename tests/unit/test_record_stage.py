@@ -1,5 +1,7 @@
 """What a record stage makes of batches, against the same record by record in plain Python."""
 
+import subprocess
+import sys
 from collections import OrderedDict, defaultdict
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,7 +26,7 @@ from pyspark.sql.types import (
 
 from ledger.core.outcomes import FailedRecord, dropped
 from ledger.core.text import as_reason
-from ledger.spark.steps.records import _Taking, _task
+from ledger.spark.steps.record_task import Taking, transform
 from ledger.types.fitting import yielded
 
 MISFIT = object()
@@ -207,8 +209,8 @@ def test_batches_of_a_record_stage(redacts, drawn):
         ]  # fmt: skip
         arrays.append(pa.RecordBatch.from_arrays(columns, [f"_{n}" for n in range(len(INPUT))]))
         first += len(batch)
-    stage = (played(names, scripts), _Taking(schema), yielded(schema), redacts)
-    outputs = list(_task(*stage, INPUT, INPUT[-2:], iter(arrays)))
+    stage = (played(names, scripts), Taking(schema), yielded(schema), redacts)
+    outputs = list(transform(*stage, INPUT, INPUT[-2:], iter(arrays)))
     assert [output.schema.names for output in outputs] == [
         [*names, *INPUT[-2:], "_failed", "_dropped"]
     ] * len(batches)
@@ -233,3 +235,14 @@ def test_misfits_of_a_long_column(pairs):
     assert sorted(misfits) == bad
     assert columns[0].to_pylist() == [None if n in bad else pairs[n][1] for n in numbers]
     assert columns[1].to_pylist() == [None if n in bad else n for n in numbers]
+
+
+def test_a_worker_imports_little():
+    """What travels to a worker needs no database and no storage: each would be imported by every
+    worker."""
+    script = (
+        "import sys, ledger.spark.steps.record_task;"
+        "print(*{'sqlalchemy', 'psycopg2', 'fsspec', 'airflow'} & sys.modules.keys())"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (printed.stdout.strip(), printed.returncode) == ("", 0), printed.stderr

@@ -27,7 +27,6 @@ from ledger.types.arrow import rebuilt
 MOST_CHARACTERS = 10_000
 _NUL = "\\u0000"  # JSON has it, PostgreSQL's jsonb does not
 _LOCAL = re.compile(r"^file:(//)?(?=/)")
-_WORD = re.compile(r"\w+")
 _ILLEGIBLE = re.compile("[\ufffd\ud800-\udfff]")  # was no UTF-8, or half of a character
 
 

@@ -1,10 +1,13 @@
 """The declaration of a Delta Lake table."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ledger.settings import Settings
 from ledger.sinks.base import Publisher
 from ledger.sinks.folder import FolderSink
+
+if TYPE_CHECKING:
+    from ledger.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class DeltaSink(FolderSink):
 
     in_place = True
 
-    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+    def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         from ledger.sinks.delta.publisher import DeltaPublisher
 
         return DeltaPublisher(settings.output_path(self.path), self.partition_by)

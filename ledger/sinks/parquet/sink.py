@@ -1,11 +1,14 @@
 """The declaration of a folder of Parquet files."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ledger.errors import DeclarationError
-from ledger.settings import Settings
 from ledger.sinks.base import Publisher
 from ledger.sinks.folder import BATCH_FOLDER, FolderSink
+
+if TYPE_CHECKING:
+    from ledger.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class ParquetSink(FolderSink):
     ``ACKLEDGER_OUTPUT``.
     """
 
-    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+    def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         from ledger.sinks.parquet.publisher import ParquetPublisher
 
         return ParquetPublisher(settings.output_path(self.path))

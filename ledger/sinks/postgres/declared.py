@@ -1,11 +1,13 @@
 """What is declared of a table in PostgreSQL, and which database it is in."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ledger.core.declarations import Fault, check
-from ledger.settings import Settings
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
+
+if TYPE_CHECKING:
+    from ledger.settings import Settings
 
 LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
 
@@ -40,7 +42,7 @@ class TableSink(_TableSinkOptions):
     def replaces_intervals(self) -> bool:
         return self.mode == "replace_interval"
 
-    def location(self, settings: Settings) -> str:
+    def location(self, settings: "Settings") -> str:
         """The URL, less user, password and options, and the table: what lineage names it by."""
         from sqlalchemy.engine import URL
 
@@ -50,7 +52,7 @@ class TableSink(_TableSinkOptions):
         bare = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
         return f"{bare}#{self.table}"
 
-    def check(self, settings: Settings) -> str:
+    def check(self, settings: "Settings") -> str:
         """See ``Sink``: the publisher has looked at the table itself."""
         return f"{self.table} can be written to"
 

@@ -23,7 +23,13 @@ from sqlalchemy import Connection, Table
 from ledger.core.probes import reached
 from ledger.databases.addresses import postgresql, resolved
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.base import (
+    WHERE_STAGED_FILES_ARE_LOST,
+    Delivery,
+    Refusal,
+    Rule,
+    require_staged,
+)
 from ledger.sinks.postgres import foreign_keys
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
@@ -202,7 +208,7 @@ class PostgresPublisher:
         if taken != delivery.rows:
             raise IntegrityError(
                 f"{place} took {taken} of {delivery.rows} rows of batch {delivery.batch_id}: a"
-                " trigger or a rule drops rows: remove it, then run the sink again"
+                " trigger or a rule drops rows: remove it, then publish again"
             )
 
     def _require_keys(self, connection: Connection, delivery: Delivery) -> None:
@@ -279,7 +285,8 @@ def _stage(
     if staged != delivery.rows:
         raise IntegrityError(
             f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in"
-            f" {delivery.folder}, found {staged}: run the step that wrote them again"
+            f" {delivery.folder}, found {staged}."
+            f" {WHERE_STAGED_FILES_ARE_LOST}"
         )
     return list(schema.names)
 

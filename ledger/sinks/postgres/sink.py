@@ -1,10 +1,13 @@
 """The declaration of a table in PostgreSQL."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ledger.settings import Settings
 from ledger.sinks.base import Publisher
 from ledger.sinks.postgres.declared import TableSink
+
+if TYPE_CHECKING:
+    from ledger.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class PostgresSink(TableSink):
     what other batches published of the same interval is removed.
     """
 
-    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+    def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         """See ``Sink``. Raises ConfigurationError if the variable that holds the URL is not set."""
         from ledger.sinks.postgres.publisher import PostgresPublisher
 

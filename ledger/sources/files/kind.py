@@ -8,7 +8,6 @@ from ledger.core import path_templates
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError
-from ledger.settings import Settings
 from ledger.sources import listing
 from ledger.sources.base import Claim, Scope, Sought, Source, SourceReader
 from ledger.sources.claims import count_records, new_files
@@ -17,6 +16,8 @@ from ledger.types.ddl import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ledger.settings import Settings
 
 _FIXED_IS_NEW = "a file that was fixed is a new one, which its next batch takes as a whole"
 
@@ -34,12 +35,12 @@ class Files(Source):
         self.not_reread = _FIXED_IS_NEW if declared.incremental else None
         self.layout = _layout(declared)
 
-    def path(self, settings: Settings, interval: Interval) -> str:
+    def path(self, settings: "Settings", interval: Interval) -> str:
         """The glob of the interval's files."""
         pattern = path_templates.render(self.place, interval.start, interval.end, interval.params)
         return settings.data_path(pattern)
 
-    def check(self, settings: Settings, name: str, interval: Interval | None) -> str:
+    def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
         """How many files match. Raises InputError if there is none and one is due."""
         if interval is not None:
             path = self.path(settings, interval)

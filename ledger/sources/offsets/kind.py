@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core.run_request import Interval
 from ledger.errors import InputError
-from ledger.settings import Settings
 from ledger.sources.base import Claim, Scope, Source, SourceReader
 from ledger.sources.offsets.source import OffsetSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ledger.settings import Settings
 
 
 class Offsets(Source):
@@ -26,7 +27,7 @@ class Offsets(Source):
         self.place = declared.shown
         self.commits = type(declared).commit is not OffsetSource.commit
 
-    def check(self, settings: Settings, name: str, interval: Interval | None) -> str:
+    def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
         """Nothing: its system is known to the declared object alone."""
         return f"{self.place} is asked when a batch opens"
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.run_request import Interval
-from ledger.settings import Settings
 from ledger.sources.base import Claim, Scope, Source, SourceReader
 from ledger.sources.cursor import from_text, to_text
 from ledger.sources.table.source import TableSource
@@ -12,6 +11,8 @@ from ledger.types import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ledger.settings import Settings
 
 
 class Table(Source):
@@ -26,11 +27,11 @@ class Table(Source):
         self.schema = declared.schema
         self.place = f"table {declared.table}"
 
-    def path(self, settings: Settings, interval: Interval) -> str:
+    def path(self, settings: "Settings", interval: Interval) -> str:
         """The table's database, less its password, and its name."""
         return self._declared.shown
 
-    def check(self, settings: Settings, name: str, interval: Interval | None) -> str:
+    def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
         """Raises InputError unless the table is there and has the schema's columns."""
         from ledger.sources.table import queries
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import URL
-
 from ledger.core.declarations import Fault, check
 from ledger.core.durations import seconds
 from ledger.databases import addresses
@@ -13,6 +11,7 @@ from ledger.errors import ConfigurationError, DeclarationError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+    from sqlalchemy.engine import URL
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class TableSource(_TableOptions, _Table):
             )
 
     @property
-    def address(self) -> URL:
+    def address(self) -> "URL":
         """The database's URL, with its password; never to be published.
 
         Raises ConfigurationError when the environment variable is not set or holds no URL.
@@ -72,6 +71,8 @@ class TableSource(_TableOptions, _Table):
     @property
     def shown(self) -> str:
         """The URL, less password and options, and the table: for messages and the ledger."""
+        from sqlalchemy.engine import URL
+
         try:
             bare = URL.create(*self._place()).render_as_string(hide_password=False)
         except ConfigurationError:

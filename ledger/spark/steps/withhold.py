@@ -61,7 +61,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
             except LostFileError:
                 if job.database.transact(partial(_is_pending, row=row)):
                     raise
-                _log.info("sink %s: another driver has published it", row.sink)
+                _log.info("sink %s: another driver was faster, nothing is pending", row.sink)
             reached("sink withheld", row.sink)
     failures.raise_first()
     reached("withheld")
