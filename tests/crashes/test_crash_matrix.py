@@ -6,19 +6,15 @@ what readers see, and lets Airflow's retry, or the sweeper and then a retry, and
 go on.
 """
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
 from ledger.core.states import Outcome
-from ledger.store import embedded
 from ledger.store.queries.batches import Batch
 from tests.support import orders
 from tests.support.children import Children
@@ -32,6 +28,7 @@ from tests.support.crashing import (
     run_whole,
 )
 from tests.support.crashing import STAGE as STAGE_FORM
+from tests.support.stop_lab import standing
 
 FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
@@ -168,13 +165,8 @@ SPARE = 2
 @pytest.fixture(scope="module")
 def lab(children, spark, server_home) -> Iterator[Lab]:
     """The batch's life, kept at every stop."""
-    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
-    try:
-        crash_lab = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
+    with standing(Lab, spark, server_home) as crash_lab:
         yield crash_lab
-        crash_lab.dispose()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("form", [STAGE_FORM, BATCH_FORM])

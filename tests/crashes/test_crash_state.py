@@ -6,11 +6,9 @@ keeps files of its own. A state names the batches that it includes, so that one 
 comes twice or out of order shows in it.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -18,11 +16,11 @@ from ledger.batch import state_runs
 from ledger.core.states import Outcome
 from ledger.execution import advance_states, states
 from ledger.storage.manifest import check_files
-from ledger.store import embedded
 from tests.support import accounts
 from tests.support.accounts import FILES, FUNCTION
 from tests.support.children import Children
 from tests.support.state_lab import StateLab
+from tests.support.stop_lab import standing
 
 FIRST = accounts.expected((1, False))
 BOTH = accounts.expected((1, False), (2, False))
@@ -96,14 +94,8 @@ OFTEN = frozenset(("function-in-its-commit", "function-being-noted-as-acked"))
 @pytest.fixture(scope="module")
 def lab(request, spark, server_home) -> Iterator[StateLab]:
     """The life of a state in one of its forms, kept at every stop."""
-    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
-    try:
-        url = embedded.start(server_home)
-        crash_lab = StateLab(spark, url, server_home, folder / "lab", request.param)
+    with standing(partial(StateLab, form=request.param), spark, server_home) as crash_lab:
         yield crash_lab
-        crash_lab.dispose()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize(

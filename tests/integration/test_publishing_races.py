@@ -34,12 +34,6 @@ from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
 
 
-def run_replay(ledger, replay):
-    roots = ledger.emit_replay(replay)
-    ledger.run_middle(replay, roots)
-    ledger.run_sink(replay, roots)
-
-
 def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     """Of two settlements that leave nothing failed one sees it, and decides what is published of
     all three.
@@ -50,7 +44,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     first = ledger.replay(flow, old.batch_id, "first", record=roots[0])
     second = ledger.replay(flow, old.batch_id, "second", record=roots[1])
     for replay in (first, second):
-        run_replay(ledger, replay)
+        ledger.run_replay(replay)
     with ledger.database.writer.begin() as connection:
         _settle(connection, first.batch_id, None, False)  # not committed yet
         other = threading.Thread(target=lambda: ledger.settle(second.batch_id))
@@ -73,7 +67,7 @@ def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(ledger):
     by_hand = ledger.replay(flow, old.batch_id, "by hand", quarantined=True)
     last = ledger.replay(flow, old.batch_id, "last")
     ledger.start(by_hand.batch_id, "source")
-    run_replay(ledger, last)
+    ledger.run_replay(last)
     ledger.settle(last.batch_id)
     assert ledger.row("SELECT count(*) AS n FROM publication").n == 0
     ledger.age(by_hand.batch_id, 100)
@@ -97,7 +91,7 @@ def test_a_partial_combine_follows_the_settlements_not_the_numbers(ledger):
     first = ledger.replay(flow, old.batch_id, "first", record=roots[0])
     second = ledger.replay(flow, old.batch_id, "second", record=roots[1])
     for replay in (second, first):
-        run_replay(ledger, replay)
+        ledger.run_replay(replay)
         ledger.settle(replay.batch_id)
         assert combine_runs.is_due(ledger.database, replay.batch_id, flow.step("total"))
         run = combine_runs.open_due(ledger.database, replay.batch_id, flow.step("total"), Attempt())

@@ -99,9 +99,7 @@ def test_a_reprocess_that_dies_replaces_nothing(ledger):
     old, _ = ledger.whole_batch(flow)
     ledger.settle(old.batch_id)
     new = ledger.reprocess(flow)
-    ledger.start(new.batch_id, "source")
-    ledger.age(new.batch_id, 100)
-    assert ledger.settle(new.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(new)
     assert (
         ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
@@ -127,9 +125,7 @@ def test_a_reprocess_that_expires_replaces_nothing(ledger):
     new = ledger.reprocess(flow)
     roots = ledger.emit(new, 5)
     ledger.run_middle(new, roots)
-    ledger.start(new.batch_id, "sink")
-    ledger.age(new.batch_id, 100)
-    assert ledger.settle(new.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(new, "sink")
     assert (
         ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
@@ -146,9 +142,7 @@ def test_an_abandoned_replay_does_not_come_back_beside_it(ledger):
     old, _ = ledger.whole_batch(flow, 5, lose_sink=[0])
     ledger.settle(old.batch_id)
     replay = ledger.replay(flow, old.batch_id)
-    ledger.start(replay.batch_id, "source")
-    ledger.age(replay.batch_id, 100)
-    assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(replay)
     new = ledger.reprocess(flow)
     with pytest.raises(NotReadyError, match="is being replaced"):
         ledger.replay(flow, old.batch_id)
@@ -178,9 +172,7 @@ def test_a_reprocess_of_two_sources_abandoned_halfway(runner, tmp_path, sink_row
     )
     run.step(again, "a")
     run.step(again, "sa")
-    run.ledger.start(again.batch_id, "b")
-    run.ledger.age(again.batch_id, 10_000)
-    assert run.ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
+    run.ledger.abandon_dead(again, "b", seconds=10_000)
     assert sink_rows("sa", "id") == [(1,), (2,)]
     assert (tmp_path / "sa" / f"ackledger_batch={first.batch_id}").exists()
     reopened = open_batch(

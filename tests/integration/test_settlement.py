@@ -240,9 +240,7 @@ def test_abandoned_replay_releases_its_messages(ledger):
     batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
     ledger.settle(batch.batch_id)
     replay = ledger.replay(flow, batch.batch_id)
-    ledger.start(replay.batch_id, "source")
-    ledger.age(replay.batch_id, 71)
-    assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(replay)
     second = ledger.replay(flow, batch.batch_id, "second")
     assert ledger.row("SELECT status, replay_batch_id FROM failed_message") == (
         "replaying",
@@ -481,9 +479,7 @@ def test_abandoned_batch_keeps_its_partition(ledger):
     """
     flow = pipeline()
     batch = ledger.open(flow)
-    ledger.start(batch.batch_id, "source")
-    ledger.age(batch.batch_id, 71)
-    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(batch)
     assert ledger.sweep().dropped == ()
     assert ledger.open(flow).status is BatchStatus.OPEN
     roots = ledger.emit(batch, 2)
@@ -598,9 +594,7 @@ def test_abandoned_batch_of_two_sources_starts_from_the_beginning(ledger):
     batch = ledger.open(flow)
     roots = run_source(ledger, batch, "first")
     ledger.run_sink(batch, roots, name="first_sink", offset=1000)
-    ledger.start(batch.batch_id, "second")
-    ledger.age(batch.batch_id, 71)
-    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(batch, "second")
     assert ledger.open(flow).status is BatchStatus.OPEN
     for name in ("first", "second"):
         roots = run_source(ledger, batch, name)

@@ -4,7 +4,6 @@ its own.
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
@@ -16,9 +15,9 @@ from ledger.batch.step_runs import Attempt
 from ledger.execution import combine, notify, run_step, withhold
 from ledger.spark.job import Job
 from tests.support import orders
-from tests.support.crashing import opened, run_open_steps, settings_of
+from tests.support.crashing import opened, run_open_steps
 from tests.support.publishing import publish_settled
-from tests.support.stop_lab import NOTHING, StopLab
+from tests.support.stop_lab import NOTHING, Site, StopLab
 
 # Their numbers, where no crash has used up one; a batch in the original's place has the second,
 # too.
@@ -34,16 +33,9 @@ ANEW = "anew withheld"
 class Lab(StopLab):
     """The life of a batch of orders, of its replay, and of one that reprocesses its interval."""
 
-    def __init__(
-        self,
-        spark: "SparkSession",  # noqa: F821
-        url: str,
-        home: Path,
-        folder: Path,
-        base: orders.Variant | None = None,
-    ):
+    def __init__(self, site: Site, base: orders.Variant | None = None):
         self.base = base or orders.Variant()
-        super().__init__(spark, url, home, folder)
+        super().__init__(site)
         self._target = create_engine(self.warehouse, poolclass=NullPool)
 
     def write(self) -> None:
@@ -56,13 +48,7 @@ class Lab(StopLab):
 
     def job(self, variant: orders.Variant) -> Job:
         """The surroundings of the pipeline in this process."""
-        pipeline = orders.pipeline(str(self.folder), self.warehouse, variant)
-        return Job(
-            self.spark,
-            self.ledger.database,
-            settings_of(str(self.home), str(self.folder)),
-            pipeline,
-        )
+        return self.job_of(orders.pipeline(str(self.folder), self.warehouse, variant))
 
     def shown(self, sink: str) -> orders.Rows:
         """What a reader of the sink sees."""

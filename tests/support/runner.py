@@ -1,6 +1,6 @@
 """Runs whole pipelines in this process, on the tests' Spark session."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import Settlement
@@ -10,6 +10,7 @@ from ledger.execution import StepResult, run_step, settle_and_follow
 from ledger.spark.job import Job
 from ledger.store.queries.batches import Batch
 from tests.support.ledgers import Ledger
+from tests.support.publishing import publish_settled
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 
@@ -28,6 +29,17 @@ class Runner:
             job.database, job.settings, job.pipeline, RunKey("", run_id), Interval(start, end)
         )
 
+    def open_day(self, day: int) -> Batch:
+        """The batch of a day, by its number after ``START``."""
+        start = START + timedelta(days=day)
+        return self.open(f"day{day}", start, start + timedelta(days=1))
+
+    def abandoned_day(self, day: int, source: str) -> Batch:
+        """A day's batch that was abandoned before it had read a source."""
+        batch = self.open_day(day)
+        self.ledger.abandon_dead(batch, source)
+        return batch
+
     def open_replay(self, original: int, run_id: str = "replay", **selection: object) -> Batch:
         """A replay of the original's failed messages."""
         job, records = self.job, Selection(**selection)  # type: ignore[arg-type]
@@ -43,6 +55,17 @@ class Runner:
         """Run all steps in order."""
         for step in self.job.pipeline.steps():
             self.step(batch, step.name)
+
+    def settled_by_others(self) -> Batch:
+        """The first day's batch of a DAG, which is run here and settled behind its run's back; its
+        sinks of records have published it."""
+        job, start = self.job, START + timedelta(days=1)
+        key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
+        batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
+        self.steps(batch)
+        self.ledger.settle(batch.batch_id)
+        publish_settled(job, batch.batch_id)
+        return batch
 
     def settled(self, batch: Batch) -> Settlement:
         """Run all steps, settle and publish."""
