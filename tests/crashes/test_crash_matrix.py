@@ -60,7 +60,7 @@ class Case:
 
     @property
     def of_replay(self) -> bool:
-        return self.stop.startswith("replay ") or self.stop == "told"
+        return self.stop.startswith("replay ") or self.stop == "notified"
 
 
 def dry(*arguments, **options):
@@ -114,12 +114,12 @@ CASES = [
     dry("table's files listed", "withheld", "files listed"),
     dry("table shown", "withheld", "published", "table"),
     dry("published", "withheld", "batch published"),
-    Case("source told of acks only", "published", "acks told"),
-    Case("source told, swept", "published", "source told", swept=True),
-    Case("source told and noted", "published", "notice recorded"),
-    dry("replay being opened", "told", "claiming messages"),
-    dry("replay opened", "told", "before run"),
-    dry("replay opened, swept", "told", "before run", swept=True),
+    Case("source notified of acks only", "published", "acks notified"),
+    Case("source notified, swept", "published", "source notified", swept=True),
+    Case("source notified and noted", "published", "notice recorded"),
+    dry("replay being opened", "notified", "claiming messages"),
+    dry("replay opened", "notified", "before run"),
+    dry("replay opened, swept", "notified", "before run", swept=True),
     Case("replay emitted", "replay opened", "deltas posted"),
     Case("replay stage posted, swept", "replay orders", "deltas posted", swept=True),
     Case("replay table committed", "replay report", "run committed", "table"),
@@ -138,7 +138,7 @@ CASES = [
     Case("combined sink committed", "replay published", "run committed", "daily"),
     Case("before daily is published", "replay published", "publishing", "daily"),
     Case("daily shown", "replay published", "published", "daily"),
-    Case("source told of the replay", "replay combined", "source told"),
+    Case("source notified of the replay", "replay combined", "source notified"),
 ]
 
 
@@ -153,7 +153,7 @@ OFTEN = frozenset(
         "in the settlement-batch",
         "two of three withheld-stage",
         "report in its transaction-batch",
-        "source told and noted-stage",
+        "source notified and noted-stage",
         "combine committed-batch",
     )
 )
@@ -307,8 +307,8 @@ def _check_end(lab: Lab) -> None:
 
 
 def _check_nothing_left(lab: Lab) -> None:
-    """The ledger knows of nothing open, running or unpublished; who was told twice was told the
-    same.
+    """The ledger knows of nothing open, running or unpublished; two notices of a kind are
+    the same.
     """
     ledger = lab.ledger
     assert {row.status for row in ledger.rows("SELECT status FROM batch")} == {"settled"}

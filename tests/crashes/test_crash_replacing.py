@@ -10,7 +10,7 @@ import pytest
 from ledger.core.states import Outcome
 from tests.support import orders
 from tests.support.children import Children
-from tests.support.crash_lab import ANEW, ORIGINAL, Lab
+from tests.support.crash_lab import ORIGINAL, REPROCESS, Lab
 from tests.support.crashing import BATCH, STAGE, opened, run_whole
 from tests.support.stop_lab import standing
 
@@ -67,7 +67,7 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, fo
     moment; never both.
     """
     lab = a_lab
-    lab.go_to(ANEW)
+    lab.go_to(REPROCESS)
     _kill(lab, children, place, form=form, of=of, spark=False, reprocess=True, variant=FIXED)
     for sink in orders.SINKS:
         seen = (FIRST, ALL, NOTHING) if sink == "lake" else (FIRST, ALL)

@@ -125,7 +125,7 @@ def test_a_wrong_number_leads_nowhere_else(ledger, cli, command):
 
 
 def test_forget_names_who_gave_a_record_up(ledger, cli):
-    """A record that a person gave up is listed as accepted by name, also as data."""
+    """A record that a person quarantined is listed as accepted by name, also as data."""
     _, roots = settled(ledger, pipeline(max_replays=1))
     cli("quarantine", roots[0], "--reason", "a test order")
     shown = cli("forget", roots[0], "--dry-run")

@@ -1,4 +1,4 @@
-"""What sources are told: on_ack and on_fail, once the settlement is durable, at least once."""
+"""Notices to sources: on_ack and on_fail, once the settlement is durable, at least once."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from tests.support.runner import END, START
 
 
 class Hooks:
-    """Keeps what it was told."""
+    """Keeps what it was notified of."""
 
     def __init__(self, fail_first=False):
         self.acked, self.failed, self.calls = {}, {}, 0
@@ -54,9 +54,9 @@ def numbers(tmp_path):
     (tmp_path / "in.csv").write_text("n\n1\n2\nx\n4\n")
 
 
-def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
+def test_a_batch_decided_without_its_run_is_notified_of_later(runner, tmp_path):
     """The sweeper names a settled batch whose sources heard nothing, once its own run had its
-    time; one that was told, or wants to know nothing, it does not name.
+    time; one that was notified, or wants no notice, it does not name.
     """
     numbers(tmp_path)
     hooks = Hooks()
@@ -77,9 +77,9 @@ def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
     assert hooks.acked == {batch.batch_id: [1, 2, 4]}
 
 
-def test_sources_are_told(runner, tmp_path):
-    """After the settlement a source is told its acked messages and its failed ones with step,
-    reason and raw text; a replay tells its own.
+def test_sources_are_notified(runner, tmp_path):
+    """After the settlement a source is notified of its acked messages and of its failed ones,
+    with step, reason and raw text; a replay notifies it of its own.
     """
     numbers(tmp_path)
     hooks = Hooks()
@@ -101,9 +101,9 @@ def test_sources_are_told(runner, tmp_path):
     assert hooks.failed[replay.batch_id] == []
 
 
-def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
-    """What was settled is told, though a batch that reprocesses the interval took its place
-    meanwhile; the sweeper names it till then, and a cleared task succeeds.
+def test_a_batch_superseded_before_its_notice_is_notified_of(runner, tmp_path):
+    """The source is notified of what was settled, though a batch that reprocesses the interval
+    took its place meanwhile; the sweeper names it till then, and a cleared task succeeds.
     """
     numbers(tmp_path)
     hooks = Hooks()
@@ -130,7 +130,7 @@ def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):
-    """A call that raises leaves the source untold; asking again calls both, and once they return
+    """A call that raises leaves the notice pending; asking again calls both, and once they return
     never again.
     """
     numbers(tmp_path)
@@ -147,7 +147,7 @@ def test_a_call_that_raises_is_repeated(runner, tmp_path):
 
 
 def test_without_tracking_everything_is_acked(runner, tmp_path):
-    """With ackers=0 a source is told that all of its messages are acked."""
+    """With ackers=0 a source is notified that all of its messages are acked."""
     numbers(tmp_path)
     hooks = Hooks()
     run = runner(noticed(hooks, [2], ackers=0))
@@ -158,7 +158,7 @@ def test_without_tracking_everything_is_acked(runner, tmp_path):
     assert hooks.failed == {batch.batch_id: []}
 
 
-def test_the_dag_tells_the_sources():
+def test_the_dag_notifies_the_sources():
     """A pipeline with a notice has a task for it behind the settlement; one without has none."""
     dag = pipeline_dag(noticed(Hooks()), schedule=None, target="m:p")
     assert {task.task_id for task in dag.get_task("settle").downstream_list} == {

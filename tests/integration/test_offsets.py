@@ -219,7 +219,7 @@ def test_other_batches_that_are_faster_every_time(runner, feed, monkeypatch):
 
 
 def test_a_batch_takes_what_there_is_room_for(runner, feed, shown):
-    """``latest`` is told how many records may be pending; of the rest the next batch takes some."""
+    """``latest`` gets how many records may be pending; of the rest the next batch takes some."""
     feed.add(4, 5)
     run = runner(fed(feed, max_pending=2))
     first = run.open_day(1)
@@ -418,7 +418,7 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
 
 
 def test_commit_waits_and_may_come_twice(runner, feed):
-    """It comes once the sinks publish the batch, again if it raised or nobody noted it, and
+    """It comes once the sinks publish the batch, again if it raised or was not recorded, and
     fails nothing.
     """
     run = runner(fed(feed))
@@ -458,7 +458,7 @@ def test_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
     assert feed.commits == [(1, 3), (2, 4)]
 
 
-def test_the_sweeper_sends_for_what_was_not_told(runner, feed):
+def test_the_sweeper_sends_for_a_notice_that_is_pending(runner, feed):
     """A batch that settled behind its run's back: a run is asked for, which notifies the source."""
     run = runner(fed(feed))
     job = run.job
@@ -481,13 +481,13 @@ def test_other_promises(runner, feed, shown, options):
     assert feed.commits == [(1, 3), (2, 4)]
 
 
-def test_in_a_dag_the_source_is_told_once_all_is_published(feed):
+def test_in_a_dag_the_source_is_notified_once_all_is_published(feed):
     """A task notify, behind publish: before that nothing is committed as a whole."""
     dag = pipeline_dag(fed(feed), schedule=None, target="m:p")
     assert dag.get_task("notify").upstream_task_ids == {"publish"}
 
 
-def test_a_source_without_commit_is_not_told(tmp_path):
+def test_a_source_without_commit_is_not_notified(tmp_path):
     """Where the class has no ``commit`` there is nothing to notify it of, and no task."""
 
     class Plain(Feed):

@@ -222,7 +222,7 @@ def test_a_combine_after_units_waits_for_the_sound_records(spark):
 
 
 def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
-    """As long as nobody has asked for the sound records of a unit, its total is not due,
+    """As long as the sound records of a unit are not requested, its total is not due,
     although none is failed.
     """
     totals.written(tmp_path)
@@ -282,7 +282,7 @@ def test_a_replay_of_another_source_does_not_empty_a_total(spark):
     assert testing.replay(result, two()).rows["totals"] == [{"n": 5}]
 
 
-def test_a_held_batch_waits_for_units_to_be_made_anew(spark):
+def test_a_held_batch_waits_for_units_to_be_made_again(spark):
     """With settle="hold" nothing is published while a unit has to be made again without what was
     quarantined.
     """

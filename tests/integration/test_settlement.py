@@ -458,7 +458,7 @@ def test_late_post_is_refused(ledger):
 
 
 def test_sweep_lets_a_held_batch_be_fixed(ledger):
-    """While the step that holds a batch runs again, a sweep does not hold the batch anew."""
+    """While the step that holds a batch runs again, a sweep does not hold the batch again."""
     batch, roots = ledger.whole_batch(pipeline())
     ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD

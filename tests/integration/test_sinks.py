@@ -125,7 +125,7 @@ def test_rows_of_failed_records_reach_no_sink(runner, tmp_path, target):
 
 def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_path):
     """In a Delta table the staged files without such a row are committed as they are, the others
-    anew.
+    are written again.
     """
     numbers(tmp_path)
     pipeline = Pipeline("grouped", guarantee="exactly_once")

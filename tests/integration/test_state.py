@@ -462,7 +462,7 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
 
 
 def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeypatch):
-    """Told late, twice or in vain: the state that counts is never let go, and an older one only
+    """Notified late, twice or in vain: the state that counts is never let go, and an older one only
     after it.
     """
     tally = Tally(days / "tally", ["ack_commit"])
@@ -726,7 +726,7 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
     ):
         run.open_day(1)
     start = START + timedelta(days=1)
-    run.settled(run.open("anew", start, start + timedelta(days=1)))
+    run.settled(run.open("later", start, start + timedelta(days=1)))
     assert history(ledger) == [2, 3]
     assert balances() == oracle(1, 2)
 

@@ -25,9 +25,9 @@ ORIGINAL, REPLAY = 1, 2
 STEPS = ("orders", "boxes", "priced", "lake", "report", "table")
 _LIFE = ("opened", *STEPS, "settled", "withheld", "published")
 # Where a crash can begin: what was done before it, of a batch and of its replay.
-STOPS = (NOTHING, *_LIFE, "told", *(f"replay {stop}" for stop in _LIFE), "replay combined")
+STOPS = (NOTHING, *_LIFE, "notified", *(f"replay {stop}" for stop in _LIFE), "replay combined")
 # And of a batch that reprocesses the interval.
-ANEW = "anew withheld"
+REPROCESS = "reprocess withheld"
 
 
 class Lab(StopLab):
@@ -43,8 +43,8 @@ class Lab(StopLab):
         orders.write(self.folder)
 
     def before(self, stop: str) -> str:
-        """One stop earlier; a reprocess begins where the sources were told."""
-        return "told" if stop == ANEW else STOPS[STOPS.index(stop) - 1]
+        """One stop earlier; a reprocess begins where the sources were notified."""
+        return "notified" if stop == REPROCESS else STOPS[STOPS.index(stop) - 1]
 
     def job(self, variant: orders.Variant) -> Job:
         """The surroundings of the pipeline in this process."""
@@ -70,7 +70,7 @@ class Lab(StopLab):
         return Counter(tuple(row[name] for name in columns) for row in table.to_pylist())
 
     def notices(self) -> dict[tuple[int, str], list[list[int]]]:
-        """What the source was told, by batch and kind, each time."""
+        """What the source was notified of, by batch and kind, each time."""
         path = self.folder / "notices.txt"
         notices: dict[tuple[int, str], list[list[int]]] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -85,7 +85,7 @@ class Lab(StopLab):
             orders.write(self.folder, fixed=True)
         job = self.job(replace(self.base, fixed=bool(of)))
         batch_id = REPLAY if of else ORIGINAL
-        if stop == ANEW:
+        if stop == REPROCESS:
             run_open_steps(job, opened(job, reprocess=True))
             self._do_stop(job, batch_id, "settled")
         if done == "opened":

@@ -29,10 +29,10 @@ STOPS = (
     "first done",
     "settled",
     "committed",
-    "shown",
+    "published",
     "done",
     "replay settled",
-    "replay shown",
+    "replay published",
 )
 
 
@@ -64,7 +64,7 @@ class StateLab(StopLab):
             self._settle(job, _opened(job, 2))
         elif stop == "committed":
             _commit_state(job)
-        elif stop == "shown":
+        elif stop == "published":
             publish(job, 2, ["balances"])
         elif stop == "done":
             advance_states(job, 2)

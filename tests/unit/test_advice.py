@@ -179,7 +179,7 @@ def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, sta
 
 
 def is_given_up(records):
-    """Whether a person gave up records whose source is read once, and whose files are gone."""
+    """Whether a person accepted records whose source is read once, and whose files are gone."""
     is_gone = records.expired_at is not None and not (records.rereads or records.reprocesses)
     return records.state is RecordState.ACCEPTED and is_gone
 
@@ -278,7 +278,7 @@ def test_many_causes_are_named_once():
 
 
 def test_a_decision_has_a_name():
-    """What a person has given up is called by that, and by whom."""
+    """What a person has accepted is called by that, and by whom."""
     assert status_in_words("quarantined", "ada") == "accepted by ada"
     assert status_in_words("quarantined", None) == "quarantined"
 
