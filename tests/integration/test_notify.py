@@ -7,13 +7,10 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
-from ledger.batch.opening import open_batch
 from ledger.batch.upkeep.sweeper import OverdueFollowUp
-from ledger.core.run_request import Interval, RunKey
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow
 from tests.support.publishing import publish_settled
-from tests.support.runner import END, START
 
 
 class Hooks:
@@ -62,8 +59,7 @@ def test_a_batch_decided_without_its_run_is_notified_of_later(runner, tmp_path):
     hooks = Hooks()
     run = runner(noticed(hooks))
     ledger = run.ledger
-    key, interval = RunKey("noticed", "run"), Interval(START, END)
-    batch = open_batch(ledger.database, run.job.settings, run.job.pipeline, key, interval)
+    batch = run.open(dag_id="noticed")
     run.steps(batch)
     (settled,) = ledger.sweep().settlements
     assert settled.decided
@@ -108,19 +104,12 @@ def test_a_batch_superseded_before_its_notice_is_notified_of(runner, tmp_path):
     numbers(tmp_path)
     hooks = Hooks()
     run = runner(noticed(hooks, [2]))
-    ledger, interval = run.ledger, Interval(START, END)
-
-    def opened(run_id, **options):
-        key = RunKey("noticed", run_id)
-        return open_batch(
-            ledger.database, run.job.settings, run.job.pipeline, key, interval, **options
-        )
-
-    first = opened("first")
+    ledger = run.ledger
+    first = run.open("first", dag_id="noticed")
     run.steps(first)
     ledger.settle(first.batch_id)
     publish_settled(run.job, first.batch_id)
-    run.settled(opened("again", reprocess=True))
+    run.settled(run.open("again", dag_id="noticed", reprocess=True))
     later = ledger.now() + timedelta(minutes=16)
     assert ledger.sweep(now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
     assert notify(run.job, first.batch_id) == ["numbers"]

@@ -10,8 +10,6 @@ import pytest
 from ledger import FileSource, OffsetSource, ParquetSink, Pipeline, testing
 from ledger.airflow import pipeline_dag
 from ledger.batch import claims
-from ledger.batch.opening import open_batch
-from ledger.core.run_request import Interval, RunKey
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -531,16 +529,8 @@ def test_what_cannot_be_declared(runner, feed, tmp_path):
         pipeline.source("feed", bare)
     with pytest.raises(DeclarationError, match="expected a FileSource that is not incremental"):
         pipeline.reference("feed", feed)
-    job = runner(fed(feed)).job
     with pytest.raises(InputError, match="is incremental, it has no interval to run again"):
-        open_batch(
-            job.database,
-            job.settings,
-            job.pipeline,
-            RunKey("", "again"),
-            Interval(START, START + timedelta(days=1)),
-            reprocess=True,
-        )
+        runner(fed(feed)).open_day(1, reprocess=True)
 
 
 def test_beside_files_of_an_interval(runner, feed, tmp_path, shown):

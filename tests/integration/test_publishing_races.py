@@ -19,11 +19,9 @@ from ledger import (
     testing,
 )
 from ledger.batch import combine_runs, follow_ups, rebuilds
-from ledger.batch.opening import open_batch
 from ledger.batch.outcome.report import advise
 from ledger.batch.settlement import _settle
 from ledger.batch.step_runs import Attempt
-from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.execution import combine, settle_and_follow
@@ -31,7 +29,7 @@ from tests.support import totals, unit_totals
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import pipeline
 from tests.support.publishing import publish_settled
-from tests.support.runner import END, START
+from tests.support.runner import START
 
 
 def test_two_replays_of_a_held_batch_settle_at_once(ledger):
@@ -139,10 +137,7 @@ def test_a_reprocess_with_failures_replaces_the_old_totals(runner, tmp_path, sin
     run = runner(totals.pipeline())
     run.settled(run.open())
     lossy = runner(totals.pipeline(lose=[4]))
-    job, key = lossy.job, RunKey("", "again")
-    again = open_batch(
-        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
-    )
+    again = lossy.open("again", reprocess=True)
     lossy.settled(again)
     fixed = runner(totals.pipeline())
     fixed.settled(fixed.open_replay(again.batch_id))

@@ -14,10 +14,8 @@ from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
 from ledger.batch import follow_ups, state_runs
-from ledger.batch.opening import open_batch
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
-from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
 from ledger.execution import advance_states, settle_and_follow
@@ -665,14 +663,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     """
     run = runner(ranked(fail=[104], settle="hold"))
     ledger = run.ledger
-    start = START + timedelta(days=1)
-    first = open_batch(
-        ledger.database,
-        run.job.settings,
-        run.job.pipeline,
-        RunKey("dag", "day1"),
-        Interval(start, start + timedelta(days=1)),
-    )
+    first = run.open_day(1, dag_id="dag")
     run.steps(first)
     assert ledger.settle(first.batch_id).failed == 1  # quarantined at once
     second = run.open_day(2)
@@ -725,8 +716,7 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
         InputError, match=r"batch 1 .* was abandoned, and the state 'balance' includes batch 2"
     ):
         run.open_day(1)
-    start = START + timedelta(days=1)
-    run.settled(run.open("later", start, start + timedelta(days=1)))
+    run.settled(run.open_day(1, "later"))
     assert history(ledger) == [2, 3]
     assert balances() == oracle(1, 2)
 
@@ -736,36 +726,22 @@ def test_a_batch_that_a_state_includes_is_not_reprocessed(runner, days, balances
     and gives way.
     """
     run = runner(totals())
-    job = run.job
-
-    def reprocess(day, using=job):
-        start = START + timedelta(days=day)
-        interval = Interval(start, start + timedelta(days=1))
-        return open_batch(
-            using.database,
-            using.settings,
-            using.pipeline,
-            RunKey("", f"again{day}"),
-            interval,
-            reprocess=True,
-        )
-
     run.settled(run.open_day(1))
     with pytest.raises(
         InputError,
         match=r"'balance' .* includes batch 1.*give the stage and its sinks new names",
     ):
-        reprocess(1)
+        run.open_day(1, "again1", reprocess=True)
     settled(run, 2)
-    again = reprocess(2)
-    advance_states(job, 2)
+    again = run.open_day(2, "again2", reprocess=True)
+    advance_states(run.job, 2)
     assert queue(run.ledger)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
     run.settled(again)
     assert history(run.ledger) == [1, 3]
     assert balances() == oracle(1, 2)
 
 
-def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
+def test_a_state_is_rebuilt_under_a_new_name(runner, days, sink_rows):
     """The way out of the refusal: new names, the intervals reprocessed in order."""
     run = runner(totals(lose=[104]))
     for day in (1, 2):
@@ -778,21 +754,13 @@ def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
     )
     job = Job(run.job.spark, run.job.database, run.job.settings, pipeline)
     for day in (1, 2):
-        start = START + timedelta(days=day)
-        again = open_batch(
-            job.database,
-            job.settings,
-            pipeline,
-            RunKey("", f"again{day}"),
-            Interval(start, start + timedelta(days=1)),
-            reprocess=True,
-        )
-        Runner(job).settled(again)
+        again = Runner(job)
+        again.settled(again.open_day(day, f"again{day}", reprocess=True))
     assert sink_rows("new", "carrier", "n", "delay") == oracle(1, 2)
 
 
 def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
-    """A batch that settled behind its run's back leaves a state undone: the sweep names it until
+    """A batch that settled behind its run's back leaves a state pending: the sweep names it until
     it is done.
     """
     run = runner(totals())

@@ -1,6 +1,7 @@
 """Runs whole pipelines in this process, on the tests' Spark session."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import Settlement
@@ -22,17 +23,25 @@ class Runner:
         self.job = job
         self.ledger = Ledger(job.database)
 
-    def open(self, run_id: str = "run", start: datetime = START, end: datetime = END) -> Batch:
+    def open(
+        self,
+        run_id: str = "run",
+        start: datetime = START,
+        end: datetime = END,
+        *,
+        dag_id: str = "",
+        reprocess: bool = False,
+    ) -> Batch:
         """The batch of ``run_id`` over the interval."""
-        job = self.job
+        job, key, interval = self.job, RunKey(dag_id, run_id), Interval(start, end)
         return open_batch(
-            job.database, job.settings, job.pipeline, RunKey("", run_id), Interval(start, end)
+            job.database, job.settings, job.pipeline, key, interval, reprocess=reprocess
         )
 
-    def open_day(self, day: int) -> Batch:
+    def open_day(self, day: int, run_id: str = "", **options: Any) -> Batch:
         """The batch of a day, by its number after ``START``."""
         start = START + timedelta(days=day)
-        return self.open(f"day{day}", start, start + timedelta(days=1))
+        return self.open(run_id or f"day{day}", start, start + timedelta(days=1), **options)
 
     def abandoned_day(self, day: int, source: str) -> Batch:
         """A day's batch that was abandoned before it had read a source."""
@@ -59,12 +68,10 @@ class Runner:
     def settled_by_others(self) -> Batch:
         """The first day's batch of a DAG, which is run here and settled behind its run's back; its
         sinks of records have published it."""
-        job, start = self.job, START + timedelta(days=1)
-        key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
-        batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
+        batch = self.open_day(1, "run", dag_id="dag")
         self.steps(batch)
         self.ledger.settle(batch.batch_id)
-        publish_settled(job, batch.batch_id)
+        publish_settled(self.job, batch.batch_id)
         return batch
 
     def settled(self, batch: Batch) -> Settlement:
