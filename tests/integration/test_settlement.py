@@ -550,7 +550,7 @@ def test_one_sweeper_cleans_up(ledger):
 
 
 def test_expiry_without_tracking_holds_the_batch(ledger):
-    """With ackers=0 nobody knows what a step that died left undone: the batch is held, not
+    """With ackers=0 the ledger does not know what a step that died lost: the batch is held, not
     acked.
     """
     flow = pipeline(ackers=0)
@@ -562,7 +562,8 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert (
-        "with ackers=0 nobody knows what is missing after it: run middle again" in settlement.reason
+        "with ackers=0 the ledger does not know what is missing after it: run middle again"
+        in settlement.reason
     )
 
 

@@ -221,7 +221,7 @@ def test_each_obstacle_of_a_state_has_a_sentence(obstacle):
 
 @pytest.mark.parametrize("need", Need)
 def test_each_need_of_files_has_a_sentence(need):
-    """Why the files of a batch are kept, also of a pipeline whose place nobody knows."""
+    """Why the files of a batch are kept, with the pipeline's target, or without one."""
     for target in (None, "jobs.a:pipeline"):
         action = advice.of_need(need, target, 7)
         assert action.what
