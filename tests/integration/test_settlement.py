@@ -228,10 +228,7 @@ def test_missing_emit_never_reads_as_acked(ledger):
     ledger.sweep()  # drops its partition
     again = ledger.open(flow)
     assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
-    roots = ledger.emit(again, 2)
-    ledger.run_middle(again, roots)
-    ledger.run_sink(again, roots)
-    assert ledger.settle(again.batch_id).failed == 0
+    assert ledger.run_all(again).failed == 0
 
 
 def test_abandoned_replay_releases_its_messages(ledger):
@@ -482,10 +479,7 @@ def test_abandoned_batch_keeps_its_partition(ledger):
     ledger.abandon_dead(batch)
     assert ledger.sweep().dropped == ()
     assert ledger.open(flow).status is BatchStatus.OPEN
-    roots = ledger.emit(batch, 2)
-    ledger.run_middle(batch, roots)
-    ledger.run_sink(batch, roots)
-    assert ledger.settle(batch.batch_id).failed == 0
+    assert ledger.run_all(batch).failed == 0
 
 
 def test_replay_that_emits_too_little_is_held(ledger):
