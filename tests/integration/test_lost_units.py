@@ -60,13 +60,14 @@ def case(runner, tmp_path):
 
 
 def test_a_driver_goes_on_without_it(case, caplog):
-    """The error names the file and both ways out, and is raised once all else is done: the units
-    alone stay pending. With the file back the next driver requests them."""
+    """The error names the file and both ways out, and is raised once all else was tried: the sink
+    behind the units names the file, too. With the file back the next driver does both."""
     case.lose()
     with pytest.raises(LostFileError, match=f"{re.escape(str(case.file))} .*{ADVICE}") as caught:
         settle_and_follow(case.run.job, case.number)
     assert f"the rest goes on without this: {caught.value}" in caplog.text
-    assert case.pending == ["rebuild"]
+    assert f"sink 'sales' cannot publish batch {case.number}: file {case.file}" in caplog.text
+    assert case.pending == ["rebuild", "publish"]
     case.put_back()
     settle_and_follow(case.run.job, case.number)
     assert case.pending == []
