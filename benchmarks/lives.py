@@ -65,7 +65,7 @@ def _run(
 
 
 def _follow(connection: Connection, batch: Batch, failed: Longs) -> None:
-    """What follows the settlement: content is kept, sinks publish, the source is told."""
+    """What follows the settlement: content is kept, sinks publish, the source is notified."""
     rows = [(int(n), batch.batch_id, int(n), None, "{}", True, None, None) for n in failed]
     payloads.insert(connection, rows)
     for row in publications.pending(connection, batch.batch_id):

@@ -52,7 +52,7 @@ class Settle(BaseOperator):
             for each in follow_ups.of_settle():
                 try:
                     each.run(at, done.batch_id)
-                except LostFileError as exc:  # what follows does not need it; `complete` reports it
+                except LostFileError as exc:  # it stays pending, and `complete` reports it
                     _log.error("%s is pending: %s", each.name, exc)
 
 

@@ -132,12 +132,12 @@ def replay_dag(**dag_options: Any) -> DAG:
             False,
             type="boolean",
             description="Instead quarantined records, with a new budget; not those that a person"
-            " gave up.",
+            " accepted.",
         ),
         "accepted": Param(
             False,
             type="boolean",
-            description="Instead, or as well as quarantined ones, records that a person gave up.",
+            description="Instead, or as well as quarantined ones, records that a person accepted.",
         ),
         "kept_back": Param(
             False,

@@ -170,7 +170,7 @@ def announce(batch_id: int, outlet_events: Any) -> None:
         interval = Interval(batch.interval_start, batch.interval_end)
         lack = waits_for(database, batch.pipeline, interval)
     except LedgerError as exc:
-        _log.error("no event of a complete interval, for nobody could tell: %s", exc)
+        _log.error("no event of a complete interval, for the ledger did not answer: %s", exc)
         return
     if lack is not None:
         _log.info("no event of a complete interval: %s", lack)

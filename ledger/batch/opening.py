@@ -106,8 +106,8 @@ def open_replay(
     """
     if pipeline.ackers == 0:
         raise InputError(
-            f"pipeline {pipeline.name!r} has ackers=0, so nobody would know what a replay lost:"
-            " turn tracking on"
+            f"pipeline {pipeline.name!r} has ackers=0, so the ledger would not know what a replay"
+            " lost: turn tracking on"
         )
 
     def work(connection: Connection) -> Batch:

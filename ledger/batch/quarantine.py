@@ -20,7 +20,7 @@ from ledger.store.queries.batches import Batch
 
 @dataclass(frozen=True)
 class Quarantined:
-    """How many records of which original batch moved to quarantine, given up by whom. ``next``:
+    """How many records of which original batch moved to quarantine, accepted by whom. ``next``:
     what follows from that, as sentences and commands."""
 
     batch_id: int
@@ -81,7 +81,7 @@ def _quarantine(
 
 
 def _next(connection: Connection, batch: Batch) -> list[str]:
-    """What waits for a batch of which records were given up: what is failed still, or what is to
+    """What waits for a batch of which records were accepted: what is failed still, or what is to
     be published now.
     """
     number, lines = batch.batch_id, []

@@ -61,7 +61,7 @@ def matching_messages(
 def left_out(
     database: Database, pipeline: str | None, batch_id: int | None, selection: Selection
 ) -> list[str]:
-    """Of the quarantined records that match, those that a person gave up: a sentence for each
+    """Of the quarantined records that match, those that a person accepted: a sentence for each
     decision.
     """
     if not selection.leaves_out_accepted:

@@ -77,7 +77,7 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
         shown = [unit_in_words(unit) for unit in (before, now)]
         raise InputError(
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the"
-            f" pipeline has {shown[1]} now, so the rows that a replay is to replace cannot be told:"
+            f" pipeline has {shown[1]} now, so the rows that a replay is to replace are not known:"
             " declare it as it was, or reprocess the interval"
         )
     had = {step["name"] for step in original.topology if step["kind"] == "source"}

@@ -98,8 +98,8 @@ def _settle(
         return abandon_batch(connection, batch, verdict)
     if verdict.action is Decision.EXPIRE and batch.ackers == 0:
         raise IntegrityError(
-            f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing"
-            f" after it: run {verdict.missing[0]} again"
+            f"batch {batch_id}: {verdict.reason}, and with ackers=0 the ledger does not know"
+            f" what is missing after it: run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, instant)
 

@@ -154,14 +154,14 @@ def replay(
         bool,
         typer.Option(
             "--quarantined",
-            help="Instead quarantined records, with a new budget; not those that a person gave up.",
+            help="Instead quarantined records, with a new budget; not those that are accepted.",
         ),
     ] = False,
     accepted: Annotated[
         bool,
         typer.Option(
             "--accepted",
-            help="Instead, or with --quarantined as well, records that a person gave up.",
+            help="Instead, or with --quarantined as well, records that a person accepted.",
         ),
     ] = False,
     kept_back: KeptBack = False,

@@ -53,12 +53,12 @@ PLACES = {
     "snapshot taken": "commit of the hooks has returned; the ledger has not committed.",
     "before state's commit": "All of the state is written; the ledger has not committed.",
     "inserting checkpoint": "The checkpoint is inserted.",
-    # Whoever keeps a state or a source is told.
+    # A source, or the hooks of a state, are notified.
     "before acks": "ack_commit of a state, or commit of a source, is called next, where it is due.",
     "ack returned": "That has returned; it is not recorded.",
     "recording ack": "The ledger has recorded the call.",
-    "acks told": "on_ack has returned; on_fail is called next.",
-    "source told": "on_ack and on_fail have returned; that is not recorded.",
+    "acks notified": "on_ack has returned; on_fail is called next.",
+    "source notified": "on_ack and on_fail have returned; that is not recorded.",
     "notice recorded": "The ledger has recorded that the source was notified.",
     # Old files are removed.
     "before state's removal": "The files of an older state are removed next.",

@@ -55,9 +55,9 @@ class Selection:
     ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
     ``record``: its number, or that of an attempt of it. ``source``: where they came from.
     ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of what
-    failed, those in quarantine that are not accepted; ``accepted``: those that a person gave up, by
-    accepting them or by quarantining them by hand. Both begin with a new budget of replays, and
-    keep their history. ``kept_back``: those whose unit failed too often, instead. ``from_source``:
+    failed, those in quarantine that are not accepted; ``accepted``: those that a person accepted,
+    or quarantined by hand. Both begin with a new budget of replays, and keep their history.
+    ``kept_back``: those whose unit failed too often, instead. ``from_source``:
     their content is reread from the source, by key. ``causes``: step and reason of their last
     failure, any of these.
     """
@@ -84,7 +84,7 @@ class Selection:
 
     @property
     def leaves_out_accepted(self) -> bool:
-        """Whether it takes quarantined messages, but none that a person gave up."""
+        """Whether it takes quarantined messages, but none that a person accepted."""
         return self.quarantined and not self.accepted
 
     def as_json(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class Need(StrEnum):
     CONTENT_MISSING = "content_missing"
     UNPUBLISHED = "unpublished"
     COMBINE_DUE = "combine_due"
-    SOURCE_UNTOLD = "source_untold"
+    NOTICE_PENDING = "notice_pending"
     STATE_DUE = "state_due"
     CURRENT_STATE = "current_state"
     DEDUP_WINDOW = "dedup_window"

@@ -1,6 +1,5 @@
 """Texts of records and of people, as a terminal, a log and PostgreSQL tolerate them."""
 
-from collections.abc import Iterator
 from unicodedata import category
 
 CUT = "... (cut)"  # ends what was longer
@@ -30,18 +29,6 @@ def as_reason(text: str) -> str:
 def cut(reason: str) -> str:
     """A reason that is no longer than one may be."""
     return reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}{CUT}"
-
-
-def texts(value: object) -> Iterator[str]:
-    """The texts of a value, and of its parts."""
-    parts = value.values() if isinstance(value, dict) else value
-    if isinstance(value, dict | list | tuple):
-        for part in parts:  # type: ignore[attr-defined]
-            yield from texts(part)
-    elif isinstance(value, bytes):
-        yield from (str(value), value.decode(errors="replace"))
-    elif value is not None:
-        yield str(value)
 
 
 def quantity(number: int, noun: str, nouns: str | None = None) -> str:

@@ -140,8 +140,8 @@ OF_GRAPH = (
     Contradiction(
         Step,
         lambda graph, step: step.ends_tracking and _untracked(graph, step),
-        "{what} reads what is not tracked any more, so nobody knows which of its rows are acked:"
-        " keep the anchor up to it",
+        "{what} reads what is not tracked any more, so the ledger does not know which of its"
+        " rows are acked: keep the anchor up to it",
     ),
     Contradiction(
         Step,
@@ -249,7 +249,7 @@ OF_AT_LEAST_ONCE = (
         lambda graph, step: (
             step.ends_tracking and graph.unit is not None and graph.in_units(step.name)
         ),
-        "{what} reads what is replayed by unit, and at least once nobody can tell which rows of a"
-        ' unit count: declare the pipeline with guarantee="exactly_once"',
+        "{what} reads what is replayed by unit, and at least once the ledger does not know which"
+        ' rows of a unit count: declare the pipeline with guarantee="exactly_once"',
     ),
 )

@@ -78,7 +78,7 @@ def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableErro
 
 
 def not_made(folder: str) -> UnavailableError:
-    """The error for a folder that could not be made, nobody knows why."""
+    """The error for a folder that could not be made, without a cause."""
     return UnavailableError(
         f"folder {_plain(folder)} could not be made{_room(folder)}: make the folders above it"
         " writable, or free some space, then run this again"
@@ -199,7 +199,7 @@ def _place(folder: str) -> str:
 
 def reachable(folder: str) -> bool:
     """Whether the place of a run's folder is there, three above it, if that is a local one: else
-    nobody can tell a folder that is gone from a storage that this machine does not see.
+    a folder that is gone looks like a storage that this machine does not see.
     """
     return not _is_local(folder) or Path(_place(folder)).is_dir()
 

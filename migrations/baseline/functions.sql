@@ -152,7 +152,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION refuse_rewriting() IS 'Refuses an update by the writer of what is decided.';
 
-CREATE FUNCTION refuse_another_emit() RETURNS trigger
+CREATE FUNCTION refuse_another_source() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM batch b WHERE b.batch_id = OLD.batch_id
@@ -162,8 +162,8 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$;
-COMMENT ON FUNCTION refuse_another_emit() IS
-  'Refuses an update by the writer of what a decided batch emitted.';
+COMMENT ON FUNCTION refuse_another_source() IS
+  'Refuses an update by the writer of what a decided batch claimed and emitted.';
 
 CREATE FUNCTION root_state(root bigint)
 RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,
@@ -187,7 +187,7 @@ COMMENT ON FUNCTION root_state(bigint) IS
   'State of one root by its id, without generating all others; no row if it was never emitted.';
 
 -- What the writer may update of a row ends with its state: a decided batch keeps its verdict, a run
--- that ended its record, a delivery its files and moments. The writer is everybody who is not the
+-- that ended its record, a delivery its files and times. The writer is everybody who is not the
 -- owner: a login that is a member of ledger_writer need not set its role.
 CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
   OLD.status IN ('settled', 'superseded')
@@ -255,9 +255,13 @@ CREATE TRIGGER failed_message_history AFTER UPDATE ON failed_message FOR EACH RO
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();
 
--- What a decided batch emitted is what its verdict counts.
+-- What a decided batch emitted is what its verdict counts, and a later batch begins where its range
+-- ends.
 CREATE TRIGGER batch_source_history BEFORE UPDATE ON batch_source FOR EACH ROW WHEN (
-  (NEW.emit_run_id, NEW.first_root, NEW.roots)
-  IS DISTINCT FROM (OLD.emit_run_id, OLD.first_root, OLD.roots)
+  (NEW.emit_run_id, NEW.first_root, NEW.roots, NEW.claim_number, NEW.claim_start, NEW.claim_end,
+   NEW.claim_records)
+  IS DISTINCT FROM
+  (OLD.emit_run_id, OLD.first_root, OLD.roots, OLD.claim_number, OLD.claim_start, OLD.claim_end,
+   OLD.claim_records)
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
-) EXECUTE FUNCTION refuse_another_emit();
+) EXECUTE FUNCTION refuse_another_source();

@@ -16,6 +16,7 @@ DROP TABLE
 DROP FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
-  forget_records(bigint[]), root_state(bigint), refuse_rewriting(), refuse_another_emit(), end_hold();
+  forget_records(bigint[]), root_state(bigint), refuse_rewriting(), refuse_another_source(),
+  end_hold();
 DROP SEQUENCE attempt_number;
 DROP TYPE batch_state, batch_kind, run_state, message_status;

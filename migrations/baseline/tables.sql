@@ -177,7 +177,7 @@ COMMENT ON COLUMN batch_step.partial IS
 COMMENT ON COLUMN batch_step.merges IS 'Whether its rows may be anchored to several records.';
 COMMENT ON COLUMN batch_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
 COMMENT ON COLUMN batch_step.notice IS
-  'Whether it is a source that is told what became of its messages.';
+  'Whether it is a source that is notified of what became of its messages.';
 COMMENT ON COLUMN batch_step.incremental IS
   'Whether it is a source whose new records each batch claims.';
 COMMENT ON COLUMN batch_step.rereads IS
@@ -329,7 +329,7 @@ COMMENT ON COLUMN batch_source.emit_run_id IS 'The committed emit run.';
 COMMENT ON COLUMN batch_source.first_root IS 'First root id of the emit run.';
 COMMENT ON COLUMN batch_source.roots IS 'How many roots; their ids are dense.';
 COMMENT ON COLUMN batch_source.notified_at IS
-  'When the source was told what became of its messages; null: not yet.';
+  'When the source was notified of what became of its messages; null: not yet.';
 COMMENT ON COLUMN batch_source.claim_number IS
   'Place of the claimed range among those of its source, without a gap; null: no range. The range '
   'of an abandoned batch is its own until another batch takes it, or it is opened again.';
@@ -764,4 +764,4 @@ COMMENT ON COLUMN checkpoint.snapshot IS
 COMMENT ON COLUMN checkpoint.committed_at IS
   'When the state was committed, with what its sinks publish.';
 COMMENT ON COLUMN checkpoint.acked_at IS
-  'When the stage was told that the batch is committed as a whole; null: it was not.';
+  'When the stage was notified that the batch is committed as a whole; null: it was not.';

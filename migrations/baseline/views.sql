@@ -382,7 +382,7 @@ COMMENT ON COLUMN state_progress.snapshot IS
   'What the stage''s commit returned; null for a function, whose state is the files of the run.';
 COMMENT ON COLUMN state_progress.committed_at IS 'When the state was committed; null: it is not.';
 COMMENT ON COLUMN state_progress.acked_at IS
-  'When the stage was told that the batch is committed as a whole; null: it was not.';
+  'When the stage was notified that the batch is committed as a whole; null: it was not.';
 
 CREATE VIEW failed_root_detail AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,

@@ -36,7 +36,7 @@ CORE = (
     "test_from_source.py::test_a_fixed_file_is_read_again_by_key",
     "test_inputs.py::test_diamond",
     "test_marks.py",
-    "test_notify.py::test_sources_are_told",
+    "test_notify.py::test_sources_are_notified",
     "test_refused_rows.py::test_a_rule_that_spark_does_not_know",
     "test_refused_rows.py::test_refused_rows_fail_their_records",
     "test_sinks.py::test_rows_of_failed_records_reach_no_sink",

@@ -151,7 +151,7 @@ class Standalone:
 
 @pytest.fixture
 def browser():
-    """Chromium, started anew."""
+    """Chromium, started again."""
     with chromium() as started:
         yield started
 

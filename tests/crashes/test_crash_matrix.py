@@ -6,19 +6,15 @@ what readers see, and lets Airflow's retry, or the sweeper and then a retry, and
 go on.
 """
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
 from ledger.core.states import Outcome
-from ledger.store import embedded
 from ledger.store.queries.batches import Batch
 from tests.support import orders
 from tests.support.children import Children
@@ -32,6 +28,7 @@ from tests.support.crashing import (
     run_whole,
 )
 from tests.support.crashing import STAGE as STAGE_FORM
+from tests.support.stop_lab import standing
 
 FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
@@ -63,7 +60,7 @@ class Case:
 
     @property
     def of_replay(self) -> bool:
-        return self.stop.startswith("replay ") or self.stop == "told"
+        return self.stop.startswith("replay ") or self.stop == "notified"
 
 
 def dry(*arguments, **options):
@@ -117,12 +114,12 @@ CASES = [
     dry("table's files listed", "withheld", "files listed"),
     dry("table shown", "withheld", "published", "table"),
     dry("published", "withheld", "batch published"),
-    Case("source told of acks only", "published", "acks told"),
-    Case("source told, swept", "published", "source told", swept=True),
-    Case("source told and noted", "published", "notice recorded"),
-    dry("replay being opened", "told", "claiming messages"),
-    dry("replay opened", "told", "before run"),
-    dry("replay opened, swept", "told", "before run", swept=True),
+    Case("source notified of acks only", "published", "acks notified"),
+    Case("source notified, swept", "published", "source notified", swept=True),
+    Case("source notified and noted", "published", "notice recorded"),
+    dry("replay being opened", "notified", "claiming messages"),
+    dry("replay opened", "notified", "before run"),
+    dry("replay opened, swept", "notified", "before run", swept=True),
     Case("replay emitted", "replay opened", "deltas posted"),
     Case("replay stage posted, swept", "replay orders", "deltas posted", swept=True),
     Case("replay table committed", "replay report", "run committed", "table"),
@@ -141,7 +138,7 @@ CASES = [
     Case("combined sink committed", "replay published", "run committed", "daily"),
     Case("before daily is published", "replay published", "publishing", "daily"),
     Case("daily shown", "replay published", "published", "daily"),
-    Case("source told of the replay", "replay combined", "source told"),
+    Case("source notified of the replay", "replay combined", "source notified"),
 ]
 
 
@@ -156,7 +153,7 @@ OFTEN = frozenset(
         "in the settlement-batch",
         "two of three withheld-stage",
         "report in its transaction-batch",
-        "source told and noted-stage",
+        "source notified and noted-stage",
         "combine committed-batch",
     )
 )
@@ -168,13 +165,8 @@ SPARE = 2
 @pytest.fixture(scope="module")
 def lab(children, spark, server_home) -> Iterator[Lab]:
     """The batch's life, kept at every stop."""
-    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
-    try:
-        crash_lab = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
+    with standing(Lab, spark, server_home) as crash_lab:
         yield crash_lab
-        crash_lab.dispose()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("form", [STAGE_FORM, BATCH_FORM])
@@ -315,8 +307,8 @@ def _check_end(lab: Lab) -> None:
 
 
 def _check_nothing_left(lab: Lab) -> None:
-    """The ledger knows of nothing open, running or unpublished; who was told twice was told the
-    same.
+    """The ledger knows of nothing open, running or unpublished; two notices of a kind are
+    the same.
     """
     ledger = lab.ledger
     assert {row.status for row in ledger.rows("SELECT status FROM batch")} == {"settled"}

@@ -1,20 +1,18 @@
 """Crashes where rows replace others: a reprocess, and a sink at least once."""
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from ledger.core.states import Outcome
-from ledger.store import embedded
 from tests.support import orders
 from tests.support.children import Children
-from tests.support.crash_lab import ANEW, ORIGINAL, Lab
+from tests.support.crash_lab import ORIGINAL, REPROCESS, Lab
 from tests.support.crashing import BATCH, STAGE, opened, run_whole
+from tests.support.stop_lab import standing
 
 FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
@@ -30,14 +28,8 @@ OFTEN = frozenset(("table-shown-stage-exactly",))
 @pytest.fixture(scope="module")
 def a_lab(request, spark, server_home) -> Iterator[Lab]:
     """The batch's life under one of the guarantees, kept at every stop."""
-    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
-    try:
-        url = embedded.start(server_home)
-        crash_lab = Lab(spark, url, server_home, folder / "lab", request.param)
+    with standing(partial(Lab, base=request.param), spark, server_home) as crash_lab:
         yield crash_lab
-        crash_lab.dispose()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 exactly_once = pytest.mark.parametrize(
@@ -75,7 +67,7 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, fo
     moment; never both.
     """
     lab = a_lab
-    lab.go_to(ANEW)
+    lab.go_to(REPROCESS)
     _kill(lab, children, place, form=form, of=of, spark=False, reprocess=True, variant=FIXED)
     for sink in orders.SINKS:
         seen = (FIRST, ALL, NOTHING) if sink == "lake" else (FIRST, ALL)

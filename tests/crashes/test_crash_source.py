@@ -1,21 +1,17 @@
 """Crashes of a source that is read by offsets: killed at each arrow, the next batch reads on."""
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
 
 from ledger.core.states import Outcome
 from ledger.spark.job import Job
-from ledger.store import embedded
 from tests.support import feeds
 from tests.support.children import Children
-from tests.support.crashing import BATCH, STAGE, run_whole, settings_of
-from tests.support.stop_lab import NOTHING, StopLab
+from tests.support.crashing import BATCH, STAGE, run_whole
+from tests.support.stop_lab import NOTHING, StopLab, standing
 
 FIRST, BOTH, ALL = (Counter(range(1, end)) for end in (4, 6, 7))
 
@@ -38,10 +34,7 @@ class FeedLab(StopLab):
 
     def job(self) -> Job:
         """The surroundings of the pipeline in this process."""
-        result = feeds.of_folder(str(self.folder))
-        return Job(
-            self.spark, self.ledger.database, settings_of(str(self.home), str(self.folder)), result
-        )
+        return self.job_of(feeds.of_folder(str(self.folder)))
 
     def run(self, day: int, form: str = STAGE) -> None:
         """What is left of a day's batch, in that form."""
@@ -61,13 +54,8 @@ OFTEN = frozenset(("posted-retry-batch",))
 @pytest.fixture(scope="module")
 def lab(spark, server_home) -> Iterator[FeedLab]:
     """The feed after its first batch."""
-    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
-    try:
-        crash_lab = FeedLab(spark, embedded.start(server_home), server_home, folder / "lab")
+    with standing(FeedLab, spark, server_home) as crash_lab:
         yield crash_lab
-        crash_lab.dispose()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("form", [STAGE, BATCH])

@@ -6,11 +6,9 @@ keeps files of its own. A state names the batches that it includes, so that one 
 comes twice or out of order shows in it.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -18,11 +16,11 @@ from ledger.batch import state_runs
 from ledger.core.states import Outcome
 from ledger.execution import advance_states, states
 from ledger.storage.manifest import check_files
-from ledger.store import embedded
 from tests.support import accounts
 from tests.support.accounts import FILES, FUNCTION
 from tests.support.children import Children
 from tests.support.state_lab import StateLab
+from tests.support.stop_lab import standing
 
 FIRST = accounts.expected((1, False))
 BOTH = accounts.expected((1, False), (2, False))
@@ -59,9 +57,9 @@ def in_both_forms(form):
         Case(form, "before its commit", "settled", "before state's commit", swept=True),
         Case(form, "in its commit", "settled", "inserting checkpoint"),
         Case(form, "committed", "settled", "run committed"),
-        dry(form, "shown", "committed", "published"),
-        dry(form, "being noted as shown", "committed", "recording publication"),
-        dry(form, "being noted as acked", "replay shown", "recording ack"),
+        dry(form, "published", "committed", "published"),
+        dry(form, "being noted as published", "committed", "recording publication"),
+        dry(form, "being noted as acked", "replay published", "recording ack"),
         Case(form, "replay written", "replay settled", "files written", swept=True),
         Case(form, "replay committed", "replay settled", "run committed"),
     ]
@@ -75,17 +73,17 @@ CASES = [
     Case(FUNCTION, "sink decided in its commit", "settled", "deciding publication"),
     Case(FUNCTION, "committed, swept", "settled", "run committed", swept=True),
     dry(FUNCTION, "before it is published", "committed", "publishing"),
-    dry(FUNCTION, "shown, swept", "committed", "published", swept=True),
-    dry(FUNCTION, "before its ack", "shown", "before acks"),
-    dry(FUNCTION, "before old files go", "shown", "before state's removal"),
-    dry(FUNCTION, "old files gone and not noted", "shown", "state removed"),
+    dry(FUNCTION, "published, swept", "committed", "published", swept=True),
+    dry(FUNCTION, "before its ack", "published", "before acks"),
+    dry(FUNCTION, "before old files go", "published", "before state's removal"),
+    dry(FUNCTION, "old files gone and not noted", "published", "state removed"),
     *in_both_forms(FILES),
     Case(FILES, "batch finished", "settled", "batch finished"),
     Case(FILES, "before its page is written", "settled", "before snapshot"),
     Case(FILES, "page written", "settled", "snapshot taken", swept=True),
-    dry(FILES, "before old pages go", "replay shown", "before acks"),
-    dry(FILES, "old pages gone", "replay shown", "ack returned"),
-    dry(FILES, "old pages gone and not noted", "replay shown", "ack returned", nth=2),
+    dry(FILES, "before old pages go", "replay published", "before acks"),
+    dry(FILES, "old pages gone", "replay published", "ack returned"),
+    dry(FILES, "old pages gone and not noted", "replay published", "ack returned", nth=2),
 ]
 
 
@@ -96,14 +94,8 @@ OFTEN = frozenset(("function-in-its-commit", "function-being-noted-as-acked"))
 @pytest.fixture(scope="module")
 def lab(request, spark, server_home) -> Iterator[StateLab]:
     """The life of a state in one of its forms, kept at every stop."""
-    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
-    try:
-        url = embedded.start(server_home)
-        crash_lab = StateLab(spark, url, server_home, folder / "lab", request.param)
+    with standing(partial(StateLab, form=request.param), spark, server_home) as crash_lab:
         yield crash_lab
-        crash_lab.dispose()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +131,7 @@ def test_a_killed_process_is_gone_on_from(lab, children, case):
 
 @pytest.mark.parametrize("lab", [FUNCTION, FILES], indirect=True, scope="module")
 def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, monkeypatch):
-    """Nobody can tell a killed driver from a slow one, so it is left alone as long as it may
+    """A killed driver looks like a slow one, so it is left alone as long as it may
     live.
     """
     lab.go_to("settled")
@@ -177,7 +169,7 @@ def _sweep(lab: StateLab) -> None:
 
 
 def _retry(lab: StateLab) -> None:
-    """The state task again, once the killed one can be told from a slow one."""
+    """The state task again, once the killed one is known to be dead."""
     for row in lab.ledger.rows("SELECT batch_id FROM batch"):
         lab.ledger.age(row.batch_id, 120)
     advance_states(lab.job())

@@ -22,9 +22,7 @@ def settled(ledger, flow, count=10, **options):
 def recovered(ledger, flow, original):
     """A replay that recovers all that failed in a batch."""
     batch = ledger.replay(flow, original.batch_id)
-    roots = ledger.emit_replay(batch)
-    ledger.run_middle(batch, roots)
-    ledger.run_sink(batch, roots)
+    ledger.run_replay(batch)
     ledger.settle(batch.batch_id)
     return batch
 

@@ -220,7 +220,7 @@ def test_a_target_that_is_away(settings, migrated, tmp_path):
 
 def test_an_open_batch_is_not_looked_at_again(settings, ledger, tmp_path):
     """A run whose batch has claimed its interval goes on without its files; an abandoned one
-    claims anew.
+    claims it again.
     """
     flow = Pipeline("letters")
     flow.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
@@ -245,7 +245,7 @@ def test_an_abandoned_replacement_reads_all_sources_again(settings, ledger, tmp_
     flow = pipeline("letters")
     first, _ = ledger.whole_batch(flow)
     ledger.settle(first.batch_id)
-    key, day = RunKey("", "anew"), Interval(first.interval_start, first.interval_end)
+    key, day = RunKey("", "reprocess"), Interval(first.interval_start, first.interval_end)
     second = open_batch(ledger.database, settings, flow, key, day, reprocess=True)
     assert ledger.abandon(second.batch_id, "its run failed")
     with pytest.raises(InputError, match="no file matches"):
@@ -306,9 +306,7 @@ def test_the_commands_that_replay_look_before_they_claim(
     replay = open_replay(
         ledger.database, settings, pipeline("letters"), key, first.batch_id, Selection()
     )
-    again = ledger.emit_replay(replay)
-    ledger.run_middle(replay, again)
-    ledger.run_sink(replay, again)
+    ledger.run_replay(replay)
     ledger.settle(replay.batch_id)
     assert airflow_pipelines._opened(flow, key, run, None).batch_id == replay.batch_id
 

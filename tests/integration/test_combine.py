@@ -1,15 +1,11 @@
 """Combines: totals over all acked rows of a batch and its replays, shown once, whole."""
 
-from datetime import UTC, datetime
-
 import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch import follow_ups
 from ledger.batch.combine_runs import combines_due
-from ledger.batch.opening import open_batch
-from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
 from ledger.execution import combine
@@ -17,7 +13,6 @@ from tests.support import totals
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import Ledger
 from tests.support.publishing import publish_settled
-from tests.support.runner import END, START
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
@@ -168,9 +163,7 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     totals.written(tmp_path)
     run = runner(totals.pipeline())
     job = run.job
-    batch = open_batch(
-        job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
-    )
+    batch = run.open(dag_id="dag")
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
     publish_settled(job, batch.batch_id)
@@ -200,9 +193,7 @@ def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_row
     totals.written(tmp_path)
     run = runner(totals.pipeline(lose=[4], partial=True))
     job = run.job
-    batch = open_batch(
-        job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
-    )
+    batch = run.open(dag_id="dag")
     run.steps(batch)
     assert run.ledger.settle(batch.batch_id).failed == 1
     publish_settled(job, batch.batch_id)
@@ -265,15 +256,7 @@ def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
     fixed = runner(totals.pipeline())
     fixed.settled(fixed.open_replay(batch.batch_id))
     assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
-    job = fixed.job
-    again = open_batch(
-        job.database,
-        job.settings,
-        job.pipeline,
-        RunKey("", "again"),
-        Interval(datetime(2013, 1, 1, tzinfo=UTC), END),
-        reprocess=True,
-    )
+    again = fixed.open("again", reprocess=True)
     fixed.settled(again)
     assert sink_rows("daily", "carrier", "n", "delay") == totals.oracle()
     assert sorted(path.name for path in (tmp_path / "daily").glob("ackledger_batch=*")) == [

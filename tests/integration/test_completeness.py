@@ -47,9 +47,7 @@ def test_what_failed_is_waited_for_until_a_replay_has_it(ledger):
     loss = losses(ledger.database, "chain", Interval(START, START + DAY))
     assert (loss.undecided, loss.records, loss.lost_ratio) == (None, 4, 0.25)
     again = ledger.replay(flow, batch.batch_id)
-    replayed_roots = ledger.emit_replay(again)
-    ledger.run_middle(again, replayed_roots)
-    ledger.run_sink(again, replayed_roots)
+    ledger.run_replay(again)
     ledger.settle(again.batch_id)
     unpublished = "1 sink is yet to publish what is acked of it"
     assert lack(ledger) == f"batch {again.batch_id}: {unpublished}"

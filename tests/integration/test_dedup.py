@@ -188,7 +188,7 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
         assert (rows.total(), dropped) == (126, [0, 0, 0])
     else:
         assert rows == wanted
-        # Of 7 two rows came before. Of 9 the first replay brings one again and one anew, the second
+        # Of 7 two rows came before. Of 9 the first replay brings one again and one more, the second
         # all three again; where its rows are equal they count by number: two of two, two of three.
         assert dropped == ([0, 4, 2] if equal else [0, 3, 3])
 

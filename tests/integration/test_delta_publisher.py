@@ -352,7 +352,7 @@ def test_tables_with_rules(path):
 
 
 def ruled(path, nullable=True, label="string"):
-    """The table, made anew with other rules."""
+    """The table, made again with other rules."""
     fields = [
         {"name": "id", "type": "long", "nullable": nullable, "metadata": {}},
         {"name": "label", "type": "string", "nullable": True, "metadata": {}},

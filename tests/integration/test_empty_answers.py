@@ -125,7 +125,7 @@ def test_a_wrong_number_leads_nowhere_else(ledger, cli, command):
 
 
 def test_forget_names_who_gave_a_record_up(ledger, cli):
-    """A record that a person gave up is listed as accepted by name, also as data."""
+    """A record that a person quarantined is listed as accepted by name, also as data."""
     _, roots = settled(ledger, pipeline(max_replays=1))
     cli("quarantine", roots[0], "--reason", "a test order")
     shown = cli("forget", roots[0], "--dry-run")
@@ -191,9 +191,7 @@ def test_a_replay_of_one_record_says_what_it_is(ledger, cli, replay):
     assert state(roots[1]) == "quarantined, which --quarantined takes"
     again = ledger.replay(flow, number, "second", record=roots[2])
     assert state(roots[2]) == f"being replayed by batch {again.batch_id}"
-    emitted = ledger.emit_replay(again)
-    ledger.run_middle(again, emitted)
-    ledger.run_sink(again, emitted)
+    ledger.run_replay(again)
     ledger.settle(again.batch_id)
     assert state(roots[2]) == "recovered: a replay has processed it to every sink"
     nothing = "nothing to replay: no failed record matches, or is due"

@@ -9,19 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
-from tests.support.examples import (
-    CUSTOMERS,
-    EXAMPLES,
-    ORDER,
-    ORDERS,
-    PROOFS,
-    batch,
-    failures,
-    joined,
-    proves,
-    run,
-    shop,
-)
+from tests.support import examples
+from tests.support.examples import proves
 from tests.support.places import ROOT
 
 
@@ -30,16 +19,16 @@ def orders(monkeypatch):
     """The module ``orders`` of the pages, with the first pipeline of the README."""
     module = ModuleType("orders")
     monkeypatch.setitem(sys.modules, "orders", module)
-    exec(EXAMPLES["README.md", "with_country"].code, vars(module))
+    exec(examples.EXAMPLES["README.md", "with_country"].code, vars(module))
     return module
 
 
 @pytest.mark.parametrize(
-    "block", EXAMPLES.values(), ids=lambda proof: f"{proof.place}-{proof.name}"
+    "block", examples.EXAMPLES.values(), ids=lambda proof: f"{proof.place}-{proof.name}"
 )
 def test_it_runs(block, spark, orders):
     """Each block runs as it stands, and what it declares does what the page says of it."""
-    prove = PROOFS.get((block.place, block.name))
+    prove = examples.PROOFS.get((block.place, block.name))
     assert prove is not None, "say in this file what the block does, by @proves"
     prove(block, spark)
 
@@ -48,9 +37,9 @@ def test_it_runs(block, spark, orders):
 @proves("docs/pipelines.md", "with_country")
 def _first(block, spark):
     """An order whose customer is in no list is lost, by name, and the others are published."""
-    pipeline = run(block, None)["pipeline"]
-    rows = [{key: order[key] for key in ("id", "customer", "cents")} for order in ORDERS]
-    done = batch(pipeline, spark, rows)
+    pipeline = examples.run(block, None)["pipeline"]
+    rows = [{key: order[key] for key in ("id", "customer", "cents")} for order in examples.ORDERS]
+    done = examples.batch(pipeline, spark, rows)
     assert [(record.step, record.reason) for record in done.failed] == [("with_country", "lost")]
     assert {row["id"] for row in done.rows["by_country"]} == {"1", "2"}
 
@@ -61,7 +50,7 @@ def _first(block, spark):
 @proves("docs/how-to/schedule.md", "dag")
 def _dag(block, spark):
     """The DAG of the pipeline, which ends with ``complete``."""
-    dag = run(block, None)["dag"]
+    dag = examples.run(block, None)["dag"]
     assert dag.dag_id == "orders"
     assert "complete" in dag.task_ids
 
@@ -69,19 +58,19 @@ def _dag(block, spark):
 @proves("docs/security.md", "pipeline")
 def _redacted(block, spark):
     """The pipeline that masks two columns."""
-    assert run(block, None)["pipeline"].redact == ("name", "email")
+    assert examples.run(block, None)["pipeline"].redact == ("name", "email")
 
 
 @proves("docs/how-to/retention.md", "pipeline")
 def _retained(block, spark):
     """The pipeline whose files are kept for thirty days."""
-    assert run(block, None)["pipeline"].keep_seconds == timedelta(days=30).total_seconds()
+    assert examples.run(block, None)["pipeline"].keep_seconds == timedelta(days=30).total_seconds()
 
 
 @proves("docs/how-to/schedule.md", "acceptances")
 def _forms(block, spark):
     """The DAGs beside the pipelines'."""
-    pipeline = run(block, None)
+    pipeline = examples.run(block, None)
     names = {pipeline[name].dag_id for name in ("sweeper", "replays", "acceptances")}
     assert names == {"ledger_sweeper", "ledger_replay", "ledger_accept"}
 
@@ -94,57 +83,59 @@ def _forms(block, spark):
 )
 def _downstream(block, spark):
     """DAGs that wait; they parse, and their tasks are in order."""
-    run(block, None)
+    examples.run(block, None)
 
 
 @proves("docs/how-to/checks.md", "checked")
 @proves("docs/comparison.md", "checked")
 def _checked(block, spark):
     """A negative amount fails its record with the reason, and replays once it is right."""
-    pipeline = shop()
-    run(block, pipeline)
+    pipeline = examples.shop()
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="checked")
-    done = batch(pipeline, spark)
-    assert failures(done) == [(0, "checked", "negative amount")]
+    done = examples.batch(pipeline, spark)
+    assert examples.failures(done) == [(0, "checked", "negative amount")]
     assert {row["id"] for row in done.rows["out"]} == {"1", "3"}
 
 
 @proves("docs/comparison.md", "from pyspark.sql import DataFrame")
 def _imports(block, spark):
     """What the examples have in common can be imported."""
-    assert run(block, None)["F"] is F
+    assert examples.run(block, None)["F"] is F
 
 
 @proves("docs/how-to/checks.md", "positive")
 def _positive(block, spark):
     """The same, one record at a time."""
-    pipeline = shop()
-    run(block, pipeline)
+    pipeline = examples.shop()
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="positive")
-    assert failures(batch(pipeline, spark)) == [(0, "positive", "negative amount")]
+    assert examples.failures(examples.batch(pipeline, spark)) == [
+        (0, "positive", "negative amount")
+    ]
 
 
 @proves("docs/pipelines.md", "large")
 def _large(block, spark):
     """One stage fails a record, the next drops one lawfully."""
-    pipeline = shop()
-    pipeline.stage(reads="orders")(joined)
-    run(block, pipeline)
+    pipeline = examples.shop()
+    pipeline.stage(reads="orders")(examples.joined)
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="large")
-    customers = [*CUSTOMERS, {"customer": "eve", "country": "SE"}]
-    done = batch(pipeline, spark, references=customers)
-    assert failures(done) == [(0, "checked", "negative amount")]
+    customers = [*examples.CUSTOMERS, {"customer": "eve", "country": "SE"}]
+    done = examples.batch(pipeline, spark, references=customers)
+    assert examples.failures(done) == [(0, "checked", "negative amount")]
     assert [row["id"] for row in done.rows["out"]] == ["3"]
 
 
 @proves("docs/pipelines.md", "balance")
 def _balance(block, spark):
     """The state of the second batch includes the first."""
-    pipeline = shop()
-    pipeline.stage(reads="orders")(joined)
-    run(block, pipeline)
-    first = batch(pipeline, spark, ORDERS[:1])
-    second = batch(pipeline, spark, ORDERS[:2], after=first)
+    pipeline = examples.shop()
+    pipeline.stage(reads="orders")(examples.joined)
+    examples.run(block, pipeline)
+    first = examples.batch(pipeline, spark, examples.ORDERS[:1])
+    second = examples.batch(pipeline, spark, examples.ORDERS[:2], after=first)
     totals = {row["customer"]: row["cents"] for row in second.rows["balances"]}
     assert totals == {"ada": 10, "bob": -7}
 
@@ -152,9 +143,9 @@ def _balance(block, spark):
 @proves("docs/pipelines.md", "Model")
 def _model(block, spark):
     """A state with the hooks is declared, and its graph is one."""
-    pipeline = shop()
-    pipeline.stage(reads="orders")(joined)
-    run(block, pipeline)
+    pipeline = examples.shop()
+    pipeline.stage(reads="orders")(examples.joined)
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="with_country")
     assert [step.name for step in pipeline.states()] == ["model"]
     assert pipeline.steps()
@@ -164,7 +155,7 @@ def _model(block, spark):
 def _feed(block, spark):
     """A source by offsets is declared, and in a test takes given rows."""
     pipeline = Pipeline("feeds")
-    run(block, pipeline)
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="feed")
     done = testing.run_batch(pipeline, {"feed": [{"id": 1, "cents": 5}]}, spark=spark)
     assert done.rows["out"] == [{"id": 1, "cents": 5}]
@@ -173,7 +164,7 @@ def _feed(block, spark):
 @proves("docs/exactly-once.md", "pipeline")
 def _guarantees(block, spark):
     """Both guarantees are declared."""
-    assert run(block, None)["pipeline"].guarantee == "at_least_once"
+    assert examples.run(block, None)["pipeline"].guarantee == "at_least_once"
 
 
 @proves("docs/exactly-once.md", "per_carrier")
@@ -186,7 +177,7 @@ def _combined(block, spark):
     def with_plane(flights):
         return flights
 
-    run(block, pipeline)
+    examples.run(block, pipeline)
     records = [{"carrier": "UA"}, {"carrier": "UA"}, {"carrier": "B6"}]
     done = testing.run_batch(pipeline, {"flights": records}, spark=spark)
     totals = {row["carrier"]: row["flights"] for row in done.rows["daily"]}
@@ -196,11 +187,15 @@ def _combined(block, spark):
 @proves("docs/acks.md", "paid")
 def _paid(block, spark):
     """Emitted, dropped, failed; what is none of these is lost."""
-    pipeline = shop()
-    run(block, pipeline)
+    pipeline = examples.shop()
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="paid")
-    rows = [*ORDERS[:2], {"id": "4", "customer": "ada", "cents": -1, "status": "paid"}, ORDERS[2]]
-    result = batch(pipeline, spark, rows)
+    rows = [
+        *examples.ORDERS[:2],
+        {"id": "4", "customer": "ada", "cents": -1, "status": "paid"},
+        examples.ORDERS[2],
+    ]
+    result = examples.batch(pipeline, spark, rows)
     assert [row["id"] for row in result.rows["out"]] == ["1"]
     assert sorted(record.reason for record in result.failed) == ["lost", *["negative amount"] * 2]
 
@@ -211,7 +206,7 @@ def _united(block, spark):
     pipeline = Pipeline("orders")
     for name in ("online", "shops"):
         pipeline.source(name, FileSource(f"{name}.csv", schema="id STRING"))
-    run(block, pipeline)
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="sold")
     data = {"online": [{"id": "1"}], "shops": [{"id": "2"}]}
     done = testing.run_batch(pipeline, data, spark=spark)
@@ -222,11 +217,14 @@ def _united(block, spark):
 def _totals(block, spark):
     """Totals by customer; a customer without an order is dropped with a reason."""
     pipeline = Pipeline("orders")
-    pipeline.source("orders", FileSource("orders.csv", schema=ORDER))
+    pipeline.source("orders", FileSource("orders.csv", schema=examples.ORDER))
     pipeline.source("customers", FileSource("c.csv", schema="customer STRING, country STRING"))
-    run(block, pipeline)
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="totals")
-    data = {"orders": [ORDERS[0], {**ORDERS[0], "id": "4"}], "customers": CUSTOMERS}
+    data = {
+        "orders": [examples.ORDERS[0], {**examples.ORDERS[0], "id": "4"}],
+        "customers": examples.CUSTOMERS,
+    }
     done = testing.run_batch(pipeline, data, spark=spark)
     assert done.failed == []
     assert done.rows["out"] == [{"customer": "ada", "cents": 10}]
@@ -237,7 +235,7 @@ def _parsed(block, spark):
     """A comment is dropped, a line without a customer fails, the others are parsed."""
     pipeline = Pipeline("lines")
     pipeline.source("lines", FileSource("lines.csv", schema="text STRING"))
-    run(block, pipeline)
+    examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="parse")
     records = [{"text": text} for text in ("# shop", "ada;1.5", ";2", "bob;x")]
     done = testing.run_batch(pipeline, {"lines": records}, spark=spark)
@@ -252,7 +250,7 @@ def _parsed(block, spark):
 def _table(block, spark):
     """A table is declared without connecting to it."""
     pipeline = Pipeline("orders")
-    run(block, pipeline)
+    examples.run(block, pipeline)
     assert pipeline.sources()[0].source.incremental
 
 
@@ -260,14 +258,14 @@ def _table(block, spark):
 def _notices(block, spark):
     """The hooks of a source are declared."""
     pipeline = Pipeline("orders")
-    run(block, pipeline)
+    examples.run(block, pipeline)
     assert pipeline.wants_notice
 
 
 @proves("docs/how-to/test.md", "test_every_order_is_published")
 def _tested(block, spark):
     """The test on the page passes."""
-    result = run(block, None)
+    result = examples.run(block, None)
     for name in (name for name in result if name.startswith("test_")):
         result[name](spark)
 
@@ -275,8 +273,10 @@ def _tested(block, spark):
 @proves("docs/how-to/test.md", "test_a_lost_order_comes_back")
 def _tested_with_faults(block, spark):
     """So does the one that hurts the pipeline, after the imports of the first; it loses one."""
-    before = run(EXAMPLES["docs/how-to/test.md", "test_every_order_is_published"], None)
-    run(block, None, **before)[block.name](spark)
+    before = examples.run(
+        examples.EXAMPLES["docs/how-to/test.md", "test_every_order_is_published"], None
+    )
+    examples.run(block, None, **before)[block.name](spark)
 
 
 @proves(
@@ -285,10 +285,10 @@ def _tested_with_faults(block, spark):
 )
 def _published(block, spark):
     """Three sinks of one stage hold the same rows; a test has a folder for each."""
-    pipeline = shop()
-    pipeline.stage(reads="orders")(joined)
-    run(block, pipeline)
-    done = batch(pipeline, spark)
+    pipeline = examples.shop()
+    pipeline.stage(reads="orders")(examples.joined)
+    examples.run(block, pipeline)
+    done = examples.batch(pipeline, spark)
     for name in ("files", "lake", "table"):
         assert {row["id"] for row in done.rows[name]} == {"1", "2"}
 
@@ -302,7 +302,7 @@ def _arrow_declared(block, spark):
     from tests.support.arrow_source import ArrowSource
 
     pipeline = Pipeline("trades")
-    run(block, pipeline, ArrowSource=ArrowSource)
+    examples.run(block, pipeline, ArrowSource=ArrowSource)
     assert [step.name for step in pipeline.sources()] == ["trades"]
 
 
@@ -326,8 +326,8 @@ def _topic(block, spark):
 )
 def _referring(block, spark):
     """The sinks, in the order in which they are published."""
-    pipeline = shop()
-    run(block, pipeline)
+    pipeline = examples.shop()
+    examples.run(block, pipeline)
     assert [sink.name for sink in pipeline.sinks()] == ["customer_table", "order_table"]
 
 
@@ -348,5 +348,5 @@ def _sqlite_declared(block, spark):
 
     pipeline = Pipeline("orders")
     pipeline.source("priced", FileSource("orders.csv", schema="id STRING"))
-    run(block, pipeline, SqliteSink=SqliteSink)
+    examples.run(block, pipeline, SqliteSink=SqliteSink)
     assert [step.name for step in pipeline.steps()] == ["priced", "orders"]

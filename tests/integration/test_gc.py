@@ -186,11 +186,7 @@ def test_failed_records_keep_their_files_until_they_are_replayed(archive):
     batch, _ = archive.settled(flow, lose_sink=[0])
     assert archive.need() is Need.RECORDS_FAILED
     replay = archive.replay(flow, batch.batch_id)
-    roots = archive.emit_replay(replay)
-    archive.run_middle(replay, roots)
-    archive.run_sink(replay, roots)
-    archive.settle(replay.batch_id)
-    archive.write_files()
+    archive.settle_replay(replay)
     assert archive.need() is Need.UNPUBLISHED
     archive.publish()
     assert archive.collect().expired == (batch.batch_id,)
@@ -212,7 +208,7 @@ def test_content_that_is_not_copied_keeps_the_files(archive):
     assert archive.need() is Need.CONTENT_MISSING
 
 
-def test_a_source_that_was_not_told_keeps_the_files(archive):
+def test_a_source_that_was_not_notified_keeps_the_files(archive):
     """on_ack and on_fail are handed the records, from the snapshot."""
     flow = Pipeline("chain", keep="1d")
     flow.source("source", FileSource("in.csv", schema="n INT"), on_ack=lambda number, rows: None)
@@ -223,7 +219,7 @@ def test_a_source_that_was_not_told_keeps_the_files(archive):
 
     flow.sink("sink", ParquetSink("out"), reads="middle")
     batch, _ = archive.settled(flow)
-    assert archive.need() is Need.SOURCE_UNTOLD
+    assert archive.need() is Need.NOTICE_PENDING
     archive.transact(batches.set_notified, batch.batch_id, "source")
     assert archive.collect().expired == (batch.batch_id,)
 

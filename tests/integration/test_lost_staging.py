@@ -13,17 +13,15 @@ from sqlalchemy.pool import NullPool
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger import execution as running
 from ledger.batch.advice.batches import reprocess
-from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
 from ledger.core.probes import listening
-from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, LostFileError
 from ledger.execution import withhold
 from ledger.execution.follow_ups import settle_and_follow
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
 from tests.support.publishing import publish_settled
-from tests.support.runner import END, START
+from tests.support.runner import END
 
 TABLES = ("plain", "totals", "ackledger_commit")
 LOST = {3, 7}
@@ -142,8 +140,7 @@ def test_a_lost_file_stops_its_sink(runner, tmp_path, target, without):
     files["folder"].with_suffix(".aside").rename(files["folder"])
     publish(job, batch.batch_id, ["folder"])
 
-    key, interval = RunKey("", "again"), Interval(START, END)
-    again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
+    again = run.open("again", reprocess=True)
     run.steps(again)
     run.ledger.settle(again.batch_id)
     publish_settled(job, again.batch_id)

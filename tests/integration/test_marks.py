@@ -329,7 +329,7 @@ def test_what_was_yielded_counts_as_it_was(runner, tmp_path, sink_rows):
 
 
 def test_a_dict_of_numbers_and_texts_that_is_yielded_again(runner, tmp_path, sink_rows):
-    """So it is of one dict, or the input record itself, whose fields are set anew: ``a b c`` do
+    """So it is of one dict, or the input record itself, whose fields are replaced: ``a b c`` do
     not arrive as ``c c c``.
     """
 

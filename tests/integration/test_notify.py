@@ -1,4 +1,4 @@
-"""What sources are told: on_ack and on_fail, once the settlement is durable, at least once."""
+"""Notices to sources: on_ack and on_fail, once the settlement is durable, at least once."""
 
 from datetime import timedelta
 
@@ -7,17 +7,14 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
-from ledger.batch.opening import open_batch
 from ledger.batch.upkeep.sweeper import OverdueFollowUp
-from ledger.core.run_request import Interval, RunKey
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow
 from tests.support.publishing import publish_settled
-from tests.support.runner import END, START
 
 
 class Hooks:
-    """Keeps what it was told."""
+    """Keeps what it was notified of."""
 
     def __init__(self, fail_first=False):
         self.acked, self.failed, self.calls = {}, {}, 0
@@ -54,16 +51,15 @@ def numbers(tmp_path):
     (tmp_path / "in.csv").write_text("n\n1\n2\nx\n4\n")
 
 
-def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
+def test_a_batch_decided_without_its_run_is_notified_of_later(runner, tmp_path):
     """The sweeper names a settled batch whose sources heard nothing, once its own run had its
-    time; one that was told, or wants to know nothing, it does not name.
+    time; one that was notified, or wants no notice, it does not name.
     """
     numbers(tmp_path)
     hooks = Hooks()
     run = runner(noticed(hooks))
     ledger = run.ledger
-    key, interval = RunKey("noticed", "run"), Interval(START, END)
-    batch = open_batch(ledger.database, run.job.settings, run.job.pipeline, key, interval)
+    batch = run.open(dag_id="noticed")
     run.steps(batch)
     (settled,) = ledger.sweep().settlements
     assert settled.decided
@@ -77,9 +73,9 @@ def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
     assert hooks.acked == {batch.batch_id: [1, 2, 4]}
 
 
-def test_sources_are_told(runner, tmp_path):
-    """After the settlement a source is told its acked messages and its failed ones with step,
-    reason and raw text; a replay tells its own.
+def test_sources_are_notified(runner, tmp_path):
+    """After the settlement a source is notified of its acked messages and of its failed ones,
+    with step, reason and raw text; a replay notifies it of its own.
     """
     numbers(tmp_path)
     hooks = Hooks()
@@ -101,26 +97,19 @@ def test_sources_are_told(runner, tmp_path):
     assert hooks.failed[replay.batch_id] == []
 
 
-def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
-    """What was settled is told, though a batch that reprocesses the interval took its place
-    meanwhile; the sweeper names it till then, and a cleared task succeeds.
+def test_a_batch_superseded_before_its_notice_is_notified_of(runner, tmp_path):
+    """The source is notified of what was settled, though a batch that reprocesses the interval
+    took its place meanwhile; the sweeper names it till then, and a cleared task succeeds.
     """
     numbers(tmp_path)
     hooks = Hooks()
     run = runner(noticed(hooks, [2]))
-    ledger, interval = run.ledger, Interval(START, END)
-
-    def opened(run_id, **options):
-        key = RunKey("noticed", run_id)
-        return open_batch(
-            ledger.database, run.job.settings, run.job.pipeline, key, interval, **options
-        )
-
-    first = opened("first")
+    ledger = run.ledger
+    first = run.open("first", dag_id="noticed")
     run.steps(first)
     ledger.settle(first.batch_id)
     publish_settled(run.job, first.batch_id)
-    run.settled(opened("again", reprocess=True))
+    run.settled(run.open("again", dag_id="noticed", reprocess=True))
     later = ledger.now() + timedelta(minutes=16)
     assert ledger.sweep(now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
     assert notify(run.job, first.batch_id) == ["numbers"]
@@ -130,7 +119,7 @@ def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):
-    """A call that raises leaves the source untold; asking again calls both, and once they return
+    """A call that raises leaves the notice pending; asking again calls both, and once they return
     never again.
     """
     numbers(tmp_path)
@@ -147,7 +136,7 @@ def test_a_call_that_raises_is_repeated(runner, tmp_path):
 
 
 def test_without_tracking_everything_is_acked(runner, tmp_path):
-    """With ackers=0 a source is told that all of its messages are acked."""
+    """With ackers=0 a source is notified that all of its messages are acked."""
     numbers(tmp_path)
     hooks = Hooks()
     run = runner(noticed(hooks, [2], ackers=0))
@@ -158,7 +147,7 @@ def test_without_tracking_everything_is_acked(runner, tmp_path):
     assert hooks.failed == {batch.batch_id: []}
 
 
-def test_the_dag_tells_the_sources():
+def test_the_dag_notifies_the_sources():
     """A pipeline with a notice has a task for it behind the settlement; one without has none."""
     dag = pipeline_dag(noticed(Hooks()), schedule=None, target="m:p")
     assert {task.task_id for task in dag.get_task("settle").downstream_list} == {

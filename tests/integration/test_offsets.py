@@ -10,8 +10,6 @@ import pytest
 from ledger import FileSource, OffsetSource, ParquetSink, Pipeline, testing
 from ledger.airflow import pipeline_dag
 from ledger.batch import claims
-from ledger.batch.opening import open_batch
-from ledger.core.run_request import Interval, RunKey
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -47,21 +45,6 @@ def shown(sink_rows):
     return read
 
 
-def opened(run, day):
-    """The batch of a day."""
-    start = START + timedelta(days=day)
-    return run.open(f"day{day}", start, start + timedelta(days=1))
-
-
-def abandoned(run, day, source="feed"):
-    """A day's batch that was abandoned before it had read a source."""
-    batch, ledger = opened(run, day), run.ledger
-    ledger.start(batch.batch_id, source)
-    ledger.age(batch.batch_id, 120)
-    assert ledger.settle(batch.batch_id).status == "abandoned"
-    return batch
-
-
 def ranges(ledger, source="feed"):
     """The ranges that are claimed of a source, in order: batch, start, end."""
     query = (
@@ -93,11 +76,11 @@ def test_each_batch_reads_on(runner, feed, shown):
     whole; a batch that finds nothing claims nothing.
     """
     run = runner(fed(feed))
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert shown() == [1, 2, 3]
     feed.add(4, 5)
-    run.settled(opened(run, 2))
-    run.settled(opened(run, 3))
+    run.settled(run.open_day(2))
+    run.settled(run.open_day(3))
     assert shown() == [1, 2, 3, 4, 5]
     assert feed.calls == [
         ("latest", None, None),
@@ -114,9 +97,9 @@ def test_each_batch_reads_on(runner, feed, shown):
 def test_batches_that_are_open_at_once_read_each_record_once(runner, feed, shown):
     """Each has its own range, and none waits for another: the later one may read first."""
     run = runner(fed(feed))
-    first = opened(run, 1)
+    first = run.open_day(1)
     feed.add(4)
-    second = opened(run, 2)
+    second = run.open_day(2)
     run.settled(second)
     assert shown() == [4]
     assert feed.commits == []  # what comes before is not committed
@@ -133,10 +116,10 @@ def test_a_crash_while_a_batch_opens(runner, feed, shown, place):
     """Nothing is claimed, and there is no trace of it: the next one asks again."""
     run = runner(fed(feed))
     with dies_at(place), pytest.raises(Died):
-        opened(run, 1)
+        run.open_day(1)
     assert run.ledger.rows("SELECT * FROM pipeline") == []
     feed.add(4)
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert shown() == [1, 2, 3, 4]
 
 
@@ -145,7 +128,7 @@ def test_a_crash_while_a_batch_reads(runner, feed, shown, place):
     """The next attempt reads the same range again, though there is more by then."""
     # Few deltas would be posted with the commit.
     run = runner(fed(feed), few_rows=-1 if place == "deltas posted" else FEW_ROWS)
-    batch = opened(run, 1)
+    batch = run.open_day(1)
     with dies_at(place), pytest.raises(Died):
         run.step(batch, "feed")
     feed.add(4)
@@ -161,7 +144,7 @@ def test_a_source_that_runs_again_reads_the_same(runner, feed, shown, track):
     pipeline.source("feed", feed, track=track)
     pipeline.sink("out", ParquetSink("out"), reads="feed")
     run = runner(pipeline)
-    batch = opened(run, 1)
+    batch = run.open_day(1)
     run.step(batch, "feed")
     feed.add(4)
     run.settled(batch)
@@ -173,17 +156,17 @@ def test_a_source_that_runs_again_reads_the_same(runner, feed, shown, track):
 def test_the_next_batch_takes_the_range_of_an_abandoned_one_whole(runner, feed, shown):
     """It is not cut, and what came since waits; the source is not asked for it."""
     run = runner(fed(feed))
-    abandoned(run, 1)
+    run.abandoned_day(1, "feed")
     feed.add(4)
     calls = list(feed.calls)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert shown() == [1, 2, 3]
     assert feed.calls == [*calls, ("commit", 2, 3)]
-    run.settled(opened(run, 3))
+    run.settled(run.open_day(3))
     assert shown() == [1, 2, 3, 4]
     assert ranges(run.ledger) == [(2, None, 3), (3, 3, 4)]
     feed.add(5)
-    run.settled(opened(run, 1))  # it has its range no more, and reads on
+    run.settled(run.open_day(1))  # it has its range no more, and reads on
     assert shown() == [1, 2, 3, 4, 5]
     assert ranges(run.ledger)[-1] == (1, 4, 5)
 
@@ -191,16 +174,14 @@ def test_the_next_batch_takes_the_range_of_an_abandoned_one_whole(runner, feed, 
 def test_an_abandoned_batch_that_opens_again_has_its_own_range(runner, feed, shown):
     """Of two ranges that wait it takes its own, not the first; that one is the next batch's."""
     run = runner(fed(feed))
-    first = opened(run, 1)
+    first = run.open_day(1)
     feed.add(4)
-    abandoned(run, 2)
-    run.ledger.start(first.batch_id, "feed")
-    run.ledger.age(first.batch_id, 120)
-    assert run.ledger.settle(first.batch_id).status == "abandoned"
-    run.settled(opened(run, 2))
+    run.abandoned_day(2, "feed")
+    run.ledger.abandon_dead(first, "feed")
+    run.settled(run.open_day(2))
     assert shown() == [4]
     assert feed.commits == []
-    run.settled(opened(run, 3))
+    run.settled(run.open_day(3))
     assert shown() == [1, 2, 3, 4]
     assert feed.commits == [(3, 3), (2, 4)]
 
@@ -215,16 +196,16 @@ def test_a_faster_batch(runner, feed, shown, monkeypatch):
     def slow(self, start, room):
         monkeypatch.setattr(Feed, "latest", latest)
         end = latest(self, start, room)
-        opened(run, 2)  # faster
+        run.open_day(2)  # faster
         self.add(4)
         return end
 
     monkeypatch.setattr(Feed, "latest", slow)
-    opened(run, 1)
+    run.open_day(1)
     assert [call[:2] for call in feed.calls] == [("latest", None), ("latest", None), ("latest", 3)]
     assert [row[1:] for row in ranges(run.ledger)] == [(None, 3), (3, 4)]
-    run.settled(opened(run, 1))
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(1))
+    run.settled(run.open_day(2))
     assert shown() == [1, 2, 3, 4]
 
 
@@ -238,25 +219,25 @@ def test_other_batches_that_are_faster_every_time(runner, feed, monkeypatch):
         end = latest(self, start, room)
         with monkeypatch.context() as patched:
             patched.setattr(Feed, "latest", latest)
-            opened(run, next(days))
+            run.open_day(next(days))
         self.add(9)
         return end
 
     monkeypatch.setattr(Feed, "latest", slow)
     with pytest.raises(NotReadyError, match="were faster to claim what is new: run this again"):
-        opened(run, 1)
+        run.open_day(1)
     assert [row[0] for row in ranges(run.ledger)] == [1, 2]
 
 
 def test_a_batch_takes_what_there_is_room_for(runner, feed, shown):
-    """``latest`` is told how many records may be pending; of the rest the next batch takes some."""
+    """``latest`` gets how many records may be pending; of the rest the next batch takes some."""
     feed.add(4, 5)
     run = runner(fed(feed, max_pending=2))
-    first = opened(run, 1)
+    first = run.open_day(1)
     with pytest.raises(BackPressureError, match="2 records are pending in batches 1"):
-        opened(run, 2)
+        run.open_day(2)
     run.settled(first)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert shown() == [1, 2, 3, 4]
     assert [call for call in feed.calls if call[0] == "latest"] == [
         ("latest", None, 2),
@@ -272,9 +253,9 @@ def test_offsets_by_partition(runner, tmp_path, sink_rows):
     pipeline.source("topic", topic.declared())
     pipeline.sink("out", ParquetSink("out"), reads="topic")
     run = runner(pipeline)
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     (topic.folder / "p2.jsonl").write_text('{"id": 6, "n": 16}\n')
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     second = {"0": 3, "1": 1, "p2": 1}
     assert ranges(run.ledger, "topic") == [
         (1, None, {"0": 3, "1": 0}),
@@ -285,7 +266,7 @@ def test_offsets_by_partition(runner, tmp_path, sink_rows):
     assert [json.loads(text) for text in position(run.ledger)] == [second]
     (topic.folder / "p2.jsonl").unlink()  # its messages are read
     topic.add((8, 18))
-    run.settled(opened(run, 3))
+    run.settled(run.open_day(3))
     assert [id for id, _ in sink_rows("out", "id", "n")] == [0, 1, 2, 4, 6, 8]
     pipeline.step("topic").source._declared.commit(1, {"0": 3, "1": 0})  # late
     assert (
@@ -293,26 +274,26 @@ def test_offsets_by_partition(runner, tmp_path, sink_rows):
         == ranges(run.ledger, "topic")[-1][2]
     )
     (topic.folder / "p3.jsonl").touch()  # a range without a record
-    run.settled(opened(run, 5))
+    run.settled(run.open_day(5))
     assert ranges(run.ledger, "topic")[-1][2]["p3"] == 0
     (topic.folder / "0.jsonl").write_text('{"id": 10, "n": 20}\n')
     with pytest.raises(InputError, match=r"ends at 1, before offset \d: it was set up again"):
-        opened(run, 4)
+        run.open_day(4)
 
 
 def test_a_range_that_is_given_back_waits_for_room(runner, feed, shown):
     """It is never cut: with other records pending it waits until it fits, or is alone."""
     narrow, wide = runner(fed(feed, max_pending=1)), runner(fed(feed, max_pending=3))
-    first = opened(narrow, 1)
+    first = narrow.open_day(1)
     narrow.step(first, "feed")
-    abandoned(wide, 2)
+    wide.abandoned_day(2, "feed")
     tight = runner(fed(feed, max_pending=2))
     with pytest.raises(
         BackPressureError, match="1 record is pending in batches 1, and more than 1 are to be read"
     ):
-        opened(tight, 3)
+        tight.open_day(3)
     tight.settled(first)
-    tight.settled(opened(tight, 3))
+    tight.settled(tight.open_day(3))
     assert ranges(tight.ledger) == [(1, None, 1), (3, 1, 3)]
     assert shown() == [1, 2, 3]
 
@@ -322,13 +303,13 @@ def test_a_source_that_has_gone_back_is_refused(runner, feed, monkeypatch, redac
     """An offset where an earlier batch ended would be read twice; nothing is claimed. An offset
     is a value: a pipeline that redacts does not quote it."""
     run = runner(fed(feed, redact=redact))
-    opened(run, 1)
+    run.open_day(1)
     feed.add(4)
-    opened(run, 2)
+    run.open_day(2)
     monkeypatch.setattr(Feed, "latest", lambda self, start, room: 3)
     offsets = r"\*\*\* it reads on to \*\*\*" if redact else "4 it reads on to 3"
     with pytest.raises(InputError, match=f"has gone back: from offset {offsets}, where"):
-        opened(run, 3)
+        run.open_day(3)
     assert len(run.ledger.rows("SELECT * FROM batch")) == 2
 
 
@@ -338,7 +319,7 @@ def test_an_offset_is_json(runner, feed, monkeypatch, offset):
     monkeypatch.setattr(Feed, "latest", lambda self, start, room: offset)
     run = runner(fed(feed))
     with pytest.raises(StageError, match="latest of source 'feed' returned what is no JSON"):
-        opened(run, 1)
+        run.open_day(1)
     assert run.ledger.rows("SELECT * FROM pipeline") == []
 
 
@@ -360,7 +341,7 @@ def test_an_offset_that_is_changed_in_place(runner, feed, monkeypatch, shown):
     )
     run = runner(fed(feed))
     for day in (1, 2):
-        run.settled(opened(run, day))
+        run.settled(run.open_day(day))
         feed.add(3 + day)
     assert shown() == [1, 2, 3, 4]
     assert position(run.ledger) == ['{"n": 4}']
@@ -372,9 +353,9 @@ def test_what_the_source_raises(runner, feed, shown, method):
     feed.broken.add(method)
     run = runner(fed(feed))
     with pytest.raises(RuntimeError):
-        run.settled(opened(run, 1))
+        run.settled(run.open_day(1))
     feed.broken.clear()
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert shown() == [1, 2, 3]
 
 
@@ -384,14 +365,14 @@ def test_the_other_source_goes_on(runner, tmp_path, shown):
     good.add(1, 2)
     bad.add(11)
     run = runner(fed(good, bad))
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.step(first, "good")
     with pytest.raises(RuntimeError):
         run.step(first, "bad")
     good.add(3)
     bad.broken.clear()
     bad.add(12)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert shown() == [3, 12]
     assert (good.forgotten, bad.forgotten) == (0, 0)
     run.settled(first)
@@ -404,7 +385,7 @@ def test_units_of_a_source(runner, feed, shown):
     replayed.
     """
     run = runner(ranked(feed, lose=[2]))
-    batch = opened(run, 1)
+    batch = run.open_day(1)
     run.step(batch, "feed")
     run.settled(batch)
     assert shown() == [1, 3]
@@ -416,7 +397,7 @@ def test_units_of_a_source(runner, feed, shown):
 def test_a_replay_needs_nothing_of_the_source(runner, feed, shown):
     """What failed comes from the ledger's snapshot, though the source has forgotten it all."""
     run = runner(fed(feed, lose=[2]))
-    batch = opened(run, 1)
+    batch = run.open_day(1)
     run.settled(batch)
     assert shown() == [1, 3]
     assert feed.forgotten == 3
@@ -436,7 +417,7 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
         [(1, "a"), (2, None)], "n INT, s STRING"
     )
     run = runner(fed(feed))
-    batch = opened(run, 1)
+    batch = run.open_day(1)
     assert run.settled(batch).failed == 1
     assert run.ledger.row("SELECT reason FROM failed_root").reason == "s is null"
     feed.schema = "n INT, s STRING"
@@ -447,17 +428,17 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
 
 
 def test_commit_waits_and_may_come_twice(runner, feed):
-    """It comes once the sinks publish the batch, again if it raised or nobody noted it, and
+    """It comes once the sinks publish the batch, again if it raised or was not recorded, and
     fails nothing.
     """
     run = runner(fed(feed))
     feed.broken.add("commit")
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert feed.commits == [(1, 3)]
     assert feed.forgotten == 0
     feed.broken.clear()
     feed.add(4)
-    second = opened(run, 2)
+    second = run.open_day(2)
     run.steps(second)
     run.ledger.settle(second.batch_id)
     with dies_at("recording publication"), pytest.raises(Died):
@@ -476,10 +457,10 @@ def test_commit_waits_and_may_come_twice(runner, feed):
 def test_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
     """With settle="hold" nothing of the batch is published before its replay is settled."""
     run = runner(fed(feed, lose=[2], settle="hold"))
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
     feed.add(4)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert feed.commits == []
     fixed = runner(fed(feed, settle="hold"))
     fixed.settled(fixed.open_replay(first.batch_id))
@@ -491,7 +472,7 @@ def test_commit_waits_for_units_that_are_requested_again(runner, feed, shown):
     """With settle="hold" and a quarantined record nothing is published before its unit has been
     requested again."""
     run = runner(ranked(feed, lose=[2], settle="hold", max_replays=0))
-    batch = opened(run, 1)
+    batch = run.open_day(1)
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
     notify(run.job, batch.batch_id)
@@ -500,16 +481,11 @@ def test_commit_waits_for_units_that_are_requested_again(runner, feed, shown):
     assert (feed.commits, shown()) == ([(1, 3)], [1, 3])
 
 
-def test_the_sweeper_sends_for_what_was_not_told(runner, feed):
+def test_the_sweeper_sends_for_a_notice_that_is_pending(runner, feed):
     """A batch that settled behind its run's back: a run is asked for, which notifies the source."""
     run = runner(fed(feed))
     job = run.job
-    start = START + timedelta(days=1)
-    key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
-    batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
-    run.steps(batch)
-    run.ledger.settle(batch.batch_id)
-    publish_settled(job, batch.batch_id)
+    batch = run.settled_by_others()
     later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
     assert [late.batch_id for late in run.ledger.sweep(now=later).overdue] == [1]
     notify(job, batch.batch_id)
@@ -521,20 +497,20 @@ def test_the_sweeper_sends_for_what_was_not_told(runner, feed):
 def test_other_promises(runner, feed, shown, options):
     """At least once, and without tracking, ranges are claimed and committed just the same."""
     run = runner(fed(feed, **options))
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     feed.add(4)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert shown() == [1, 2, 3, 4]
     assert feed.commits == [(1, 3), (2, 4)]
 
 
-def test_in_a_dag_the_source_is_told_once_all_is_published(feed):
+def test_in_a_dag_the_source_is_notified_once_all_is_published(feed):
     """A task notify, behind publish: before that nothing is committed as a whole."""
     dag = pipeline_dag(fed(feed), schedule=None, target="m:p")
     assert dag.get_task("notify").upstream_task_ids == {"publish"}
 
 
-def test_a_source_without_commit_is_not_told(tmp_path):
+def test_a_source_without_commit_is_not_notified(tmp_path):
     """Where the class has no ``commit`` there is nothing to notify it of, and no task."""
 
     class Plain(Feed):
@@ -559,12 +535,12 @@ def test_what_read_gives_has_the_declared_columns(runner, feed):
     with pytest.raises(
         InputError, match="read of Feed: expected column n of type int, found string"
     ):
-        run.step(opened(run, 1), "feed")
+        run.step(run.open_day(1), "feed")
     feed.read = lambda spark, start, end: spark.createDataFrame([(1,)], "m INT")
     with pytest.raises(InputError, match="found no such column"):
-        run.step(opened(run, 1), "feed")
+        run.step(run.open_day(1), "feed")
     feed.read = lambda spark, start, end: spark.createDataFrame([(1, 2)], "n INT, m INT")
-    assert run.settled(opened(run, 1)).roots == 1
+    assert run.settled(run.open_day(1)).roots == 1
 
 
 def test_what_cannot_be_declared(runner, feed, tmp_path):
@@ -578,16 +554,8 @@ def test_what_cannot_be_declared(runner, feed, tmp_path):
         pipeline.source("feed", bare)
     with pytest.raises(DeclarationError, match="expected a FileSource that is not incremental"):
         pipeline.reference("feed", feed)
-    job = runner(fed(feed)).job
     with pytest.raises(InputError, match="is incremental, it has no interval to run again"):
-        open_batch(
-            job.database,
-            job.settings,
-            job.pipeline,
-            RunKey("", "again"),
-            Interval(START, START + timedelta(days=1)),
-            reprocess=True,
-        )
+        runner(fed(feed)).open_day(1, reprocess=True)
 
 
 def test_beside_files_of_an_interval(runner, feed, tmp_path, shown):
@@ -603,7 +571,7 @@ def test_beside_files_of_an_interval(runner, feed, tmp_path, shown):
     pipeline.sink("out", ParquetSink("out"), reads="numbers")
     run = runner(pipeline)
     (tmp_path / "in.csv").write_text("n\n21\n")
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert shown() == [1, 2, 3, 21]
     feed.add(4)
     start = START + timedelta(days=1)

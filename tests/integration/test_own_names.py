@@ -103,7 +103,7 @@ def write(folder: Path, form: str, records: list[dict[str, str]]) -> FileSource:
 
 
 class Heard(list):
-    """What a source is told of its records: their columns, with those of the ledger."""
+    """What a source is notified of: their columns, with those of the ledger."""
 
     def __call__(self, batch_id, records):
         self.extend(row.asDict(recursive=True) for row in records.collect())

@@ -148,7 +148,7 @@ def test_a_newer_version_replaces_and_an_older_is_refused(warehouse):
 
 
 def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse):
-    """A ledger begun anew counts batches from 1 again: what the record says of those is not
+    """A new ledger counts batches from 1 again: what the record says of those is not
     believed.
     """
     sink = warehouse.publisher()

@@ -301,14 +301,7 @@ def test_reprocessing_replaces_what_is_published(runner, tmp_path, sink_rows):
     fixed.settled(fixed.open_replay(batch.batch_id))
     numbers(tmp_path, 30)
     job = fixed.job
-    again = open_batch(
-        job.database,
-        job.settings,
-        job.pipeline,
-        RunKey("", "again"),
-        Interval(START, END),
-        reprocess=True,
-    )
+    again = fixed.open("again", reprocess=True)
     fixed.steps(again)
     fixed.ledger.settle(again.batch_id)
     assert shown(sink_rows) == expected(lambda n: n != 3)
@@ -328,14 +321,7 @@ def test_what_was_not_published_when_it_was_replaced_never_is(runner, tmp_path, 
     run.steps(batch)
     job = run.job
     run.ledger.settle(batch.batch_id)
-    again = open_batch(
-        job.database,
-        job.settings,
-        job.pipeline,
-        RunKey("", "again"),
-        Interval(START, END),
-        reprocess=True,
-    )
+    again = run.open("again", reprocess=True)
     run.settled(again)
     assert publish_settled(job, batch.batch_id) == []
     assert shown(sink_rows) == expected()
@@ -507,9 +493,7 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
     numbers(tmp_path)
     run = runner(branching())
     job = run.job
-    batch = open_batch(
-        job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
-    )
+    batch = run.open(dag_id="dag")
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
     now = run.ledger.row("SELECT now() + interval '1 hour' AS later").later

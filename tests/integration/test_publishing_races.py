@@ -19,11 +19,9 @@ from ledger import (
     testing,
 )
 from ledger.batch import combine_runs, follow_ups, rebuilds
-from ledger.batch.opening import open_batch
 from ledger.batch.outcome.report import advise
 from ledger.batch.settlement import _settle
 from ledger.batch.step_runs import Attempt
-from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.execution import combine, settle_and_follow
@@ -31,13 +29,7 @@ from tests.support import totals, unit_totals
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import pipeline
 from tests.support.publishing import publish_settled
-from tests.support.runner import END, START
-
-
-def run_replay(ledger, replay):
-    roots = ledger.emit_replay(replay)
-    ledger.run_middle(replay, roots)
-    ledger.run_sink(replay, roots)
+from tests.support.runner import START
 
 
 def test_two_replays_of_a_held_batch_settle_at_once(ledger):
@@ -50,7 +42,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     first = ledger.replay(flow, old.batch_id, "first", record=roots[0])
     second = ledger.replay(flow, old.batch_id, "second", record=roots[1])
     for replay in (first, second):
-        run_replay(ledger, replay)
+        ledger.run_replay(replay)
     with ledger.database.writer.begin() as connection:
         _settle(connection, first.batch_id, None, False)  # not committed yet
         other = threading.Thread(target=lambda: ledger.settle(second.batch_id))
@@ -73,7 +65,7 @@ def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(ledger):
     by_hand = ledger.replay(flow, old.batch_id, "by hand", quarantined=True)
     last = ledger.replay(flow, old.batch_id, "last")
     ledger.start(by_hand.batch_id, "source")
-    run_replay(ledger, last)
+    ledger.run_replay(last)
     ledger.settle(last.batch_id)
     assert ledger.row("SELECT count(*) AS n FROM publication").n == 0
     ledger.age(by_hand.batch_id, 100)
@@ -97,7 +89,7 @@ def test_a_partial_combine_follows_the_settlements_not_the_numbers(ledger):
     first = ledger.replay(flow, old.batch_id, "first", record=roots[0])
     second = ledger.replay(flow, old.batch_id, "second", record=roots[1])
     for replay in (second, first):
-        run_replay(ledger, replay)
+        ledger.run_replay(replay)
         ledger.settle(replay.batch_id)
         assert combine_runs.is_due(ledger.database, replay.batch_id, flow.step("total"))
         run = combine_runs.open_due(ledger.database, replay.batch_id, flow.step("total"), Attempt())
@@ -145,10 +137,7 @@ def test_a_reprocess_with_failures_replaces_the_old_totals(runner, tmp_path, sin
     run = runner(totals.pipeline())
     run.settled(run.open())
     lossy = runner(totals.pipeline(lose=[4]))
-    job, key = lossy.job, RunKey("", "again")
-    again = open_batch(
-        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
-    )
+    again = lossy.open("again", reprocess=True)
     lossy.settled(again)
     fixed = runner(totals.pipeline())
     fixed.settled(fixed.open_replay(again.batch_id))
@@ -228,7 +217,7 @@ def test_a_combine_after_units_waits_for_the_sound_records(spark):
 
 
 def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
-    """As long as nobody has asked for the sound records of a unit, its total is not due,
+    """As long as the sound records of a unit are not requested, its total is not due,
     although none is failed.
     """
     totals.written(tmp_path)
@@ -288,7 +277,7 @@ def test_a_replay_of_another_source_does_not_empty_a_total(spark):
     assert testing.replay(result, two()).rows["totals"] == [{"n": 5}]
 
 
-def test_a_held_batch_waits_for_units_to_be_made_anew(spark):
+def test_a_held_batch_waits_for_units_to_be_made_again(spark):
     """With settle="hold" nothing is published while a unit has to be made again without what was
     quarantined.
     """

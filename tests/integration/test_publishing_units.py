@@ -74,8 +74,8 @@ def test_a_poison_before_the_total(spark):
 
 
 def test_half_a_record_never_reaches_a_total_that_is_published(spark):
-    """A record that is quarantined after a part of it had reached the total: the total is made anew
-    without it.
+    """A record that is quarantined after a part of it had reached the total: the total is made
+    again without it.
     """
     result = testing.run_batch(totals(late=[3], max_replays=0), ORDERED, spark=spark)
     assert sold(result) == [B]

@@ -78,7 +78,7 @@ def test_a_state_waits_for_failed_records(ledger):
 
 
 def test_a_state_waits_for_a_batch_that_is_replaced(ledger):
-    """A later batch says so while an earlier one is read anew."""
+    """A later batch says so while an earlier one is reprocessed."""
     flow = summing()
     first, _ = ledger.whole_batch(flow)
     ledger.settle(first.batch_id)

@@ -354,9 +354,7 @@ def test_abandoned_replay_of_quarantine_can_be_opened_again(ledger):
     ledger.settle(batch.batch_id)
     failing_replay(ledger, flow, batch.batch_id, "first")
     again = ledger.replay(flow, batch.batch_id, "again", quarantined=True)
-    ledger.start(again.batch_id, "source")
-    ledger.age(again.batch_id, 71)
-    assert ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(again)
     assert ledger.row("SELECT status FROM failed_message").status == "quarantined"
     reopened = ledger.replay(flow, batch.batch_id, "again", quarantined=True)
     assert (reopened.batch_id, reopened.status) == (again.batch_id, BatchStatus.OPEN)

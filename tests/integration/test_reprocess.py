@@ -3,13 +3,10 @@
 import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
-from ledger.batch.opening import open_batch
 from ledger.batch.step_runs import Attempt
-from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError
 from tests.support.ledgers import pipeline
-from tests.support.runner import END, START
 
 
 def test_the_new_batch_supersedes_the_old_family(ledger):
@@ -99,9 +96,7 @@ def test_a_reprocess_that_dies_replaces_nothing(ledger):
     old, _ = ledger.whole_batch(flow)
     ledger.settle(old.batch_id)
     new = ledger.reprocess(flow)
-    ledger.start(new.batch_id, "source")
-    ledger.age(new.batch_id, 100)
-    assert ledger.settle(new.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(new)
     assert (
         ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
@@ -127,9 +122,7 @@ def test_a_reprocess_that_expires_replaces_nothing(ledger):
     new = ledger.reprocess(flow)
     roots = ledger.emit(new, 5)
     ledger.run_middle(new, roots)
-    ledger.start(new.batch_id, "sink")
-    ledger.age(new.batch_id, 100)
-    assert ledger.settle(new.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(new, "sink")
     assert (
         ledger.row("SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "settled"
@@ -146,9 +139,7 @@ def test_an_abandoned_replay_does_not_come_back_beside_it(ledger):
     old, _ = ledger.whole_batch(flow, 5, lose_sink=[0])
     ledger.settle(old.batch_id)
     replay = ledger.replay(flow, old.batch_id)
-    ledger.start(replay.batch_id, "source")
-    ledger.age(replay.batch_id, 100)
-    assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(replay)
     new = ledger.reprocess(flow)
     with pytest.raises(NotReadyError, match="is being replaced"):
         ledger.replay(flow, old.batch_id)
@@ -172,20 +163,13 @@ def test_a_reprocess_of_two_sources_abandoned_halfway(runner, tmp_path, sink_row
     run = runner(flow)
     first = run.open()
     assert run.settled(first).failed == 1
-    job = run.job
-    again = open_batch(
-        job.database, job.settings, flow, RunKey("", "again"), Interval(START, END), reprocess=True
-    )
+    again = run.open("again", reprocess=True)
     run.step(again, "a")
     run.step(again, "sa")
-    run.ledger.start(again.batch_id, "b")
-    run.ledger.age(again.batch_id, 10_000)
-    assert run.ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
+    run.ledger.abandon_dead(again, "b", seconds=10_000)
     assert sink_rows("sa", "id") == [(1,), (2,)]
     assert (tmp_path / "sa" / f"ackledger_batch={first.batch_id}").exists()
-    reopened = open_batch(
-        job.database, job.settings, flow, RunKey("", "again"), Interval(START, END), reprocess=True
-    )
+    reopened = run.open("again", reprocess=True)
     assert reopened.batch_id == again.batch_id
     run.settled(reopened)
     assert sink_rows("sa", "id") == [(1,), (2,)]
@@ -252,9 +236,7 @@ def test_the_sink_holds_what_the_new_batch_published(runner, tmp_path, sink_rows
     assert sink_rows("out", "id", "word") == [(1, "a"), (2, "b")]
 
     source.write_text("id,word\n1,a\n3,c\n")
-    job = run.job
-    key, interval = RunKey("", "again"), Interval(START, END)
-    again = open_batch(job.database, job.settings, flow, key, interval, reprocess=True)
+    again = run.open("again", reprocess=True)
     assert run.settled(again).failed == 0
     assert sink_rows("out", "id", "word") == [(1, "a"), (3, "c")]
     assert {path.name for path in (tmp_path / "out").glob("ackledger_batch=*")} == {

@@ -110,6 +110,9 @@ DELIVERED = """
     SELECT batch_id, step, step_run_id, true, 9, now(), now() FROM step_run WHERE step = 'sink'
     ON CONFLICT (step_run_id) DO UPDATE SET published_at = now(), replaced_at = now()
 """
+CLAIMED = """
+    UPDATE batch_source SET claim_number = 1, claim_start = '3', claim_end = '5', claim_records = 2
+"""
 COMMITTED = """
     INSERT INTO checkpoint (pipeline_id, step, batch_id, step_run_id, acked_at)
     SELECT pipeline_id, 'middle', batch_id, step_run_id, now()
@@ -193,6 +196,7 @@ def test_a_verdict_stays(ledger, member):
     batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
     with ledger.database.writer.begin() as connection:
         connection.execute(text("UPDATE batch SET held_reason = NULL, released = false"))
+        connection.execute(text(CLAIMED))
     ledger.settle(batch.batch_id)
     with ledger.database.plain.begin() as connection:  # as a publisher and a state would have
         connection.execute(text(DELIVERED))
@@ -214,6 +218,10 @@ def test_a_verdict_stays(ledger, member):
         "batch_source SET roots = 1",
         "batch_source SET first_root = 7",
         "batch_source SET emit_run_id = NULL",
+        "batch_source SET claim_number = 7",
+        "batch_source SET claim_start = '1'",
+        "batch_source SET claim_end = '9'",
+        "batch_source SET claim_records = 7",
         "failed_message SET status = 'recovered'",
         "failed_message SET attempts = 0",
         "failed_message SET root_id = 7",
@@ -224,7 +232,7 @@ def test_a_verdict_stays(ledger, member):
         "batch SET rebuild_requested_at = now(), status = 'superseded'",
         "step_run SET state = 'superseded'",
         "step_run SET files_removed_at = now()",
-        "batch_source SET notified_at = now(), claimed = false",
+        "batch_source SET notified_at = now(), claimed = false, committed_at = now()",
     ):
         for engine in (ledger.database.writer, member):
             assert not denied(engine, f"UPDATE {change}"), change

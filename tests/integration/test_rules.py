@@ -32,7 +32,7 @@ def acks(roots, offset=2000):
 
 
 def stored_in_order(ledger, batch_id, order):
-    """Put the deltas and fails of a batch into the ledger anew, step by step in this order."""
+    """Put the deltas and fails of a batch into the ledger again, step by step in this order."""
     with ledger.database.plain.begin() as connection:
         for table in (f"ledger_delta_{batch_id}", "root_fail"):
             connection.exec_driver_sql(f"CREATE TEMP TABLE kept AS SELECT * FROM {table}")

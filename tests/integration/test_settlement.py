@@ -228,10 +228,7 @@ def test_missing_emit_never_reads_as_acked(ledger):
     ledger.sweep()  # drops its partition
     again = ledger.open(flow)
     assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
-    roots = ledger.emit(again, 2)
-    ledger.run_middle(again, roots)
-    ledger.run_sink(again, roots)
-    assert ledger.settle(again.batch_id).failed == 0
+    assert ledger.run_all(again).failed == 0
 
 
 def test_abandoned_replay_releases_its_messages(ledger):
@@ -240,9 +237,7 @@ def test_abandoned_replay_releases_its_messages(ledger):
     batch, _ = ledger.whole_batch(flow, 3, lose_sink=[0])
     ledger.settle(batch.batch_id)
     replay = ledger.replay(flow, batch.batch_id)
-    ledger.start(replay.batch_id, "source")
-    ledger.age(replay.batch_id, 71)
-    assert ledger.settle(replay.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(replay)
     second = ledger.replay(flow, batch.batch_id, "second")
     assert ledger.row("SELECT status, replay_batch_id FROM failed_message") == (
         "replaying",
@@ -460,7 +455,7 @@ def test_late_post_is_refused(ledger):
 
 
 def test_sweep_lets_a_held_batch_be_fixed(ledger):
-    """While the step that holds a batch runs again, a sweep does not hold the batch anew."""
+    """While the step that holds a batch runs again, a sweep does not hold the batch again."""
     batch, roots = ledger.whole_batch(pipeline())
     ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
@@ -481,15 +476,10 @@ def test_abandoned_batch_keeps_its_partition(ledger):
     """
     flow = pipeline()
     batch = ledger.open(flow)
-    ledger.start(batch.batch_id, "source")
-    ledger.age(batch.batch_id, 71)
-    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(batch)
     assert ledger.sweep().dropped == ()
     assert ledger.open(flow).status is BatchStatus.OPEN
-    roots = ledger.emit(batch, 2)
-    ledger.run_middle(batch, roots)
-    ledger.run_sink(batch, roots)
-    assert ledger.settle(batch.batch_id).failed == 0
+    assert ledger.run_all(batch).failed == 0
 
 
 def test_replay_that_emits_too_little_is_held(ledger):
@@ -554,7 +544,7 @@ def test_one_sweeper_cleans_up(ledger):
 
 
 def test_expiry_without_tracking_holds_the_batch(ledger):
-    """With ackers=0 nobody knows what a step that died left undone: the batch is held, not
+    """With ackers=0 the ledger does not know what a step that died lost: the batch is held, not
     acked.
     """
     flow = pipeline(ackers=0)
@@ -566,7 +556,8 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert (
-        "with ackers=0 nobody knows what is missing after it: run middle again" in settlement.reason
+        "with ackers=0 the ledger does not know what is missing after it: run middle again"
+        in settlement.reason
     )
 
 
@@ -598,9 +589,7 @@ def test_abandoned_batch_of_two_sources_starts_from_the_beginning(ledger):
     batch = ledger.open(flow)
     roots = run_source(ledger, batch, "first")
     ledger.run_sink(batch, roots, name="first_sink", offset=1000)
-    ledger.start(batch.batch_id, "second")
-    ledger.age(batch.batch_id, 71)
-    assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(batch, "second")
     assert ledger.open(flow).status is BatchStatus.OPEN
     for name in ("first", "second"):
         roots = run_source(ledger, batch, name)

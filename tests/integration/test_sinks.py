@@ -18,8 +18,6 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.batch.opening import open_batch
-from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, StageError
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
@@ -125,7 +123,7 @@ def test_rows_of_failed_records_reach_no_sink(runner, tmp_path, target):
 
 def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_path):
     """In a Delta table the staged files without such a row are committed as they are, the others
-    anew.
+    are written again.
     """
     numbers(tmp_path)
     pipeline = Pipeline("grouped", guarantee="exactly_once")
@@ -172,8 +170,7 @@ def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target, 
     before = read(tmp_path, target)
     numbers(tmp_path, 10)
     job = fixed.job
-    key, interval = RunKey("", "again"), Interval(START, END)
-    again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
+    again = fixed.open("again", reprocess=True)
     fixed.steps(again)
     assert read(tmp_path, target) == before
     with dies_at("published", "folder"), pytest.raises(Died):
@@ -210,10 +207,7 @@ def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, t
         run.settled(batch)
         fixed.settled(fixed.open_replay(batch.batch_id))
         numbers(tmp_path, 10)
-        job, interval = fixed.job, Interval(START, END)
-        key = RunKey("", "again")
-        again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
-        fixed.settled(again)
+        fixed.settled(fixed.open("again", reprocess=True))
         time.sleep(2)  # for a last look
     finally:
         stop.set()

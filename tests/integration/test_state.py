@@ -14,10 +14,8 @@ from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
 from ledger.batch import follow_ups, state_runs
-from ledger.batch.opening import open_batch
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
-from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
 from ledger.execution import advance_states, settle_and_follow
@@ -105,20 +103,6 @@ def balances(sink_rows):
     return read
 
 
-def opened(run: Runner, day: int):
-    """The batch of a day."""
-    start = START + timedelta(days=day)
-    return run.open(f"day{day}", start, start + timedelta(days=1))
-
-
-def abandoned(run: Runner, day: int):
-    """A day's batch whose emit died, abandoned."""
-    batch, ledger = opened(run, day), run.ledger
-    ledger.start(batch.batch_id, "flights")
-    ledger.age(batch.batch_id, 120)
-    assert ledger.settle(batch.batch_id).status == "abandoned"
-
-
 def queue(ledger):
     """The batches of the view by state, and what the waiting ones wait for."""
     rows = ledger.rows(
@@ -139,15 +123,15 @@ def test_running_totals_over_batches_and_a_replay(runner, days, balances):
     totals.
     """
     run = runner(totals(lose=[104], fail=[201]))
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
     assert balances() == oracle(1, without=[104])
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert balances() == oracle(1, 2, without=[104, 201])
     fixed = runner(totals())
     fixed.settled(fixed.open_replay(first.batch_id))
     assert balances() == oracle(1, 2, without=[201])
-    fixed.settled(opened(fixed, 3))
+    fixed.settled(fixed.open_day(3))
     assert balances() == oracle(1, 2, 3, without=[201])
     assert len(list((days / "balances").glob("ackledger_batch=*"))) == 1
     assert (
@@ -165,7 +149,7 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
     """
     run = runner(totals())
     ledger = run.ledger
-    first, second = opened(run, 1), opened(run, 2)
+    first, second = run.open_day(1), run.open_day(2)
     run.settled(second)
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
@@ -186,8 +170,8 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     """
     run = runner(totals(lose=[100, 101, 102], max_failed_ratio=0.1))
     ledger = run.ledger
-    assert run.settled(opened(run, 1)).status == "held"
-    run.settled(opened(run, 2))
+    assert run.settled(run.open_day(1)).status == "held"
+    run.settled(run.open_day(2))
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
     (wait,) = ledger.summary(2).waits
@@ -205,17 +189,17 @@ def test_an_abandoned_batch_is_skipped(runner, days, balances):
     """
     run = runner(totals(message_timeout="10s"))
     ledger = run.ledger
-    abandoned(run, 1)
-    run.settled(opened(run, 2))
+    run.abandoned_day(1, "flights")
+    run.settled(run.open_day(2))
     assert balances() == oracle(2)
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert history(ledger) == [2, 1]
     assert balances() == oracle(1, 2)
 
 
 def settled(run: Runner, day: int):
     """Run a day's batch up to its settlement, and show its record-wise sinks."""
-    batch = opened(run, day)
+    batch = run.open_day(day)
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
     publish_settled(run.job, batch.batch_id)
@@ -241,7 +225,7 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     """
     run = runner(totals())
     ledger = run.ledger
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     settled(run, 2)
     with dies_at(place, nth=nth), pytest.raises(Died):
         advance_states(run.job, 2)
@@ -296,7 +280,7 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     """
     run = runner(totals())
     ledger = run.ledger
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     settled(run, 2)
     step = run.job.pipeline.step("balance")
     dead = state_runs.open_next(ledger.database, run.job.pipeline, step, Attempt())
@@ -350,15 +334,15 @@ def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
     """
     run = runner(totals(message_timeout="10s"))
     ledger = run.ledger
-    abandoned(run, 1)
+    run.abandoned_day(1, "flights")
     settled(run, 2)
-    again = runner(totals(message_timeout="10s", during=lambda: opened(run, 1)))
+    again = runner(totals(message_timeout="10s", during=lambda: run.open_day(1)))
     with pytest.raises(FencedError, match=r"batch 2 is not kept: .* waits for batch 1: it is open"):
         advance_states(again.job, 2)
     assert balances() == []
     ended = ledger.rows("SELECT state FROM step_run WHERE failure LIKE '%is not kept%'")
     assert {row.state for row in ended} == {"fenced"}
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert history(ledger) == [1, 2]
     assert balances() == oracle(1, 2)
 
@@ -427,8 +411,8 @@ def test_an_object_keeps_its_state(runner, days, sink_rows):
     """Every hook in order: start, batch, snapshot in the ledger, clean-up once all is published."""
     tally = Tally(days / "tally")
     run = runner(counted(tally))
-    run.settled(opened(run, 1))
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(1))
+    run.settled(run.open_day(2))
     assert tally.calls == [
         ("init_state", None),
         ("ack_commit", 1),
@@ -451,10 +435,10 @@ def test_an_object_is_rolled_back(runner, days, hook, sink):
     another process.
     """
     run = runner(counted(Tally(days / "tally"), sink))
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     broken = runner(counted(Tally(days / "tally", [hook]), sink))
     with pytest.raises(RuntimeError):
-        broken.settled(opened(broken, 2))
+        broken.settled(broken.open_day(2))
     tally = Tally(days / "tally")
     fixed = runner(counted(tally, sink))
     advance_states(fixed.job, 2)
@@ -468,7 +452,7 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
     """Where no state is committed yet there is no snapshot to go back to."""
     broken = runner(counted(Tally(days / "tally", ["commit"])))
     with pytest.raises(RuntimeError):
-        broken.settled(opened(broken, 1))
+        broken.settled(broken.open_day(1))
     tally = Tally(days / "tally")
     fixed = runner(counted(tally))
     advance_states(fixed.job, 1)
@@ -476,16 +460,16 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
 
 
 def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeypatch):
-    """Told late, twice or in vain: the state that counts is never let go, and an older one only
+    """Notified late, twice or in vain: the state that counts is never let go, and an older one only
     after it.
     """
     tally = Tally(days / "tally", ["ack_commit"])
     run = runner(counted(tally))
-    run.settled(opened(run, 1))  # what it raises fails nothing
+    run.settled(run.open_day(1))  # what it raises fails nothing
     assert tally.calls[-1] == ("ack_commit", 1)
     tally.broken.clear()
     with dies_at("recording publication"), pytest.raises(Died):
-        run.settled(opened(run, 2))  # dies in publish: the state is not due yet
+        run.settled(run.open_day(2))  # dies in publish: the state is not due yet
     assert tally.states == ["1"]
     with dies_at("recording publication"), pytest.raises(Died):
         advance_states(run.job, 2)
@@ -537,7 +521,7 @@ def test_ack_commit_waits_for_states_and_combines(runner, days, broken):
     tally = Tally(days / "tally")
     run = runner(whole(tally, broken=[broken]))
     with pytest.raises(StageError, match="expected a DataFrame"):
-        run.settled(opened(run, 1))
+        run.settled(run.open_day(1))
     assert [name for name, _ in tally.calls] == ["init_state"]
     fixed = runner(whole(tally))
     settle_and_follow(fixed.job, 1)
@@ -550,9 +534,9 @@ def test_ack_commit_comes_in_order_for_families_that_are_finished(runner, days, 
     """
     tally = Tally(days / "tally")
     run = runner(whole(tally, lose=[104]))
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert {name for name, _ in tally.calls} == {"init_state"}
     folders = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
     assert [path.parent.name for path in folders] == ["batch=2"]
@@ -568,7 +552,7 @@ def test_a_snapshot_must_be_json(runner, days):
     tally.commit = lambda batch_id, state: {1, 2}
     run = runner(counted(tally))
     with pytest.raises(StageError, match="commit of stateful 'tally' returned what is no JSON"):
-        run.settled(opened(run, 1))
+        run.settled(run.open_day(1))
 
 
 def folders(settings):
@@ -583,7 +567,7 @@ def test_files_of_older_states_go(runner, days, balances, settings, monkeypatch)
     whatever is asked.
     """
     run = runner(totals())
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     assert folders(settings) == ["batch=1"]
     settled(run, 2)
     with dies_at("recording publication"), pytest.raises(Died):
@@ -594,7 +578,7 @@ def test_files_of_older_states_go(runner, days, balances, settings, monkeypatch)
     step = run.job.pipeline.step("balance")
     state_runs.acknowledge(run.job.database, run.job.pipeline, step)
     assert folders(settings) == ["batch=2"]
-    run.settled(opened(run, 3))
+    run.settled(run.open_day(3))
     assert folders(settings) == ["batch=3"]
     assert balances() == oracle(1, 2, 3)
 
@@ -613,7 +597,7 @@ def test_uncommitted_files_never_count(runner, days, balances, settings):
                 raise RuntimeError("no")
 
     run = runner(totals())
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     settled(run, 2)
     with dies_at("before state's commit"), pytest.raises(Died):
         advance_states(run.job, 2)
@@ -632,7 +616,7 @@ def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
     from deltalake import DeltaTable
 
     run = runner(totals(sink=DeltaSink("balances")))
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     stop, seen = threading.Event(), set()
 
     def look():
@@ -644,7 +628,7 @@ def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
     reader.start()
     try:
         for day in (2, 3):
-            run.settled(opened(run, day))
+            run.settled(run.open_day(day))
     finally:
         stop.set()
         reader.join()
@@ -661,9 +645,9 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
     """
     run = runner(totals(lose=[104], settle="hold"))
     ledger = run.ledger
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     assert balances() == []
     assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
     fixed = runner(totals(settle="hold"))
@@ -679,17 +663,10 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     """
     run = runner(ranked(fail=[104], settle="hold"))
     ledger = run.ledger
-    start = START + timedelta(days=1)
-    first = open_batch(
-        ledger.database,
-        run.job.settings,
-        run.job.pipeline,
-        RunKey("dag", "day1"),
-        Interval(start, start + timedelta(days=1)),
-    )
+    first = run.open_day(1, dag_id="dag")
     run.steps(first)
     assert ledger.settle(first.batch_id).failed == 1  # quarantined at once
-    second = opened(run, 2)
+    second = run.open_day(2)
     run.steps(second)
     ledger.settle(second.batch_id)
     advance_states(run.job, second.batch_id)
@@ -711,14 +688,14 @@ def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, b
     """
     run = runner(totals(fail=[104], max_replays=0, settle="hold"))
     ledger = run.ledger
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
     fixed = runner(totals(max_replays=0, settle="hold"))
     fixed.settled(fixed.open_replay(first.batch_id, "in time", quarantined=True))
-    lossy = opened(run, 2)
+    lossy = run.open_day(2)
     bad = runner(totals(fail=[201], max_replays=0, settle="hold"))
     bad.settled(lossy)
-    run.settled(opened(run, 3))
+    run.settled(run.open_day(3))
     assert history(ledger) == [1, 2, 3, 4]
     with pytest.raises(
         InputError, match=r"record of batch 3 .* belongs before batch 4, which the state 'balance'"
@@ -733,14 +710,13 @@ def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances)
     """
     run = runner(totals(message_timeout="10s", settle="hold"))
     ledger = run.ledger
-    abandoned(run, 1)
-    run.settled(opened(run, 2))
+    run.abandoned_day(1, "flights")
+    run.settled(run.open_day(2))
     with pytest.raises(
         InputError, match=r"batch 1 .* was abandoned, and the state 'balance' includes batch 2"
     ):
-        opened(run, 1)
-    start = START + timedelta(days=1)
-    run.settled(run.open("anew", start, start + timedelta(days=1)))
+        run.open_day(1)
+    run.settled(run.open_day(1, "later"))
     assert history(ledger) == [2, 3]
     assert balances() == oracle(1, 2)
 
@@ -750,40 +726,26 @@ def test_a_batch_that_a_state_includes_is_not_reprocessed(runner, days, balances
     and gives way.
     """
     run = runner(totals())
-    job = run.job
-
-    def reprocess(day, using=job):
-        start = START + timedelta(days=day)
-        interval = Interval(start, start + timedelta(days=1))
-        return open_batch(
-            using.database,
-            using.settings,
-            using.pipeline,
-            RunKey("", f"again{day}"),
-            interval,
-            reprocess=True,
-        )
-
-    run.settled(opened(run, 1))
+    run.settled(run.open_day(1))
     with pytest.raises(
         InputError,
         match=r"'balance' .* includes batch 1.*give the stage and its sinks new names",
     ):
-        reprocess(1)
+        run.open_day(1, "again1", reprocess=True)
     settled(run, 2)
-    again = reprocess(2)
-    advance_states(job, 2)
+    again = run.open_day(2, "again2", reprocess=True)
+    advance_states(run.job, 2)
     assert queue(run.ledger)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
     run.settled(again)
     assert history(run.ledger) == [1, 3]
     assert balances() == oracle(1, 2)
 
 
-def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
+def test_a_state_is_rebuilt_under_a_new_name(runner, days, sink_rows):
     """The way out of the refusal: new names, the intervals reprocessed in order."""
     run = runner(totals(lose=[104]))
     for day in (1, 2):
-        run.settled(opened(run, day))
+        run.settled(run.open_day(day))
     pipeline = totals()
     steps = pipeline._steps
     steps["balance2"] = replace(steps.pop("balance"), name="balance2")
@@ -792,31 +754,18 @@ def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
     )
     job = Job(run.job.spark, run.job.database, run.job.settings, pipeline)
     for day in (1, 2):
-        start = START + timedelta(days=day)
-        again = open_batch(
-            job.database,
-            job.settings,
-            pipeline,
-            RunKey("", f"again{day}"),
-            Interval(start, start + timedelta(days=1)),
-            reprocess=True,
-        )
-        Runner(job).settled(again)
+        again = Runner(job)
+        again.settled(again.open_day(day, f"again{day}", reprocess=True))
     assert sink_rows("new", "carrier", "n", "delay") == oracle(1, 2)
 
 
 def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
-    """A batch that settled behind its run's back leaves a state undone: the sweep names it until
+    """A batch that settled behind its run's back leaves a state pending: the sweep names it until
     it is done.
     """
     run = runner(totals())
     job = run.job
-    start = START + timedelta(days=1)
-    key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
-    batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
-    run.steps(batch)
-    run.ledger.settle(batch.batch_id)
-    publish_settled(job, batch.batch_id)
+    batch = run.settled_by_others()
     later = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
     assert run.ledger.sweep().overdue == ()
     assert [batch.batch_id for batch in run.ledger.sweep(now=later).overdue] == [1]
@@ -895,10 +844,10 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
 def test_units_are_read_whole(runner, days, balances):
     """A unit of which a record failed is taken in with its replay, entire; the others at once."""
     run = runner(ranked(lose=[104]))
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
     assert balances() == [row for row in oracle(1) if row[0] == "UA"]
-    run.settled(opened(run, 2))
+    run.settled(run.open_day(2))
     fixed = runner(ranked())
     fixed.settled(fixed.open_replay(first.batch_id))
     assert balances() == oracle(1, 2)
@@ -907,7 +856,7 @@ def test_units_are_read_whole(runner, days, balances):
 def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
     """Its unit would come again, the rest of which the state has: refused, with the way out."""
     run = runner(ranked(fail=[104]))
-    first = opened(run, 1)
+    first = run.open_day(1)
     run.settled(first)
     with pytest.raises(InputError, match="would replay its whole unit, and the state 'balance'"):
         run.open_replay(first.batch_id, quarantined=True)

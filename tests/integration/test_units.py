@@ -574,9 +574,7 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     first = run.open()
     run.settled(first)
     dead = run.open_replay(first.batch_id, "dead")
-    run.ledger.start(dead.batch_id, "orders")
-    run.ledger.age(dead.batch_id, 10_000)
-    assert run.ledger.settle(dead.batch_id).status is BatchStatus.ABANDONED
+    run.ledger.abandon_dead(dead, "orders", seconds=10_000)
     run.settled(run.open_replay(first.batch_id, "meanwhile"))  # loses 3 and 8 again
     fixed = runner(build([8]))
     fixed.settled(fixed.open_replay(first.batch_id, "dead"))  # opened again: brings 3
@@ -624,9 +622,7 @@ def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, ledger):
     assert sorted(row.status for row in before) == ["failed", "quarantined", "quarantined"]
     again = run.open_replay(first.batch_id, "two", quarantined=True)
     run.step(again, "orders")
-    ledger.start(again.batch_id, "customers")
-    ledger.age(again.batch_id, 10_000)
-    assert ledger.settle(again.batch_id).status is BatchStatus.ABANDONED
+    ledger.abandon_dead(again, "customers", seconds=10_000)
     assert ledger.rows(status) == before
 
 

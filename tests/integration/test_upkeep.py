@@ -184,9 +184,7 @@ def test_a_replay_brings_its_family_back(ledger):
     ledger.sweep()
     assert followed(ledger) == [batch.batch_id]
     again = ledger.replay(flow, batch.batch_id)
-    roots = ledger.emit_replay(again)
-    ledger.run_middle(again, roots)
-    ledger.run_sink(again, roots)
+    ledger.run_replay(again)
     ledger.settle(again.batch_id)
     assert followed(ledger) == []
     done(ledger, again)

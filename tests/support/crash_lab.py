@@ -4,7 +4,6 @@ its own.
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
@@ -16,9 +15,9 @@ from ledger.batch.step_runs import Attempt
 from ledger.execution import combine, notify, run_step, withhold
 from ledger.spark.job import Job
 from tests.support import orders
-from tests.support.crashing import opened, run_open_steps, settings_of
+from tests.support.crashing import opened, run_open_steps
 from tests.support.publishing import publish_settled
-from tests.support.stop_lab import NOTHING, StopLab
+from tests.support.stop_lab import NOTHING, Site, StopLab
 
 # Their numbers, where no crash has used up one; a batch in the original's place has the second,
 # too.
@@ -26,24 +25,17 @@ ORIGINAL, REPLAY = 1, 2
 STEPS = ("orders", "boxes", "priced", "lake", "report", "table")
 _LIFE = ("opened", *STEPS, "settled", "withheld", "published")
 # Where a crash can begin: what was done before it, of a batch and of its replay.
-STOPS = (NOTHING, *_LIFE, "told", *(f"replay {stop}" for stop in _LIFE), "replay combined")
+STOPS = (NOTHING, *_LIFE, "notified", *(f"replay {stop}" for stop in _LIFE), "replay combined")
 # And of a batch that reprocesses the interval.
-ANEW = "anew withheld"
+REPROCESS = "reprocess withheld"
 
 
 class Lab(StopLab):
     """The life of a batch of orders, of its replay, and of one that reprocesses its interval."""
 
-    def __init__(
-        self,
-        spark: "SparkSession",  # noqa: F821
-        url: str,
-        home: Path,
-        folder: Path,
-        base: orders.Variant | None = None,
-    ):
+    def __init__(self, site: Site, base: orders.Variant | None = None):
         self.base = base or orders.Variant()
-        super().__init__(spark, url, home, folder)
+        super().__init__(site)
         self._target = create_engine(self.warehouse, poolclass=NullPool)
 
     def write(self) -> None:
@@ -51,18 +43,12 @@ class Lab(StopLab):
         orders.write(self.folder)
 
     def before(self, stop: str) -> str:
-        """One stop earlier; a reprocess begins where the sources were told."""
-        return "told" if stop == ANEW else STOPS[STOPS.index(stop) - 1]
+        """One stop earlier; a reprocess begins where the sources were notified."""
+        return "notified" if stop == REPROCESS else STOPS[STOPS.index(stop) - 1]
 
     def job(self, variant: orders.Variant) -> Job:
         """The surroundings of the pipeline in this process."""
-        pipeline = orders.pipeline(str(self.folder), self.warehouse, variant)
-        return Job(
-            self.spark,
-            self.ledger.database,
-            settings_of(str(self.home), str(self.folder)),
-            pipeline,
-        )
+        return self.job_of(orders.pipeline(str(self.folder), self.warehouse, variant))
 
     def shown(self, sink: str) -> orders.Rows:
         """What a reader of the sink sees."""
@@ -84,7 +70,7 @@ class Lab(StopLab):
         return Counter(tuple(row[name] for name in columns) for row in table.to_pylist())
 
     def notices(self) -> dict[tuple[int, str], list[list[int]]]:
-        """What the source was told, by batch and kind, each time."""
+        """What the source was notified of, by batch and kind, each time."""
         path = self.folder / "notices.txt"
         notices: dict[tuple[int, str], list[list[int]]] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -99,7 +85,7 @@ class Lab(StopLab):
             orders.write(self.folder, fixed=True)
         job = self.job(replace(self.base, fixed=bool(of)))
         batch_id = REPLAY if of else ORIGINAL
-        if stop == ANEW:
+        if stop == REPROCESS:
             run_open_steps(job, opened(job, reprocess=True))
             self._do_stop(job, batch_id, "settled")
         if done == "opened":

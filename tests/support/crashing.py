@@ -33,7 +33,7 @@ from ledger.store.queries.batches import Batch
 from tests.support import accounts, feeds, orders
 
 INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
-KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
+KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "reprocess")
 
 STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
 # Two places that only executors reach: they kill the driver.

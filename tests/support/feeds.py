@@ -15,7 +15,7 @@ FEED = "feed"
 
 
 class Feed(OffsetSource):
-    """A log of numbers outside, which forgets what it was told to; an offset is how many of them
+    """A log of numbers outside, which forgets what is committed; an offset is how many of them
     come before it.
     """
 

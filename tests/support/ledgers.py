@@ -22,6 +22,7 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, Record
 from ledger.batch.upkeep.sweeper import SweepOptions, Swept, sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.core.states import BatchStatus
 from ledger.settings import Settings
 from ledger.store import asking
 from ledger.store.connection import Database
@@ -145,6 +146,13 @@ class Ledger:
         messages = [*self.claimed_messages(batch.batch_id), *companions]
         return self._emit(batch, len(messages), {}, messages)
 
+    def run_replay(self, batch: Batch) -> range:
+        """Run the chain for what a replay has claimed, and lose none; its roots."""
+        roots = self.emit_replay(batch)
+        self.run_middle(batch, roots)
+        self.run_sink(batch, roots)
+        return roots
+
     def run_middle(
         self,
         batch: Batch,
@@ -238,6 +246,15 @@ class Ledger:
     def settle(self, batch_id: int, **options: Any) -> Settlement | None:
         """See ``settle_once``."""
         return settle_once(self.database, batch_id, **options)
+
+    def abandon_dead(self, batch: Batch, step: str = "source", seconds: float = 120.0) -> None:
+        """A driver dies at a step, and the settlement abandons the batch once the run's lease and
+        the pipeline's ``message_timeout`` are over."""
+        self.start(batch.batch_id, step)
+        self.age(batch.batch_id, seconds)
+        settlement = self.settle(batch.batch_id)
+        assert settlement is not None
+        assert settlement.status is BatchStatus.ABANDONED
 
     def sweep(self, options: SweepOptions | None = None, *, now: datetime | None = None) -> Swept:
         """See ``sweep_once``."""

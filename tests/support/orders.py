@@ -104,7 +104,7 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
 
 
 def note(folder: str, kind: str, batch_id: int, messages: DataFrame) -> None:
-    """One line for each time that the source is told."""
+    """One line for each time that the source is notified."""
     ids = sorted(row["id"] or 0 for row in messages.select("record.id").collect())
     with (Path(folder) / "notices.txt").open("a") as lines:
         lines.write(f"{batch_id} {kind} {' '.join(map(str, ids))}\n")

@@ -64,6 +64,12 @@ class Archive(Ledger):
             self.publish()
         return batch, roots
 
+    def settle_replay(self, batch: Batch) -> None:
+        """A replay is run, loses none, and is settled; its sinks have yet to publish."""
+        self.run_replay(batch)
+        self.settle(batch.batch_id)
+        self.write_files()
+
     def publish(self) -> None:
         """Every sink publishes, and the content of failed records is kept."""
         self.deliver()

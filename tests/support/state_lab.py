@@ -3,7 +3,6 @@ begins at its own.
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from deltalake import DeltaTable
 
@@ -18,9 +17,9 @@ from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
 from ledger.store.queries.batches import Batch
 from tests.support import accounts
-from tests.support.crashing import run_open_steps, settings_of
+from tests.support.crashing import run_open_steps
 from tests.support.publishing import publish_settled
-from tests.support.stop_lab import NOTHING, StopLab
+from tests.support.stop_lab import NOTHING, Site, StopLab
 
 # What was done before the crash: the first batch is in the state; the second is settled, its state
 # is committed, is published; the second is done; what was lost of it is settled, is in a state that
@@ -30,26 +29,19 @@ STOPS = (
     "first done",
     "settled",
     "committed",
-    "shown",
+    "published",
     "done",
     "replay settled",
-    "replay shown",
+    "replay published",
 )
 
 
 class StateLab(StopLab):
     """The life of a state, in one of its forms."""
 
-    def __init__(
-        self,
-        spark: "SparkSession",  # noqa: F821
-        url: str,
-        home: Path,
-        folder: Path,
-        form: str,
-    ):
+    def __init__(self, site: Site, form: str):
         self.form = form
-        super().__init__(spark, url, home, folder)
+        super().__init__(site)
 
     def write(self) -> None:
         """Write two days of entries."""
@@ -61,13 +53,7 @@ class StateLab(StopLab):
 
     def job(self, *, fixed: bool = False) -> Job:
         """The surroundings of the pipeline in this process."""
-        pipeline = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
-        return Job(
-            self.spark,
-            self.ledger.database,
-            settings_of(str(self.home), str(self.folder)),
-            pipeline,
-        )
+        return self.job_of(accounts.pipeline(str(self.folder), self.form, fixed=fixed))
 
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
@@ -78,7 +64,7 @@ class StateLab(StopLab):
             self._settle(job, _opened(job, 2))
         elif stop == "committed":
             _commit_state(job)
-        elif stop == "shown":
+        elif stop == "published":
             publish(job, 2, ["balances"])
         elif stop == "done":
             advance_states(job, 2)

@@ -3,20 +3,40 @@ stop.
 """
 
 import shutil
+import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg2
 from sqlalchemy.engine import make_url
 
+from ledger import Pipeline
+from ledger.spark.job import Job
+from ledger.store import embedded
 from ledger.store.connection import Database
-from ledger.store.embedded import ensure_database
 from ledger.store.upgrade import upgrade
-from tests.support.crashing import Order
+from tests.support.crashing import Order, settings_of
 from tests.support.ledgers import Ledger
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a lab stands: on the PostgreSQL server at ``url``, whose files lie in ``home``."""
+
+    spark: "SparkSession"
+    url: str
+    home: Path
+    folder: Path
 
 
 class StopLab(ABC):
@@ -24,24 +44,18 @@ class StopLab(ABC):
     own.
     """
 
-    def __init__(
-        self,
-        spark: "SparkSession",  # noqa: F821
-        url: str,
-        home: Path,
-        folder: Path,
-    ):
-        self.spark = spark
-        self.home, self.folder = home, folder
-        self._stop_folders = folder.parent / f"{folder.name}-kept"
-        self._server = url
+    def __init__(self, site: Site):
+        self.spark = site.spark
+        self.home, self.folder = site.home, site.folder
+        self._stop_folders = site.folder.parent / f"{site.folder.name}-kept"
+        self._server = site.url
         self.ledger = Ledger(Database(self._named("crash_ledger")))
         self.warehouse = self._named("crash_target")
         self._stops: set[str] = set()
         self._at = ""
         for name in ("crash_ledger", "crash_target"):
             self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-            ensure_database(self._server, name)
+            embedded.ensure_database(self._server, name)
         upgrade(self.ledger.database)
         self.folder.mkdir()
         self.write()
@@ -58,6 +72,11 @@ class StopLab(ABC):
     @abstractmethod
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
+
+    def job_of(self, pipeline: Pipeline) -> Job:
+        """The surroundings of a pipeline in this process."""
+        settings = settings_of(str(self.home), str(self.folder))
+        return Job(self.spark, self.ledger.database, settings, pipeline)
 
     def leave(self) -> None:
         """From here on things change: the next stop is put back."""
@@ -151,6 +170,25 @@ class StopLab(ABC):
 
     def _named(self, name: str) -> str:
         return make_url(self._server).set(database=name).render_as_string(hide_password=False)
+
+
+AnyLab = TypeVar("AnyLab", bound=StopLab)
+
+
+@contextmanager
+def standing(
+    lab_at: Callable[[Site], AnyLab],
+    spark: "SparkSession",
+    home: Path,
+) -> Iterator[AnyLab]:
+    """A lab in a folder of its own, on the server of ``home``, which is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
+    try:
+        lab = lab_at(Site(spark, embedded.start(home), home, folder / "lab"))
+        yield lab
+        lab.dispose()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _name(kind: str, stop: str) -> str:

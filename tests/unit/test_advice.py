@@ -8,18 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import lines
-from ledger.batch.advice.batches import (
-    Standing,
-    instead_of_a_lost_file,
-    instead_of_a_second_run,
-    of_hold,
-    of_need,
-    of_obstacle,
-    of_standing,
-    publish,
-    still_failed,
-)
 from ledger.batch.advice.records import (
     NOTHING_LEFT,
     Case,
@@ -179,12 +169,12 @@ def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, sta
 
 
 def is_given_up(records):
-    """Whether a person gave up records whose source is read once, and whose files are gone."""
+    """Whether a person accepted records whose source is read once, and whose files are gone."""
     is_gone = records.expired_at is not None and not (records.rereads or records.reprocesses)
     return records.state is RecordState.ACCEPTED and is_gone
 
 
-@pytest.mark.parametrize("standing", Standing)
+@pytest.mark.parametrize("standing", advice.Standing)
 @pytest.mark.parametrize("kind", BatchKind)
 @pytest.mark.parametrize("dag_id", ["", "a"])
 def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, dag_id):
@@ -193,13 +183,15 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
     """
     owner = batch(kind=kind, dag_id=dag_id)
     for step in ("src", "join", "total"):
-        result = of_standing(owner, "jobs.a:pipeline", standing, step, "no such\ncolumn.")
+        result = advice.of_standing(owner, "jobs.a:pipeline", standing, step, "no such\ncolumn.")
         assert "\n" not in result.because
         commands = [action.command for action in result.actions if action.command is not None]
-        assert (commands == []) is (standing is Standing.STEP_RUNS)
+        assert (commands == []) is (standing is advice.Standing.STEP_RUNS)
         for command in commands:
             require_typed(command)
-        waits = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED) and step == "src"
+        waits = (
+            standing in (advice.Standing.STEP_FAILED, advice.Standing.INTERRUPTED) and step == "src"
+        )
         assert ("message_timeout" in str(result)) is waits
 
 
@@ -209,7 +201,7 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
 def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
     """A batch on hold runs again; only one with too many failures is released."""
     owner = batch(settle=settle, dag_id=dag_id, held_reason="3 of 10 records failed")
-    result = of_hold(owner, "jobs.a:pipeline", over_limit=over_limit)
+    result = advice.of_hold(owner, "jobs.a:pipeline", over_limit=over_limit)
     assert result.because == "3 of 10 records failed"
     assert [action.command for action in result.actions[1:]] == ["ackledger release 7"] * over_limit
     for action in result.actions:
@@ -220,7 +212,7 @@ def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
 @pytest.mark.parametrize("obstacle", Obstacle)
 def test_each_obstacle_of_a_state_has_a_sentence(obstacle):
     """What a settled batch lacks for which a state waits, and the commands that end it."""
-    result = of_obstacle(obstacle, "jobs.a:pipeline", 7)
+    result = advice.of_obstacle(obstacle, "jobs.a:pipeline", 7)
     assert result.because
     assert result.actions
     for action in result.actions:
@@ -229,9 +221,9 @@ def test_each_obstacle_of_a_state_has_a_sentence(obstacle):
 
 @pytest.mark.parametrize("need", Need)
 def test_each_need_of_files_has_a_sentence(need):
-    """Why the files of a batch are kept, also of a pipeline whose place nobody knows."""
+    """Why the files of a batch are kept, with the pipeline's target, or without one."""
     for target in (None, "jobs.a:pipeline"):
-        action = of_need(need, target, 7)
+        action = advice.of_need(need, target, 7)
         assert action.what
         require_typed(action.command)
 
@@ -241,12 +233,12 @@ def test_other_commands_can_be_typed():
     has.
     """
     interval = Interval(START, END, {"region": "north west"})
-    result = list(publish("jobs.a:pipeline", 7))
+    result = list(advice.publish("jobs.a:pipeline", 7))
     for dag_id, run_id in (("", "my run"), ("a", "manual__1"), ("a", f"manual__1{REPROCESS}")):
         owner = batch(dag_id=dag_id, run_id=run_id)
-        result += instead_of_a_second_run("jobs.a:pipeline", interval, owner)
-        result += instead_of_a_lost_file(batch(dag_id=dag_id), "jobs.a:pipeline")
-    result.append(still_failed(7, 2))
+        result += advice.instead_of_a_second_run("jobs.a:pipeline", interval, owner)
+        result += advice.instead_of_a_lost_file(batch(dag_id=dag_id), "jobs.a:pipeline")
+    result.append(advice.still_failed(7, 2))
     for action in result:
         assert action.command is not None
         require_typed(action.command)
@@ -278,7 +270,7 @@ def test_many_causes_are_named_once():
 
 
 def test_a_decision_has_a_name():
-    """What a person has given up is called by that, and by whom."""
+    """What a person has accepted is called by that, and by whom."""
     assert status_in_words("quarantined", "ada") == "accepted by ada"
     assert status_in_words("quarantined", None) == "quarantined"
 

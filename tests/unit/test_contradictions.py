@@ -75,7 +75,7 @@ INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
 
 REFUSED = {
     "nothing reads": numbers().stage("b", "a").sink("out", "a"),
-    "so nobody knows which": summed().combine("c", "u").sink("out", "c"),
+    "so the ledger does not know which": summed().combine("c", "u").sink("out", "c"),
     "which is tracked, beside": summed().stage("b", "a", "u").sink("out", "b"),
     "takes records, and": summed().records("b", "u").sink("out", "b"),
     "whole and once": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
@@ -147,7 +147,7 @@ def test_every_contradiction_is_tested():
             "at_least_once",
             joined().combine("c", "w").sink("out", "c"),
             OF_AT_LEAST_ONCE,
-            "nobody can tell which rows",
+            "the ledger does not know which",
         ),
     ],
 )

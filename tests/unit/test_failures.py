@@ -585,7 +585,7 @@ def test_what_is_permanent():
 
 
 def test_errors_name_what_others_said():
-    """Whoever makes an error of another's words names them, and whoever words an error anew hands
+    """Whoever makes an error of another's words names them, and whoever rewords an error hands
     on what it quotes: redacted, none of them has a value."""
     java = "[FAILED_READ_FILE] reading file /data/a.csv\nCaused by: java.io.IOException: bad ann"
     read = read_failure(PySparkException(java))

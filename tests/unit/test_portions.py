@@ -20,16 +20,6 @@ from ledger.deltas import kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_read, order_of
-from ledger.deltas.portions import (
-    Carried,
-    Folded,
-    OnEmit,
-    OnRead,
-    Output,
-    Reading,
-    Records,
-    fold_rows_read,
-)
 from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Part, Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
@@ -184,7 +174,7 @@ def windows_of(rows):
 def united(parts):
     """What all parts add."""
     nothing = Rows(*(np.array([], np.int64) for _ in range(3)))
-    return Folded.joined([Folded(fold_read(nothing, edges_of(1))), *parts])
+    return portions.Folded.joined([portions.Folded(fold_read(nothing, edges_of(1))), *parts])
 
 
 def require(folded, rows, oracle, inputs):
@@ -196,7 +186,7 @@ def require(folded, rows, oracle, inputs):
     assert folded.wrote == witnessed(rows, inputs)
 
 
-@pytest.mark.parametrize("acks", [OnEmit(), OnRead()], ids=["on emit", "on read"])
+@pytest.mark.parametrize("acks", [portions.OnEmit(), portions.OnRead()], ids=["on emit", "on read"])
 @settings(max_examples=100, deadline=None)
 @given(tables(), st.integers(0, 20), st.integers(1, 9))
 def test_files_of_an_output(acks, drawn, cut, window):
@@ -207,7 +197,7 @@ def test_files_of_an_output(acks, drawn, cut, window):
     inputs, lists, rows = drawn
     edges = edges_of(inputs)
     files = written([rows[:cut], rows[cut:]], inputs, lists)
-    output = Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
+    output = portions.Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
     oracle = expected(rows, edges, acks)
     with windows_of(window):
         require(united(output.gathered(files)), rows, oracle, inputs)
@@ -216,7 +206,9 @@ def test_files_of_an_output(acks, drawn, cut, window):
             inputs)  # fmt: skip
 
 
-@pytest.mark.parametrize("acks", [OnEmit(), OnEmit(emits_one=True), OnRead()], ids=repr)
+@pytest.mark.parametrize(
+    "acks", [portions.OnEmit(), portions.OnEmit(emits_one=True), portions.OnRead()], ids=repr
+)
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(1, 9), st.booleans())
 def test_a_file_window_by_window(acks, drawn, window, ordered):
@@ -230,7 +222,7 @@ def test_a_file_window_by_window(acks, drawn, window, ordered):
         rows = [(place, *row[1:]) for place, row in enumerate(in_order)]
     edges = edges_of(inputs)
     (file,) = files = written([rows], inputs, lists)
-    output = Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
+    output = portions.Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
     roots = [root for row in rows for root in sorted(root for root, _, _ in row[1])]
     with windows_of(window):
         if roots != sorted(roots):
@@ -259,7 +251,7 @@ def test_siblings_do_not_cancel_in_what_was_seen(lists):
     ]
     first, second = (written([rows], 1, lists)[0] for rows in pairs)
     assert witnessed(pairs[0], 1).xor == witnessed(pairs[1], 1).xor == 0
-    output = Output([first, second], Written(("a",)), OnEmit(), edges_of(1), 8)
+    output = portions.Output([first, second], Written(("a",)), portions.OnEmit(), edges_of(1), 8)
     for files in ([first, first], [second, second]):
         assert united(output.gathered(files)).wrote != witnessed([*pairs[0], *pairs[1]], 1)
 
@@ -274,7 +266,9 @@ def test_files_without_an_input_in_common(drawn):
     edges = edges_of(inputs)
     ordered = [(place, *row[1:]) for place, row in enumerate([*low, *high])]
     files = written([ordered[: len(low)], ordered[len(low) :]], inputs, lists)
-    output = Output(files, Written(tuple(edges.inputs)), OnEmit(), edges, len(rows))
+    output = portions.Output(
+        files, Written(tuple(edges.inputs)), portions.OnEmit(), edges, len(rows)
+    )
     whole = united(output.gathered(files))
     parts = united([*output.gathered(files[:1]), *output.gathered(files[1:])])
     assert as_dict(parts.deltas) == as_dict(whole.deltas)
@@ -286,7 +280,7 @@ def test_files_without_an_input_in_common(drawn):
 
 
 @settings(max_examples=200, deadline=None)
-@given(tables(), st.sampled_from(Carried), st.integers(1, 9), st.integers(0, 20))
+@given(tables(), st.sampled_from(portions.Carried), st.integers(1, 9), st.integers(0, 20))
 def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
     """Each root of each row that goes on is acked, by the row's position, in whatever order and in
     however many files they lie; of rows that were carried over those that are asked for.
@@ -297,12 +291,12 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
     oracle, taken_over = Oracle(edges), 0
     for position, anchors, failed, dropped, earlier in rows:
         if failed is None and dropped is None:
-            if carried is Carried.ALONE and earlier is None:
+            if carried is portions.Carried.ALONE and earlier is None:
                 continue
             for root in {root for root, _, _ in anchors}:
                 oracle.ack(root, 1, position)
-                taken_over += earlier is not None and carried is not Carried.ALL
-    reading = Reading(files, edges, len(rows), number=1, carried=carried)
+                taken_over += earlier is not None and carried is not portions.Carried.ALL
+    reading = portions.Reading(files, edges, len(rows), number=1, carried=carried)
     with windows_of(window):
         result = united(reading.gathered(files))
     assert as_dict(result.deltas) == oracle.deltas()
@@ -325,7 +319,9 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
 def test_parts_are_joined_at_once(monkeypatch):
     """Each delta of a thousand parts is sorted once, and not with each part that follows."""
     rows = [Rows(*(np.array([n % 7, n]) for _ in range(3))) for n in range(1000)]
-    parts = [Folded(fold_read(row, edges_of(1)), Seen(2, n), n) for n, row in enumerate(rows)]
+    parts = [
+        portions.Folded(fold_read(row, edges_of(1)), Seen(2, n), n) for n, row in enumerate(rows)
+    ]
     sizes = []
 
     def noted(keys):
@@ -333,7 +329,7 @@ def test_parts_are_joined_at_once(monkeypatch):
         return order_of(keys)
 
     monkeypatch.setattr(kernel, "order_of", noted)
-    joined = Folded.joined(parts)
+    joined = portions.Folded.joined(parts)
     assert sizes == [sum(len(part.deltas.root) for part in parts)]
     assert as_dict(joined.deltas) == as_dict(fold_read(Rows.joined(rows), edges_of(1)))
     assert (joined.wrote.rows, joined.read_carried) == (2000, sum(range(1000)))
@@ -348,7 +344,7 @@ def test_records_of_a_snapshot_that_were_read(window):
         pq.write_table(pa.table({"_ackledger_error": errors}), stream)
     edges, oracle = edges_of(1), Oracle(edges_of(1))
     files = [DataFile(path, 1, 5, 10)]
-    reading = Reading(files, edges, 5, roots=range(100, 114))
+    reading = portions.Reading(files, edges, 5, roots=range(100, 114))
     for position in (10, 12, 13):
         oracle.ack(100 + position, 0, position)
     with windows_of(window):
@@ -363,7 +359,7 @@ def test_rows_as_a_frame_has_them():
     for root, parent in read:
         oracle.ack(root, 0, parent)
     table = pa.table({name: [row[n] for row in read] for n, name in enumerate(KEYS[:2])})
-    result = fold_rows_read(table, edges)
+    result = portions.fold_rows_read(table, edges)
     assert as_dict(result.deltas) == {
         root: (values[0], values[1], 0, values[3])
         for root, values in ((root, oracle.deltas()[root]) for root in (1, 3))
@@ -383,7 +379,7 @@ def test_records_that_were_emitted(roots, emitted):
             "_ackledger_raw": ["1", "x", "3", "y"],
         }
         pq.write_table(pa.table(data), stream)
-    records = Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
+    records = portions.Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
     (result,) = records.in_order(records.files[0])
     assert (result.wrote.rows, result.deltas.root.tolist()) == (4, emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
@@ -406,7 +402,7 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
         return read_row_group(stored, group, names)
 
     monkeypatch.setattr(portions, "read_row_group", noted)
-    records = Records([DataFile(str(path), 1, 12, 0)], 100, 10, edges_of(0))
+    records = portions.Records([DataFile(str(path), 1, 12, 0)], 100, 10, edges_of(0))
     (folded,) = records.gathered(records.files)
     (fails,) = folded.deltas.fails
     assert (fails.root.tolist(), fails.details) == ([101, 106, 107], ["raw 1", "raw 6", "raw 7"])
@@ -436,7 +432,7 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
             return [(len(windows), part.deltas) for part in parts]
 
     monkeypatch.setattr(portions, "read_windows", noted)
-    reading = Reading([file], edges_of(1), len(rows))
+    reading = portions.Reading([file], edges_of(1), len(rows))
     with windows_of(2):
         posted = executors._fold_file(reading, [file], 0, Posting(), 0, 1)
     assert [read for read, _ in posted] == [1, 2, 3, 4, 5, 6]

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.batch.claims import Prospect, _latest
+from ledger.batch.records.held_values import texts
 from ledger.batch.records.record_rows import _described
 from ledger.core.conditions import parse, with_pseudonyms
 from ledger.core.redaction import NOTHING, Redaction, as_text
 from ledger.core.run_request import Interval
-from ledger.core.text import texts
 from ledger.databases.driver_errors import translated
 from ledger.errors import (
     DeclarationError,
@@ -139,7 +139,7 @@ def test_an_error_without_what_it_quotes():
 
 
 def test_an_error_that_lacks_its_quotes_is_hidden():
-    """Where the text does not have what it is said to quote, as when it was cut or worded anew, no
+    """Where the text does not have what it is said to quote, as when it was cut or reworded, no
     word of it is told."""
     cut = StageError("a row was refused: bad an", quotes=["bad ann@x.org"])
     assert str(redacted(cut)).startswith("StageError. Its words may hold")
@@ -149,7 +149,7 @@ def test_an_error_that_lacks_its_quotes_is_hidden():
 
 def test_an_error_that_others_raise_is_a_quote():
     """A stage's function may raise an error of the ledger with any words: without quotes they are
-    left out, and named anew they still are. What the ledger raises when such code calls it is
+    left out, and named again they still are. What the ledger raises when such code calls it is
     told, and so is what an author says beside the quotes."""
 
     def caught(raising):
@@ -162,8 +162,8 @@ def test_an_error_that_others_raise_is_a_quote():
 
     own = caught(stage)
     assert str(redacted(own)).startswith("StageError. Its words may hold")
-    anew = explained(own, "batch 7 failed", "Run it again")
-    assert str(redacted(anew)) == "batch 7 failed: ***. Run it again"
+    reworded = explained(own, "batch 7 failed", "Run it again")
+    assert str(redacted(reworded)) == "batch 7 failed: ***. Run it again"
     quoting = caught(lambda: stage(quotes=["ann@x.org"]))
     assert str(redacted(quoting)) == "unknown customer ***"
     ours = caught(lambda: Pipeline(""))

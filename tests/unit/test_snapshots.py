@@ -70,7 +70,7 @@ def unparsed(raw, **values):
     ("layout", "raw", "values", "key"),
     [
         (CSV, b"O1,x", {}, "O1"),
-        (CSV, b'"O1,x', {}, None),  # nobody knows where it ends
+        (CSV, b'"O1,x', {}, None),  # its end is not certain
         (CSV, b'O1,"x', {}, None),
         (CSV, b"O\xff,x", {}, None),
         (JSON, b'{"id": "O1", "n": []}', {}, "O1"),
@@ -88,7 +88,7 @@ def unparsed(raw, **values):
 )
 def test_the_key_of_a_record_that_did_not_parse(tmp_path, layout, raw, values, key):
     """It is that of its columns where they hold it, else that of its text, whatever the source
-    is; where nobody can tell, it is null.
+    is; where it is not certain, it is null.
     """
     (record,) = read(tmp_path / "a.parquet", unparsed(raw, **values), layout)
     assert json.loads(record.key) == {"id": key}

@@ -1,4 +1,4 @@
-"""Kinds of sources are told apart in their own folders alone."""
+"""Kinds of sources are distinguished in their own folders alone."""
 
 import ast
 

@@ -12,7 +12,7 @@ from tests.support.places import ROOT
 UPDATE = re.compile(r"\bUPDATE (?:\{?\w+\}? SET|\{change\})")
 # For every file what its statements are for.
 ALLOWED = {
-    "acceptance/test_airflow.py": "a settlement that lies back, of which its source was not told",
+    "acceptance/test_airflow.py": "a settlement that lies back, whose notice is pending",
     "acceptance/test_lineage.py": "counts that no hand-driven run has",
     "acceptance/test_many_records.py": "100,000 records, which no run is waited for",
     "acceptance/test_page_data.py": "when a replay is due, and a reason of a source",

@@ -155,7 +155,7 @@ _NEEDS: Mapping[Need, tuple[str, str | None]] = {
     Need.CONTENT_MISSING: ("the content of failed records is not copied", "publish"),
     Need.UNPUBLISHED: ("a sink is yet to publish", "publish"),
     Need.COMBINE_DUE: ("a combine is yet to run", "publish"),
-    Need.SOURCE_UNTOLD: ("a source is yet to be told of its records: task notify", None),
+    Need.NOTICE_PENDING: ("a source is yet to be notified of its records: task notify", None),
     Need.STATE_DUE: ("a state is yet to include it", "status"),
     Need.CURRENT_STATE: ("it has the current state, which the next batch starts from", None),
     Need.DEDUP_WINDOW: ("a sink compares new rows with it (window_batches)", None),
@@ -184,7 +184,7 @@ def _about(command: str | None, target: str, batch_id: int) -> str | None:
 
 
 def still_failed(batch_id: int, records: int) -> Action:
-    """How many records of a batch are not given up, and where they are listed."""
+    """How many records of a batch are still failed, and where they are listed."""
     those = quantity(records, "record of it is", "records of it are")
     return Action(f"{those} still failed", ackledger("failed", batch=batch_id))
 

@@ -60,7 +60,7 @@ def _lost(summary: Summary) -> Iterator[str]:
 
 
 def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
-    """Who has given up how many of the records of a batch."""
+    """Who has accepted how many of the records of a batch."""
     names = ", ".join(name if len(by) == 1 else f"{name} ({by[name]:,})" for name in by)
     return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
 

@@ -63,7 +63,7 @@ class ReplayPreview:
     how many ``more`` causes there are. ``by_unit``: acked records may run again with them.
     ``dag_id`` and ``conf``: the run of Airflow that does it. ``not_due``: failed records of the
     original that no replay takes now. ``left_out``: of the quarantined ones those that a person
-    gave up.
+    accepted.
     """
 
     records: int

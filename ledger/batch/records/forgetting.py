@@ -14,13 +14,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.batch.records.held_values import texts
 from ledger.batch.records.payloads import keep_all
 from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.core.commands import REASON, ackledger
 from ledger.core.conditions import Comparison
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.redaction import is_masked
-from ledger.core.text import texts
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import checkpoints, forgetting, holds, payloads, records

@@ -11,7 +11,6 @@ import fsspec
 import pyarrow as pa
 from sqlalchemy import Row
 
-from ledger.core.text import texts
 from ledger.storage import parquet
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
@@ -77,6 +76,18 @@ def _has(path: str, values: Sequence[str]) -> bool:
                 if not missing:
                     return True
     return False
+
+
+def texts(value: object) -> Iterator[str]:
+    """The texts of a value, and of its parts."""
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list | tuple):
+        for part in parts:  # type: ignore[attr-defined]
+            yield from texts(part)
+    elif isinstance(value, bytes):
+        yield from (str(value), value.decode(errors="replace"))
+    elif value is not None:
+        yield str(value)
 
 
 def _pattern(value: str) -> re.Pattern[str]:

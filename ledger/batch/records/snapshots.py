@@ -169,7 +169,7 @@ def _python(column: pa.Array) -> list[Any]:
 
 
 def _local(kind: pa.DataType, _where: str) -> pa.DataType:
-    """Moments without their time zone: UTC."""
+    """Instants without their time zone: UTC."""
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 

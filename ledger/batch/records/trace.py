@@ -223,7 +223,9 @@ class _Tree:
                 f" {ackledger('explain', self._attempt.record)}"
             )
         position = root - source.first_root
-        check_files(Manifest(source.files), "Without it nobody can tell what came of the record")
+        check_files(
+            Manifest(source.files), "Without it the ledger does not know what came of the record"
+        )
         file = next(
             file for file in source.files if 0 <= position - file.first_position < file.rows
         )
@@ -329,7 +331,7 @@ def _read(
     step: _Step, files: Sequence[DataFile], root: int, shows: Callable[[str], bool]
 ) -> _Rows | Branch:
     try:
-        check_files(Manifest(tuple(files)), "Nobody can tell what came of the record here")
+        check_files(Manifest(tuple(files)), "What came of the record here is not known")
         return _stored(step, files, root, shows)
     except LostFileError as exc:
         return Branch(step.name, Fate.UNREADABLE, str(exc))

@@ -27,7 +27,7 @@ from ledger.types.arrow import plain, rebuilt
 
 _log = logging.getLogger(__name__)
 
-# What Spark reads as another type. Moments of seconds are none of Parquet's: see _parquet_footer.
+# What Spark reads as another type. Instants in seconds are none of Parquet's: see _parquet_footer.
 _READ_AS = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

@@ -1,4 +1,4 @@
-"""Moments as a cursor holds them: time zones and precision, always to the safe side."""
+"""Instants as a cursor holds them: time zones and precision, always to the safe side."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta

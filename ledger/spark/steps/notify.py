@@ -38,8 +38,8 @@ def notify(job: Job, batch_id: int) -> list[str]:
             _commit(job, step)
         if row.notified_at is None and step.wants_notice:
             if step.hears_of_messages:
-                _tell(job, batch_id, step, row)
-            reached("source told", step.name)
+                _notify(job, batch_id, step, row)
+            reached("source notified", step.name)
             job.database.transact(
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)
             )
@@ -62,12 +62,12 @@ def _commit(job: Job, step: SourceStep) -> None:
     )
 
 
-def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
+def _notify(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
     messages = _messages(job, source)
     failed = _failed(job, batch_id)
     if step.on_ack is not None:
         step.on_ack(batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
-    reached("acks told", step.name)
+    reached("acks notified", step.name)
     if step.on_fail is not None:
         step.on_fail(batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
 

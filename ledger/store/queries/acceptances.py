@@ -4,7 +4,7 @@ from sqlalchemy import Connection, text
 
 
 def by_person(connection: Connection, batch_id: int) -> dict[str, int]:
-    """How many of a batch's quarantined records each person has given up, most first; of an
+    """How many of a batch's quarantined records each person has accepted, most first; of an
     original those of its replays, too.
     """
     statement = text("""

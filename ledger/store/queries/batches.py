@@ -22,7 +22,7 @@ UNDECIDED = """
   EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
 """
 # A reason why the family of an original f is kept: a source is yet to be notified of its records.
-SOURCE_UNTOLD = """
+NOTICE_PENDING = """
   EXISTS (
     SELECT FROM batch m
     JOIN batch_source s ON s.batch_id = m.batch_id AND s.notified_at IS NULL
@@ -33,7 +33,7 @@ SOURCE_UNTOLD = """
 
 @dataclass(frozen=True)
 class Batch:
-    """One row of ``batch`` with its pipeline's name and policy. Moments are UTC."""
+    """One row of ``batch`` with its pipeline's name and policy. Instants are UTC."""
 
     batch_id: int
     pipeline: str

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, text
 from ledger.store.queries.rows import all_of, one_of
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
-# ``accepted``, ``kept_back``: those quarantined, given up by a person, or kept back with their
+# ``accepted``, ``kept_back``: those quarantined, accepted by a person, or kept back with their
 # unit, instead, to restart by hand.
 _SELECTED = """
     m.status = (CASE WHEN cast(:quarantined AS boolean) OR cast(:accepted AS boolean)
@@ -67,7 +67,7 @@ class DueRecords:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Records that match and that a person gave up, by decision."""
+    """Records that match and that a person accepted, by decision."""
 
     batch_id: int
     accepted_by: str
@@ -79,7 +79,7 @@ class LeftOut:
 @dataclass(frozen=True)
 class WaitingRecords:
     """Records of an original that wait for a replay by the options that take them: quarantined (and
-    given up by no person), or due (failed, for one without options).
+    not accepted), or due (failed, for one without options).
     """
 
     quarantined: int
@@ -322,7 +322,7 @@ def left_out(
     selection: Mapping[str, Any],
     now: datetime,
 ) -> list[LeftOut]:
-    """Of the quarantined messages that match, those that a person gave up."""
+    """Of the quarantined messages that match, those that a person accepted."""
     statement = text(f"""
         SELECT b.batch_id, c.accepted_by, c.accepted_at, c.reason, count(*) AS records
         {_OF_ORIGINALS}

@@ -121,7 +121,7 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
 
 
 def failed_cases(connection: Connection, selection: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Messages that are neither recovered nor given up by a person, by original batch, step, cause
+    """Messages that are neither recovered nor accepted by a person, by original batch, step, cause
     and state, most first.
 
     ``selection``: as for ``failures``. Whether a key could be read is known once content is kept.

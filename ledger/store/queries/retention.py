@@ -56,7 +56,7 @@ _REASONS = (
     (Need.CONTENT_MISSING, payloads.CONTENT_MISSING),
     (Need.UNPUBLISHED, publications.UNPUBLISHED),
     (Need.COMBINE_DUE, combines.COMBINE_DUE),
-    (Need.SOURCE_UNTOLD, batches.SOURCE_UNTOLD),
+    (Need.NOTICE_PENDING, batches.NOTICE_PENDING),
     (Need.STATE_DUE, checkpoints.STATE_DUE),
     (Need.CURRENT_STATE, checkpoints.CURRENT_STATE),
     (Need.DEDUP_WINDOW, dedup.DEDUP_WINDOW),

@@ -15,7 +15,7 @@ from ledger.storage.manifest import DataFile
 
 @dataclass(frozen=True)
 class Run:
-    """One row of ``step_run``. Moments are UTC."""
+    """One row of ``step_run``. Instants are UTC."""
 
     step_run_id: int
     batch_id: int
