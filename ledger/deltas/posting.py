@@ -174,8 +174,8 @@ def _encoded(batch_id: int, run_id: int, deltas: Deltas) -> Iterator[bytes]:
                 "root": deltas.root[rows],
                 "delta": deltas.delta[rows],
                 "acked": deltas.acked[rows],
-                "emitted_edges": deltas.emitted_edges[rows].astype(np.int32),
-                "acked_edges": deltas.acked_edges[rows].astype(np.int32),
+                "emitted_edges": deltas.emitted_edges[rows],
+                "acked_edges": deltas.acked_edges[rows],
             }
         )
 

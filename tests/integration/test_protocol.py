@@ -514,6 +514,9 @@ def test_emit_ranges_are_never_used_twice(database):
     second = database.transact(lambda c: batches.reserve_roots(c, 0))
     third = database.transact(lambda c: batches.reserve_roots(c, 1))
     assert (second - first, third - second) == (8192, 4096)
+    fourth = database.transact(lambda c: batches.reserve_roots(c, 1, 16384))
+    fifth = database.transact(lambda c: batches.reserve_roots(c, 1))
+    assert (fourth % 16384, fifth - fourth, fourth > third) == (0, 16384, True)
 
 
 def test_path_is_rendered_and_kept(ledger):

@@ -378,12 +378,14 @@ def _claimed(batch):
 def test_the_counter_of_roots_only_goes_up(database):
     """No reservation gives out a root twice, whatever is asked for."""
     first = database.transact(lambda c: batches.reserve_roots(c, 1))
-    for wrong in ("0", "-4096", "NULL"):
+    count, span = "a positive number of roots", "a power of two as the span of roots"
+    wrong = {"0, 1": count, "-4096, 1": count, "NULL, 1": count, "4096, 3": span, "4096, 0": span}
+    for values, expected in wrong.items():
         with (
             database.writer.connect() as connection,
-            pytest.raises(DBAPIError, match="expected a positive number of roots"),
+            pytest.raises(DBAPIError, match=f"expected {expected}"),
         ):
-            connection.execute(text(f"SELECT reserve_roots({wrong})"))
+            connection.execute(text(f"SELECT reserve_roots({values})"))
     assert database.transact(lambda c: batches.reserve_roots(c, 1)) == first + 4096
 
 

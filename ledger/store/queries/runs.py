@@ -39,10 +39,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What an emit run emitted: ``roots`` from ``first_root`` on."""
+    """What an emit run emitted: ``roots`` from ``first_root`` on, of which ``span`` share a row a
+    run.
+    """
 
     first_root: int
     roots: int
+    span: int = 1
 
 
 _RUN = """
@@ -202,7 +205,7 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     connection.execute(
         text("""
         UPDATE batch_source
-        SET emit_run_id = NULL, first_root = NULL, roots = NULL
+        SET emit_run_id = NULL, first_root = NULL, roots = NULL, span = NULL
         WHERE batch_id = :id
         """),
         {"id": batch_id},
@@ -258,7 +261,8 @@ def set_emitted(
     """The emit run that counts for a source of a batch, and its range of roots."""
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots
+        UPDATE batch_source
+        SET emit_run_id = :run, first_root = :first_root, roots = :roots, span = :span
         WHERE batch_id = :batch_id AND source = :source
         """),
         {
@@ -267,6 +271,7 @@ def set_emitted(
             "run": run_id,
             "first_root": emitted.first_root,
             "roots": emitted.roots,
+            "span": emitted.span,
         },
     )
 
