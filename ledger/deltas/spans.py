@@ -60,8 +60,8 @@ class Spans:
         return spans
 
     def united(self, deltas: Deltas) -> Deltas:
-        """The same deltas, one for each span. Which message a root is, is not a span's."""
-        return united([replace(deltas, root=self.of(deltas.root), message=None)])
+        """The same deltas, one for each span; fails and messages stay those of roots."""
+        return united([replace(deltas, root=self.of(deltas.root))])
 
 
 def _first(some: RootRange) -> int:

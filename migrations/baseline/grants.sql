@@ -4,7 +4,7 @@
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, batch_source,
-  claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
+  claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
@@ -15,7 +15,7 @@ GRANT SELECT ON
 -- functions of the owner.
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, last_sweep, step_run_bucket, root_fail, replay_root,
+  batch_source, claimed_file, last_sweep, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
@@ -63,7 +63,7 @@ GRANT EXECUTE ON FUNCTION
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, replay_root,
+  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, replay_root,
   failed_message, manual_quarantine, acceptance, accepted_root, hold_failure, publication,
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,

@@ -417,19 +417,6 @@ COMMENT ON COLUMN ledger_delta.acked IS
 COMMENT ON COLUMN ledger_delta.emitted_edges IS 'Edges emitted.';
 COMMENT ON COLUMN ledger_delta.acked_edges IS 'Edges acked.';
 
-CREATE TABLE step_run_bucket (
-  step_run_id bigint REFERENCES step_run,
-  bucket integer,
-  rows bigint NOT NULL,
-  PRIMARY KEY (step_run_id, bucket)
-);
-COMMENT ON TABLE step_run_bucket IS
-  'Which buckets of a run''s deltas are posted, written in the transaction of their COPY.';
-COMMENT ON COLUMN step_run_bucket.step_run_id IS 'Run that posts.';
-COMMENT ON COLUMN step_run_bucket.bucket IS
-  'Number of the posting task: its key refuses a second writer.';
-COMMENT ON COLUMN step_run_bucket.rows IS 'Deltas posted by it.';
-
 CREATE TABLE root_fail (
   batch_id bigint NOT NULL,
   step_run_id bigint NOT NULL,

@@ -69,6 +69,7 @@ UPDATED = {
         "emit_run_id",
         "first_root",
         "roots",
+        "span",
         "notified_at",
     },
     "step_run": {
@@ -86,6 +87,7 @@ UPDATED = {
         "acked_edges",
         "acks_proved",
         "folder",
+        "root_files",
         "files_removed_at",
     },
     "failed_message": {
@@ -311,6 +313,7 @@ def test_the_services_may_do_their_work(ledger):
         checkpoints.set_acked(connection, "chain", "middle", number)
         checkpoints.set_acked(connection, "chain", "middle", number)
         runs.set_folder(connection, run, "out/run=1")
+        runs.set_root_files(connection, run, "roots/run=1")
         runs.set_files_removed(connection, [run])
         dedup.insert_filter(connection, {**values, "filter": b"x"})
         claims.set_committed(connection, number, "source")
