@@ -109,7 +109,9 @@ class RootWriter:
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:
     """Say which files of a run's folder count: what an earlier fold of the run wrote does not."""
-    with fsspec.open(f"{folder}/{LISTING}", "w") as stream:
+    fs, place = fsspec.core.url_to_fs(folder)
+    fs.makedirs(place, exist_ok=True)
+    with fs.open(f"{place}/{LISTING}", "w") as stream:
         json.dump([asdict(file) for file in files], stream)
 
 

@@ -13,6 +13,7 @@ from ledger.deltas.root_files import LISTING, read_listing, read_roots
 from ledger.deltas.spans import Spans
 from ledger.errors import IntegrityError
 from ledger.spark import sink_tracking
+from ledger.spark.folding import executors
 from ledger.store.queries import runs
 
 COUNT = 20
@@ -122,6 +123,24 @@ def test_the_ledger_has_by_span_what_files_have_by_root(runner, folded_by, stage
     assert not united([*roots.values()]).delta.any()
 
 
+@pytest.mark.parametrize("folded_by", ["executors"], indirect=True)
+def test_an_exchange_leaves_each_task_spans_of_its_own(runner, folded_by, monkeypatch):
+    """So that the driver reads no more rows than it posts."""
+    reports_of, spans = executors.reports_of, []
+
+    def noted(frame, task):
+        reports = reports_of(frame, task)
+        spans.append([deltas.root for report in reports for deltas in report.files.read_rows()])
+        return reports
+
+    monkeypatch.setattr(executors, "reports_of", noted)
+    run = runner(chain(scattered, 4))
+    run.steps(run.open())
+    _, exchanged, _ = spans
+    assert len(exchanged) > 1
+    assert np.array_equal(np.sort(np.concatenate(exchanged)), posted(run, "scattered").root)
+
+
 @by_each_way
 def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by, monkeypatch):
     """The files of what the sink has read once more are those of its run."""
@@ -227,6 +246,27 @@ def test_sources_have_spans_of_their_own(runner, tmp_path):
     ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
     assert same(posted(run, "both"), Spans(ranges).united(by_root(run, "both")))
     assert len(by_root(run, "both").root) == 2 * COUNT
+
+
+@pytest.mark.parametrize(("few", "ahead"), [(COUNT, False), (COUNT - 1, True)])
+def test_the_commit_takes_some_rows_for_each_source(runner, tmp_path, few, ahead):
+    """More of them go ahead of it."""
+    (tmp_path / "more.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    pipeline = Pipeline("two", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.source("more", FileSource("more.csv", schema="n INT"))
+
+    @pipeline.stage(reads=["numbers", "more"])
+    def both(numbers, more):
+        return numbers.unionByName(more)
+
+    pipeline.sink("out", ParquetSink("out"), reads="both")
+    run = runner(pipeline, few_rows=few)
+    places = []
+    with listening(lambda place, of: places.append((place, of))):
+        run.steps(run.open())
+    of_steps = {of for place, of in places if place == "posting deltas"}
+    assert of_steps == ({"numbers", "more", "both", "out"} if ahead else set())
 
 
 def test_what_is_not_tracked_has_no_spans(runner):
