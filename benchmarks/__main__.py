@@ -167,7 +167,7 @@ def _shuffled(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any
 def _posting(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
     """Into the partition of a batch that was measured before."""
     bench.batch(failing(False))
-    figures = folding.deltas_per_second(session, bench.database, rounds, console)
+    figures = folding.deltas_per_second(bench.database, rounds, console)
     return {"ledger_rows_per_second": figures}
 
 

@@ -1,5 +1,5 @@
 """What the kernel of the fold takes by itself: rows a second, read and folded by two tasks, and
-deltas a second, posted by two.
+deltas a second, posted by the driver.
 """
 
 import statistics
@@ -16,6 +16,7 @@ from rich.progress import track
 
 from benchmarks.measure import seconds
 from ledger.core.column_names import POSITION
+from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import Deltas
@@ -112,35 +113,26 @@ def _require_all(frame: DataFrame) -> None:
         raise ValueError(f"{count} of {ROWS} rows were folded")
 
 
-def deltas_per_second(
-    session: SparkSession, database: Database, rounds: int, console: Console
-) -> float:
-    """Deltas posted a second, from two tasks, without the work that made them."""
+def deltas_per_second(database: Database, rounds: int, console: Console) -> float:
+    """Deltas posted a second, by the driver, without the work that made them."""
     taken = []
+    root = np.arange(POSTED)
+    once, never = np.ones(len(root), np.int64), np.zeros(len(root), np.int64)
+    deltas = Deltas(root, root * 0x9E3779B97F4A7C1, never, once, never)
     with database.plain.begin() as connection:
         batch, run = connection.exec_driver_sql(
             "SELECT max(batch_id), max(step_run_id) FROM step_run"
         ).one()
-    work = partial(_post, database.dsn, batch, run)
-    frame = session.range(0, TASKS, 1, TASKS).mapInArrow(work, _ROWS)
+
+    def post() -> None:
+        with database.writer.begin() as connection, raw_cursor(connection) as cursor:
+            posting.post(cursor, batch, run, deltas)
+
     for number in track(range(rounds + 1), "ledger: rounds", console=console):
         with database.plain.begin() as connection:
-            connection.exec_driver_sql(f"DELETE FROM step_run_bucket WHERE step_run_id = {run}")
             connection.exec_driver_sql(f"SELECT open_partition({batch})")
             connection.exec_driver_sql(f"TRUNCATE ledger_delta_{batch}")
-        time = seconds(frame.collect)
+        time = seconds(post)
         if number > 0:
             taken.append(POSTED / time)
     return statistics.median(taken)
-
-
-def _post(
-    dsn: str, batch_id: int, run_id: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for task in batch.column(0).to_pylist():
-            root = np.arange(POSTED // TASKS) + task * (POSTED // TASKS)
-            once, never = np.ones(len(root), np.int64), np.zeros(len(root), np.int64)
-            deltas = Deltas(root, root * 0x9E3779B97F4A7C1, never, once, never)
-            posted = posting.post_bucket(dsn, batch_id, run_id, task, [deltas])
-            yield pa.RecordBatch.from_pylist([{"rows": posted.rows}])

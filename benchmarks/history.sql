@@ -152,10 +152,6 @@ SELECT r.step_run_id, 0,
        1000 + 40 * r.output_rows, r.output_rows
 FROM ran r JOIN made m USING (batch_id) ORDER BY 1;
 
-INSERT INTO step_run_bucket (step_run_id, bucket, rows)
-SELECT step_run_id, bucket, (input_rows + bucket) / 2
-FROM ran CROSS JOIN generate_series(0, 1) AS bucket WHERE NOT after ORDER BY 1, 2;
-
 INSERT INTO step_run_drop (step_run_id, reason, records)
 SELECT step_run_id, 'cancelled', dropped FROM ran WHERE number = 2 AND dropped > 0 ORDER BY 1;
 

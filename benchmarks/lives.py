@@ -3,6 +3,7 @@ the ledger itself does, and what it leaves behind.
 """
 
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -13,8 +14,10 @@ from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, Record, commit, open_run
 from ledger.core.run_request import Interval, RunKey, Selection
-from ledger.deltas.kernel import Deltas, Fails, Longs
-from ledger.deltas.posting import Posted, post_bucket
+from ledger.databases.driver_errors import raw_cursor
+from ledger.deltas import posting
+from ledger.deltas.kernel import Deltas, Fails, Longs, Messages
+from ledger.deltas.posted import Posted
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.store.connection import Database
@@ -57,11 +60,21 @@ def _run(
         failed = roots[:failing] if place == 1 else roots[:0]
         read = roots if place < 2 else roots[failing:]
         deltas = _deltas(read, place, failed, messages if replayed and place == 0 else None)
-        posted = post_bucket(database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
-        emitted = Emitted(first, count) if place == 0 else None
-        commit(database, opened, _record(len(read), posted), files=_files(opened), emitted=emitted)
+        commit(
+            database,
+            opened,
+            _record(len(read), Posted.of(deltas)),
+            files=_files(opened),
+            emitted=Emitted(first, count) if place == 0 else None,
+            post=partial(_post, opened, deltas),
+        )
     settle_once(database, batch.batch_id)
     database.transact(lambda c: _follow(c, batch, roots[:failing]))
+
+
+def _post(run: OpenedRun, deltas: Deltas, connection: Connection) -> None:
+    with raw_cursor(connection) as cursor:
+        posting.post(cursor, run.batch.batch_id, run.run_id, deltas)
 
 
 def _follow(connection: Connection, batch: Batch, failed: Longs) -> None:
@@ -84,7 +97,8 @@ def _deltas(roots: Longs, place: int, failed: Longs, messages: Longs | None) -> 
     fails = (Fails(failed, none, none.astype(np.bool_), ("negative amount",)),)
     acks = np.full(len(roots), int(place > 0))
     failures = fails if len(failed) else ()
-    return Deltas(roots, acked ^ emitted, acked, hands_on, acks, failures, message=messages)
+    of_roots = () if messages is None else [Messages(roots, messages)]
+    return Deltas(roots, acked ^ emitted, acked, hands_on, acks, failures, messages=of_roots)
 
 
 def _record(rows: int, posted: Posted) -> Record:

@@ -315,11 +315,16 @@ def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState
 
 
 def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> None:
-    posted = runs.posted_rows(connection, run.run_id)
-    if posted != record.delta_rows:
+    """Raise IntegrityError unless the ledger has the deltas that were folded, each once."""
+    posted = runs.posted_deltas(connection, run.batch.batch_id, run.run_id)
+    folded = tuple(getattr(record, name) for name in posted._fields)
+    if posted != folded:
+        here, there = (
+            "{} deltas with XOR {}, {} emitted and {} acked".format(*values)
+            for values in (folded, posted)
+        )
         raise IntegrityError(
-            f"run {run.run_id} of {run.step} computed {record.delta_rows} deltas, its buckets hold"
-            f" {posted}: run it again"
+            f"run {run.run_id} of {run.step} folded {here}; the ledger has {there}: run it again"
         )
 
 
@@ -330,6 +335,11 @@ def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
     if folder is None:
         return
     database.transact(lambda c: runs.set_folder(c, run.run_id, folder))
+
+
+def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:
+    """Note where a run is about to write what it adds to each root, as ``note_folder``."""
+    database.transact(lambda c: runs.set_root_files(c, run.run_id, folder))
 
 
 def fail(database: Database, run: OpenedRun, failure: str) -> None:

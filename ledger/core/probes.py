@@ -18,7 +18,7 @@ PLACES = {
     "before run": "The batch is open; the run of one of its steps is opened next.",
     "run opened": "The run is open; nothing is read.",
     "files written": "All files are in the folder; none is counted.",
-    "posting bucket": "The driver posts one of the buckets of the run's deltas next.",
+    "posting deltas": "A part of the run's deltas is posted next, ahead of the commit.",
     "deltas posted": "All of the run's deltas are posted; the run is not committed.",
     "committing run": "The run is recorded as committed.",
     "run committed": "The run counts.",

@@ -6,7 +6,7 @@ would be circular. Of the same run several deltas may be of one root, for XOR do
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,9 @@ from ledger.deltas.hashing import Hashes
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Rows, Texts
 
 Places = npt.NDArray[np.intp]
+
+_HALF = 32  # bits of a count
+_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,20 @@ class Fails:
 
 
 @dataclass(frozen=True)
+class Messages:
+    """Of a replay, which message each root is."""
+
+    root: Longs
+    message: Longs
+
+
+@dataclass(frozen=True)
 class Deltas:
     """Deltas of a run, all columns equally long, and what was counted on the way.
 
     ``delta``: XOR of edges emitted and acked. ``acked``: of the latter alone. ``drops``: inputs
-    acked without a row, by reason. ``with_rows``: inputs that some row comes from. ``message``:
-    of a replay, which message each root is.
+    acked without a row, by reason. ``with_rows``: inputs that some row comes from. ``fails``,
+    ``messages``: of roots, whatever the deltas are of.
     """
 
     root: Longs
@@ -51,7 +62,7 @@ class Deltas:
     fails: Sequence[Fails] = ()
     drops: Mapping[str, int] = field(default_factory=dict)
     with_rows: int = 0
-    message: Longs | None = None
+    messages: Sequence[Messages] = ()
 
 
 @dataclass(frozen=True)
@@ -206,13 +217,30 @@ def united(parts: Sequence[Deltas]) -> Deltas:
         [fails for part in parts for fails in part.fails],
         drops,
         sum(part.with_rows for part in parts),
-        _messages(parts, order[starts]),
+        [messages for part in parts for messages in part.messages],
     )
 
 
-def _messages(parts: Sequence[Deltas], places: Places) -> Longs | None:
-    messages = [part.message for part in parts if part.message is not None]
-    return np.concatenate(messages)[places] if messages else None
+def compacted(parts: Iterable[Deltas], most: int) -> Iterator[Deltas]:
+    """The same deltas with fewer of one root, in parts of about ``most``: memory holds no more."""
+    waiting, rows = list[Deltas](), 0
+    for part in parts:
+        waiting.append(part)
+        rows += len(part.root)
+        if rows > most:
+            waiting = [united(waiting)]
+            rows = len(waiting[0].root)
+            if rows > most // 2:
+                yield waiting.pop()
+                rows = 0
+    if waiting:
+        yield united(waiting)
+
+
+def total(counts: Counts) -> int:
+    """The exact sum of counts, which may be more than 64 bits hold."""
+    high, low = counts >> _HALF, counts & ((1 << _HALF) - 1)
+    return (int(high.sum()) << _HALF) + int(low.sum())
 
 
 def _keys(rows: Rows) -> list[npt.NDArray[Any]]:
@@ -283,7 +311,14 @@ def _xor(values: npt.NDArray[Any], starts: Places) -> npt.NDArray[Any]:
 
 
 def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
-    return np.add.reduceat(values, starts, dtype=np.int64) if len(starts) else np.empty(0, np.int64)
+    """Of each stretch; numpy would wrap round where 64 bits do not hold it."""
+    if not len(starts):
+        return np.empty(0, np.int64)
+    if int(values.max()) > _MOST // len(values):
+        exact = np.add.reduceat(values.astype(object), starts)
+        if exact.max() > _MOST:
+            raise OverflowError(f"expected counts of at most {_MOST:,}, found {exact.max():,}")
+    return np.add.reduceat(values, starts, dtype=np.int64)
 
 
 def lengths_of(starts: Places, rows: int) -> Counts:

@@ -29,6 +29,7 @@ from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import (
     Deltas,
     Fails,
+    Messages,
     fold_emitted,
     fold_output,
     fold_read,
@@ -59,12 +60,19 @@ Places = npt.NDArray[np.intp]
 @dataclass(frozen=True)
 class Folded:
     """Deltas of some rows. ``wrote``: rows of the run itself. ``read_carried``: of the rows that
-    it acks because it read them those that it did not run for.
+    it acks because it read them those that it did not run for. ``by_root``: how many deltas of
+    roots these are made of; None: as many as there are.
     """
 
     deltas: Deltas
     wrote: Seen = _NOTHING
     read_carried: int = 0
+    by_root: int | None = None
+
+    @property
+    def roots(self) -> int:
+        """How many deltas of roots were folded."""
+        return len(self.deltas.root) if self.by_root is None else self.by_root
 
     @classmethod
     def joined(cls, parts: Sequence["Folded"]) -> "Folded":
@@ -73,6 +81,7 @@ class Folded:
             united([part.deltas for part in parts]),
             sum((part.wrote for part in parts), _NOTHING),
             sum(part.read_carried for part in parts),
+            sum(part.roots for part in parts),
         )
 
 
@@ -290,7 +299,7 @@ class Records:
                 deltas, fails=[replace(fails, details=details) for fails in deltas.fails]
             )
         if MESSAGE in table.column_names:
-            deltas = replace(deltas, message=table[MESSAGE].to_numpy())
+            deltas = replace(deltas, messages=[Messages(root, table[MESSAGE].to_numpy())])
         return Folded(deltas, seen)
 
     def _details(self, file: DataFile, failing: Flags) -> list[str | None]:

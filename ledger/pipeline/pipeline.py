@@ -20,6 +20,7 @@ from ledger.pipeline.steps import (
     Notice,
     SinkStep,
     SourceStep,
+    Span,
     StageStep,
     StateStep,
     Step,
@@ -123,6 +124,7 @@ class Pipeline:
         on_fail: Notice | None = None,
         track: str | None = None,
         key: str | Sequence[str] = (),
+        span: Span = "auto",
     ) -> None:
         """Declare a tracked source: files, a table, an OffsetSource, or an object of a registered
         class of your own.
@@ -133,12 +135,15 @@ class Pipeline:
         ``track``: a SQL predicate over its columns, for example ``"cents > 0"``. Records for
         which it is false are not tracked: no check notices if they are lost. Null counts as true.
 
+        ``span``: how many records share a row of the ledger a step: 1, or another power of two;
+        ``auto``: 1 up to 65,536 records, above that as many as leave no more rows than that.
+
         ``on_ack``, ``on_fail``: called once the batch is settled, with its number and a frame of
         the records that were acked, or failed: ``message_id`` and ``record``, a struct of the
         source's columns, for failed ones also ``step``, ``reason`` and ``raw``. Each is called at
         least once for a batch, and again if it raises, so make it idempotent on the batch's number.
         """
-        self._add(source_step(name, source, on_ack, on_fail, track, key))
+        self._add(source_step(name, source, on_ack, on_fail, track, key, span))
 
     def reference(self, name: str, source: AnySource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""

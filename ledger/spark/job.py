@@ -2,14 +2,13 @@
 wrote.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -42,21 +41,14 @@ STORED = {
 }
 
 
-FEW_ROWS = 100_000  # deltas that are posted with the commit: no connection but its own
+FEW_ROWS = 100_000  # deltas for a source that are posted with the commit: all of its spans
 # Of the ledger's columns and deltas in memory: as much is folded in the driver. 16 million rows of
 # a stage, eight to a root, have 320 MiB, and lie in 10 MB of files.
 DRIVER_BYTES = 1 << 29
 
-# What a task runs in an executor: it folds and posts deltas, and returns what it has posted.
-PostingTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 
 def _unchanged(step: str, rows: DataFrame) -> DataFrame:
     return rows
-
-
-def _as_it_is(task: PostingTask) -> PostingTask:
-    return task
 
 
 @dataclass(frozen=True)
@@ -66,11 +58,10 @@ class Job:
     ``on_fenced``: what its driver does once a newer attempt owns a step of it, from another thread;
     None: the session's jobs are cancelled.
 
-    The others are for tests. ``few_rows``: how many deltas are posted with the commit, and not
-    before it. ``driver_bytes``: up to how many bytes of the ledger's columns and deltas these are
-    folded in the driver, and not in the executors. ``on_read``: changes the rows that a step
-    reads, and ``on_write`` those that a sink hands to its writer. ``on_task``: changes the tasks
-    that post.
+    The others are for tests. ``few_rows``: how many deltas for each source of the batch are posted
+    with the commit, and not before it. ``driver_bytes``: up to how many bytes of the ledger's
+    columns and deltas these are folded in the driver, and not in the executors. ``on_read``:
+    changes the rows that a step reads, and ``on_write`` those that a sink hands to its writer.
     """
 
     spark: SparkSession
@@ -82,12 +73,18 @@ class Job:
     driver_bytes: int = DRIVER_BYTES
     on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
     on_write: Callable[[str, DataFrame], DataFrame] = _unchanged
-    on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
     def folder(self, run: OpenedRun) -> str:
         """Where a run writes: no other run ever does."""
         return (
             f"{self.settings.storage_root()}/{self.pipeline.name}/{run.step}"
+            f"/batch={run.batch.batch_id}/run={run.run_id}"
+        )
+
+    def root_files(self, run: OpenedRun) -> str:
+        """Where the fold of a run writes what it adds to each root, and what its tasks fold."""
+        return (
+            f"{self.settings.storage_root()}/{self.pipeline.name}/_roots"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.deltas.edges import edge_text
-from ledger.deltas.posting import Posted
+from ledger.deltas.posted import Posted
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import fold, fold_proved
 from ledger.spark.folding.outcome import FoldOutcome, Frame
-from ledger.spark.frames.inputs import delivered_rows, root_rows
+from ledger.spark.frames.inputs import root_rows
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
@@ -88,16 +88,10 @@ class AcksRows(SinkTracking):
         # A row without a root has no edge: it shows in the number of rows alone.
         if (taken.rows, taken.edges) == (self._run.input_run.output_rows, self._edges):
             files = readings(self._job, self._run)
-            outcome = fold_proved(self._job, self._run, files, is_proved, self._scan)
+            outcome = fold_proved(self._job, self._run, files, is_proved)
         if outcome is None:
             return replace(self._as_read(rows, taken), proved=False)
         return replace(outcome, proved=True)
-
-    def _scan(self) -> Posted:
-        """What its input passed on to it, whatever it read of that."""
-        batch_id, input_run_id = self._run.batch.batch_id, self._run.input_run.step_run_id
-        tally = self.tally(delivered_rows(self._job, batch_id, input_run_id))
-        return Posted(acked_edges=tally.edges, acked_xor=tally.xor)
 
     def _as_read(self, rows: DataFrame, taken: Tally) -> FoldOutcome:
         read = self._witness()

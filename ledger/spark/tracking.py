@@ -141,12 +141,12 @@ class Emits(SourceTracking):
         return [Records(manifest.files, first, roots, edges, self.keeps_text)]
 
     def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
-        """As many records are read back as were written, and as many init deltas as roots are
-        made of them. All that did not parse fail.
+        """As many records are read back as were written, and as many init deltas were folded as
+        roots are made of them. All that did not parse fail.
         """
         where = f"{self.run.step} in run {self.run.run_id}"
         require_equal(f"records of {where}", written, outcome.wrote.rows)
-        require_equal(f"tracked records of {where}", emitted.roots, outcome.posted.rows)
+        require_equal(f"tracked records of {where}", emitted.roots, outcome.roots)
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 

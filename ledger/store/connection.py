@@ -60,11 +60,6 @@ class Database:
 
         return cls(embedded.start(settings.home), settings.reader_url, role=role)
 
-    @property
-    def dsn(self) -> str:
-        """The address in libpq's form, for executors: they post as the writer role."""
-        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
-
     @cached_property
     def plain(self) -> Engine:
         """As the URL's own user: for migrations, which create the roles."""

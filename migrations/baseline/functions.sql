@@ -15,19 +15,23 @@ END $$;
 COMMENT ON FUNCTION open_partition(bigint) IS
   'Makes the delta partition of a batch, as the owner, without waiting for open COPYs.';
 
-CREATE FUNCTION reserve_roots(count bigint) RETURNS bigint
+CREATE FUNCTION reserve_roots(count bigint, span bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE first bigint;
 BEGIN
   IF count IS NULL OR count <= 0 THEN
     RAISE EXCEPTION 'expected a positive number of roots, found %', count;
   END IF;
-  UPDATE root_counter SET next_root = next_root + count
+  IF span IS NULL OR span <= 0 OR span & (span - 1) <> 0 THEN
+    RAISE EXCEPTION 'expected a power of two as the span of roots, found %', span;
+  END IF;
+  UPDATE root_counter SET next_root = (next_root + span - 1) / span * span + count
   RETURNING next_root - count INTO first;
   RETURN first;
 END $$;
-COMMENT ON FUNCTION reserve_roots(bigint) IS
-  'Reserves so many root ids; the first of them. The counter only goes up.';
+COMMENT ON FUNCTION reserve_roots(bigint, bigint) IS
+  'Reserves so many root ids from a multiple of their span on; the first of them. The counter '
+  'only goes up.';
 
 CREATE FUNCTION forget_fails(batch bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$

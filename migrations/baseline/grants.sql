@@ -4,7 +4,7 @@
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, batch_source,
-  claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
+  claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
@@ -15,7 +15,7 @@ GRANT SELECT ON
 -- functions of the owner.
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, last_sweep, step_run_bucket, root_fail, replay_root,
+  batch_source, claimed_file, last_sweep, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
@@ -32,11 +32,11 @@ GRANT UPDATE (
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-  delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files_removed_at
+  delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, root_files, files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
   claimed, claim_number, claim_start, claim_end, claim_records, committed_at, emit_run_id,
-  first_root, roots, notified_at
+  first_root, roots, span, notified_at
 ) ON batch_source TO ledger_writer;
 GRANT UPDATE (
   status, root_id, attempts, failed_replays, unit_failures, replay_batch_id, not_before,
@@ -50,12 +50,12 @@ GRANT UPDATE (acked_at) ON checkpoint TO ledger_writer;
 GRANT UPDATE (swept_at) ON last_sweep TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
-  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
+  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), end_hold()
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
-  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
+  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), end_hold()
   TO ledger_writer;
@@ -63,7 +63,7 @@ GRANT EXECUTE ON FUNCTION
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, replay_root,
+  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, replay_root,
   failed_message, manual_quarantine, acceptance, accepted_root, hold_failure, publication,
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,

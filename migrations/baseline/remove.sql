@@ -7,14 +7,14 @@ DROP VIEW
   payload_missing;
 DROP TABLE
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, root_fail,
+  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail,
   replay_root,
   failed_message, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
   sink_replacement, dedup_filter, checkpoint;
 DROP FUNCTION
-  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
+  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), root_state(bigint), refuse_rewriting(), refuse_another_source(),
   end_hold();

@@ -212,6 +212,7 @@ CREATE TABLE step_run (
   acks_proved boolean,
   failure text,
   folder text,
+  root_files text,
   files_removed_at timestamptz,
   UNIQUE (batch_id, step, attempt_id)
 );
@@ -246,6 +247,9 @@ COMMENT ON COLUMN step_run.acks_proved IS
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
 COMMENT ON COLUMN step_run.folder IS
   'Folder, or URL, that it alone writes to, noted before it writes; null: it never came to that.';
+COMMENT ON COLUMN step_run.root_files IS
+  'Folder, or URL, of what it adds to each root, while the ledger has that by span alone; null: '
+  'the ledger has all, or the batch is decided.';
 COMMENT ON COLUMN step_run.files_removed_at IS
   'When its files were removed, or left to the table that they are part of; null: not yet.';
 
@@ -300,6 +304,7 @@ CREATE TABLE batch_source (
   emit_run_id bigint REFERENCES step_run,
   first_root bigint,
   roots bigint,
+  span bigint,
   notified_at timestamptz,
   claim_number bigint,
   claim_start jsonb,
@@ -328,6 +333,8 @@ COMMENT ON COLUMN batch_source.claimed IS
 COMMENT ON COLUMN batch_source.emit_run_id IS 'The committed emit run.';
 COMMENT ON COLUMN batch_source.first_root IS 'First root id of the emit run.';
 COMMENT ON COLUMN batch_source.roots IS 'How many roots; their ids are dense.';
+COMMENT ON COLUMN batch_source.span IS
+  'How many roots share a row of ledger_delta, a power of two; null: nothing is emitted yet.';
 COMMENT ON COLUMN batch_source.notified_at IS
   'When the source was notified of what became of its messages; null: not yet.';
 COMMENT ON COLUMN batch_source.claim_number IS
@@ -393,34 +400,22 @@ CREATE TABLE ledger_delta (
   root_id bigint NOT NULL,
   delta bigint NOT NULL,
   acked bigint NOT NULL,
-  emitted_edges integer NOT NULL,
-  acked_edges integer NOT NULL
+  emitted_edges bigint NOT NULL,
+  acked_edges bigint NOT NULL
 ) PARTITION BY LIST (batch_id);
 COMMENT ON TABLE ledger_delta IS
   'What each run adds to each root''s ack value. BIT_XOR(delta) per root is 0 once all is acked.';
 COMMENT ON COLUMN ledger_delta.batch_id IS 'Batch; one partition each.';
 COMMENT ON COLUMN ledger_delta.step_run_id IS
   'Run that posted; counts only once that is committed.';
-COMMENT ON COLUMN ledger_delta.root_id IS 'Root.';
+COMMENT ON COLUMN ledger_delta.root_id IS
+  'Root; of a source with a span above 1 the first root of a span.';
 COMMENT ON COLUMN ledger_delta.delta IS
   'XOR of the input edges acked and the output edges emitted.';
 COMMENT ON COLUMN ledger_delta.acked IS
   'XOR of the input edges acked; delta # acked is what was emitted.';
 COMMENT ON COLUMN ledger_delta.emitted_edges IS 'Edges emitted.';
 COMMENT ON COLUMN ledger_delta.acked_edges IS 'Edges acked.';
-
-CREATE TABLE step_run_bucket (
-  step_run_id bigint REFERENCES step_run,
-  bucket integer,
-  rows bigint NOT NULL,
-  PRIMARY KEY (step_run_id, bucket)
-);
-COMMENT ON TABLE step_run_bucket IS
-  'Which buckets of a run''s deltas are posted, written in the transaction of their COPY.';
-COMMENT ON COLUMN step_run_bucket.step_run_id IS 'Run that posts.';
-COMMENT ON COLUMN step_run_bucket.bucket IS
-  'Number of the posting task: its key refuses a second writer.';
-COMMENT ON COLUMN step_run_bucket.rows IS 'Deltas posted by it.';
 
 CREATE TABLE root_fail (
   batch_id bigint NOT NULL,

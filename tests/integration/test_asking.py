@@ -97,7 +97,7 @@ REFUSED = [
     "SELECT * FROM ts_stat('DELETE FROM batch RETURNING to_tsvector(''a'')')",
     "SELECT open_partition(99)",
     "SELECT clear_partition(1)",
-    "SELECT reserve_roots(4096)",
+    "SELECT reserve_roots(4096, 1)",
     "SELECT forget_fails(1)",
     "SELECT release_files(1)",
     "SELECT remove_filters(1)",
@@ -290,7 +290,7 @@ GRANTS = {
     "has the role pg_read_server_files": "GRANT pg_read_server_files TO {name}",
     "may change batch": "GRANT UPDATE (status) ON batch TO {name}",
     "may change failed_root": "GRANT TRUNCATE ON failed_root TO {name}",
-    "may call reserve_roots": "GRANT EXECUTE ON FUNCTION reserve_roots(bigint) TO {name}",
+    "may call reserve_roots": "GRANT EXECUTE ON FUNCTION reserve_roots(bigint, bigint) TO {name}",
 }
 
 

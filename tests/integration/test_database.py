@@ -447,7 +447,8 @@ def test_a_transaction_outlasts_a_recovery():
         database = Database(embedded.start(home))
         try:
             upgrade(database)
-            with closing(psycopg2.connect(database.dsn)) as doomed, doomed.cursor() as cursor:
+            address = database.url.set(drivername="postgresql").render_as_string(False)
+            with closing(psycopg2.connect(address)) as doomed, doomed.cursor() as cursor:
                 cursor.execute("CREATE TABLE much AS SELECT generate_series(1, 300000)")
                 os.kill(doomed.info.backend_pid, signal.SIGKILL)
                 assert database.transact(lambda c: c.execute(text("SELECT 1")).scalar_one()) == 1

@@ -1,6 +1,7 @@
 """How a run's deltas are folded: which way is taken and why, and that all ways come to the same."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg2
@@ -11,10 +12,13 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
 from ledger.deltas import posting, stored
+from ledger.deltas.fold_files import FoldFiles
 from ledger.errors import IntegrityError, UnavailableError
 from ledger.execution import settle_and_follow
+from ledger.spark import sink_tracking
+from ledger.spark.folding import ahead
 from ledger.spark.session import session_conf
-from ledger.spark.sink_tracking import AcksRows, Tally
+from tests.support.dying import Died, dies_at
 
 COUNT = 20
 DRIVER = {"few_rows": -1}
@@ -129,7 +133,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     elsewhere = runner(pipeline, **EXECUTORS)
     elsewhere.step(batch, "out")
     assert from_files == acked_by(run, batch, "out")
-    monkeypatch.setattr(AcksRows, "tally", lambda self, dropped: Tally())
+    monkeypatch.setattr(sink_tracking, "fold_proved", lambda *arguments: None)
     elsewhere.step(batch, "out")
     assert from_files == acked_by(run, batch, "out")
     here, by_file, as_read = ways("out")
@@ -240,9 +244,9 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     assert [row.state for row in rows] == ["failed"]
 
 
-@pytest.mark.parametrize("fields", [{}, DRIVER], ids=["commit", "threads"])
-def test_a_run_whose_check_fails_in_the_driver_has_posted_nothing(runner, fields):
-    """The deltas are checked before the first of them is posted."""
+@pytest.mark.parametrize("fields", [{}, DRIVER, EXECUTORS], ids=["commit", "threads", "executors"])
+def test_a_run_whose_check_fails_has_posted_nothing(runner, fields):
+    """The deltas are checked before the first of them is posted, wherever they were folded."""
     run = runner(chain(odd, acks="on_read"), **fields)
     batch = run.open()
     run.step(batch, "numbers")
@@ -250,71 +254,104 @@ def test_a_run_whose_check_fails_in_the_driver_has_posted_nothing(runner, fields
         connection.exec_driver_sql("UPDATE step_run SET emitted_edges = emitted_edges + 1")
     with pytest.raises(IntegrityError, match="rows read by odd in run 2"):
         run.step(batch, "odd")
-    for table in ("step_run_bucket", "ledger_delta"):
-        posted = run.ledger.rows(f"SELECT DISTINCT step_run_id FROM {table}")
-        assert [tuple(row) for row in posted] == [(1,)]
+    posted = run.ledger.rows("SELECT DISTINCT step_run_id FROM ledger_delta")
+    assert [tuple(row) for row in posted] == [(1,)]
 
 
-def test_one_bucket_that_is_not_posted_fails_the_run(runner, monkeypatch):
-    """What the others posted counts for nothing: the next try posts all of it."""
-    run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Each part that was folded is posted in a transaction of its own."""
+    monkeypatch.setattr(ahead, "MOST_ROWS", 1)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("fields", [DRIVER, EXECUTORS], ids=["threads", "executors"])
+def test_one_part_that_is_not_posted_fails_the_run(runner, monkeypatch, fields):
+    """The ledger is not asked again for what it may have taken, and what it took counts for
+    nothing: the next run posts all of it.
+    """
+    run = runner(chain(scattered), **fields)
     batch = run.open()
     run.step(batch, "numbers")
-    post_bucket, posted = posting.post_bucket, []
+    post, posted = posting.post, []
 
-    def post_but_one(dsn, batch_id, run_id, bucket, parts):
-        if bucket == 1:
+    def post_first(cursor, batch_id, run_id, deltas):
+        if posted:
             raise psycopg2.OperationalError("connection refused")
-        posted.append(post_bucket(dsn, batch_id, run_id, bucket, parts).rows)
+        post(cursor, batch_id, run_id, deltas)
+        posted.append(len(deltas.root))
 
-    monkeypatch.setattr(posting, "post_bucket", post_but_one)
+    monkeypatch.setattr(posting, "post", post_first)
     with pytest.raises(UnavailableError, match="deltas of run 2: connection refused"):
         run.step(batch, "scattered")
-    monkeypatch.undo()
-    assert len(posted) == 2
-    assert min(posted) > 0
-    row = run.ledger.row("SELECT sum(rows) FROM step_run_bucket WHERE step_run_id = 2")
-    assert row[0] == sum(posted)
+    monkeypatch.setattr(posting, "post", post)
+    row = run.ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = 2")
+    assert [row[0]] == posted
+    assert 0 < row[0] < COUNT
     run.step(batch, "scattered")
     run.step(batch, "out")
     settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
-def test_deltas_that_were_posted_before_a_check_failed_do_not_count(runner, tmp_path):
-    """What executors posted for a run that is refused after it is not in any total."""
-    run = runner(chain(odd, acks="on_read"), **EXECUTORS)
+@pytest.mark.parametrize("fields", [DRIVER, EXECUTORS], ids=["threads", "executors"])
+def test_what_a_run_posted_that_did_not_commit_does_not_count(runner, fields):
+    """It is in no total."""
+    run = runner(chain(thrice), **fields)
     batch = run.open()
     run.step(batch, "numbers")
-    statement = "UPDATE step_run SET emitted_edges = emitted_edges + 1 WHERE step = 'numbers'"
-    with run.job.database.owner.begin() as connection:
-        connection.exec_driver_sql(statement)
-    with pytest.raises(IntegrityError, match="rows read by odd"):
-        run.step(batch, "odd")
-    with run.job.database.owner.begin() as connection:
-        connection.exec_driver_sql(statement.replace("+ 1", "- 1"))
-    again = runner(chain(odd, acks="on_read"))
-    again.steps(batch)
+    with pytest.raises(Died), dies_at("deltas posted", "thrice"):
+        run.step(batch, "thrice")
+    assert run.ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = 2")[0] == COUNT
+    run.step(batch, "thrice")
+    run.step(batch, "out")
     settlement = run.ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (COUNT, 0)
 
 
-def test_a_run_commits_what_its_threads_posted(runner):
-    """Each of as many buckets as the batch has ackers is there before the commit, with all rows."""
-    run = runner(replace_ackers(chain(scattered), 3), **DRIVER)
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("fields", [DRIVER, EXECUTORS], ids=["threads", "executors"])
+def test_a_run_commits_what_was_posted_ahead(runner, fields):
+    """In several transactions; all of it is there."""
+    run = runner(chain(scattered), **fields)
     batch = run.open()
     run.steps(batch)
-    buckets = run.ledger.rows(
-        "SELECT step, count(*) AS buckets, sum(b.rows) AS rows, max(delta_rows) AS recorded"
-        " FROM step_run_bucket b JOIN step_run USING (step_run_id) GROUP BY step",
+    rows = run.ledger.rows(
+        "SELECT step, count(*) AS rows, count(DISTINCT d.xmin::text) AS transactions,"
+        " max(delta_rows) AS recorded"
+        " FROM ledger_delta d JOIN step_run USING (step_run_id) GROUP BY step",
     )
-    assert {row.step for row in buckets} == {"numbers", "scattered", "out"}
-    assert all(row.rows == row.recorded for row in buckets)
-    assert max(row.buckets for row in buckets) > 1
+    assert {row.step for row in rows} == {"numbers", "scattered", "out"}
+    assert all(row.rows == row.recorded for row in rows)
+    assert max(row.transactions for row in rows) > 1
     assert run.ledger.settle(batch.batch_id).failed == 0
 
 
-def replace_ackers(pipeline, count):
-    """The pipeline with so many ackers."""
-    pipeline.ackers = count
-    return pipeline
+def test_a_file_that_a_task_left_and_that_is_changed_fails_the_run(runner, monkeypatch):
+    """What the driver reads has to be what the task folded."""
+    run = runner(chain(thrice), **EXECUTORS)
+    batch = run.open()
+    read_rows = FoldFiles.read_rows
+
+    def read_other(files):
+        for deltas in read_rows(files):
+            yield replace(deltas, emitted_edges=deltas.emitted_edges + 1)
+
+    monkeypatch.setattr(FoldFiles, "read_rows", read_other)
+    with pytest.raises(
+        IntegrityError,
+        match=r"deltas of numbers in run 1: wrote 20 .* found 20 deltas .* 40 emitted",
+    ):
+        run.step(batch, "numbers")
+
+
+def test_executors_leave_nothing_that_was_posted(runner, tmp_path):
+    """Reasons and texts of records lie in the ledger alone."""
+    (tmp_path / "in.csv").write_text("n\n1\nsecret\n3\n")
+    run = runner(chain(thrice), **EXECUTORS)
+    batch = run.open()
+    run.steps(batch)
+    assert run.ledger.row("SELECT detail FROM root_fail").detail == "secret"
+    folder = Path(run.ledger.row("SELECT root_files FROM step_run LIMIT 1").root_files)
+    assert folder.is_dir()
+    assert list(folder.iterdir()) == []

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
-import psycopg2
 import pytest
 
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
+from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas
 from ledger.store import connection
@@ -47,18 +47,14 @@ def held_at(place, work) -> Iterator[None]:
 
 @contextmanager
 def posting_of(ledger, batch, step) -> Iterator[None]:
-    """The transaction in which an executor posts deltas of a step, which goes on."""
+    """The transaction in which a driver posts deltas of a step, which goes on."""
     run = ledger.start(batch.batch_id, step)
     root = np.arange(1000, dtype=np.int64)
     deltas = Deltas(root, root, root, root * 0, root * 0 + 1)
-    poster = psycopg2.connect(ledger.database.dsn, options="-c role=ledger_writer")
-    try:
-        with poster.cursor() as cursor:
-            posting.post(cursor, batch.batch_id, run.run_id, 7, deltas)
-            yield
-    finally:
+    with ledger.database.writer.connect() as poster, raw_cursor(poster) as cursor:
+        posting.post(cursor, batch.batch_id, run.run_id, deltas)
+        yield
         poster.rollback()
-        poster.close()
 
 
 def committing(ledger, batch, roots):

@@ -19,7 +19,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas, Fails
-from ledger.deltas.posting import Posted
+from ledger.deltas.posted import Posted
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError, WaitedError
 from ledger.execution import run_step
 from ledger.execution.steps import end
@@ -273,29 +273,41 @@ def test_deltas_that_wait_for_a_lock_in_vain(ledger):
         ledger.commit(run, Record(delta_rows=1), post=post)
 
 
-def test_second_attempt_of_a_task_is_refused(ledger):
-    """Of two attempts of one posting task the second changes nothing, in any order."""
+@pytest.mark.parametrize(
+    ("change", "actual"),
+    [
+        ("DELETE FROM {} WHERE root_id = 2", "1 deltas with XOR 1080, 1 emitted and 1"),
+        ("INSERT INTO {0} SELECT * FROM {0} WHERE step_run_id = 2", "4 deltas with XOR 0"),
+        ("UPDATE {} SET delta = delta # 1 WHERE root_id = 2", "2 deltas with XOR 1"),
+        ("UPDATE {} SET emitted_edges = 5", "10 emitted and 2 acked"),
+        ("UPDATE {} SET acked_edges = 0", "2 emitted and 0 acked"),
+    ],
+)
+def test_a_run_commits_with_the_deltas_that_it_folded_alone(ledger, change, actual):
+    """Those that never arrived, that are there twice, or that are others, do not count."""
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 2)
     run = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
-    assert ledger.post(run, deltas[:1])
-    assert not ledger.post(run, deltas[:1])
-    assert ledger.post(run, deltas[1:], 1)
-    ledger.commit(run, deltas)
+    ledger.post(run, deltas)
+    ledger.change(change.format(f"ledger_delta_{batch.batch_id}"))
+    with pytest.raises(IntegrityError, match=f"run 2 of middle folded 2 .* has .*{actual}"):
+        ledger.commit(run, deltas)
+
+
+def test_deltas_that_are_there_twice_do_not_commit(ledger):
+    """A posting whose answer was lost is not repeated: the step runs again."""
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    run = ledger.start(batch.batch_id, "middle")
+    deltas = middle(roots)
+    ledger.post(run, deltas)
+    ledger.post(run, deltas)
+    with pytest.raises(IntegrityError, match=r"the ledger has 4 deltas .*: run it again"):
+        ledger.commit(run, deltas)
+    ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots)
     assert ledger.settle(batch.batch_id).failed == 0
-
-
-def test_lost_bucket_cannot_commit(ledger):
-    """A run one of whose buckets never arrived cannot commit."""
-    batch = ledger.open(pipeline())
-    roots = ledger.emit(batch, 2)
-    run = ledger.start(batch.batch_id, "middle")
-    deltas = middle(roots)
-    ledger.post(run, deltas[:1])
-    with pytest.raises(IntegrityError, match="computed 2 deltas, its buckets hold 1"):
-        ledger.commit(run, deltas)
 
 
 def test_rerun_supersedes_its_readers(ledger):
@@ -512,6 +524,9 @@ def test_emit_ranges_are_never_used_twice(database):
     second = database.transact(lambda c: batches.reserve_roots(c, 0))
     third = database.transact(lambda c: batches.reserve_roots(c, 1))
     assert (second - first, third - second) == (8192, 4096)
+    fourth = database.transact(lambda c: batches.reserve_roots(c, 1, 16384))
+    fifth = database.transact(lambda c: batches.reserve_roots(c, 1))
+    assert (fourth % 16384, fifth - fourth, fourth > third) == (0, 16384, True)
 
 
 def test_path_is_rendered_and_kept(ledger):

@@ -69,6 +69,7 @@ UPDATED = {
         "emit_run_id",
         "first_root",
         "roots",
+        "span",
         "notified_at",
     },
     "step_run": {
@@ -86,6 +87,7 @@ UPDATED = {
         "acked_edges",
         "acks_proved",
         "folder",
+        "root_files",
         "files_removed_at",
     },
     "failed_message": {
@@ -319,6 +321,7 @@ def test_the_services_may_do_their_work(ledger):
         checkpoints.set_acked(connection, "chain", "middle", number)
         checkpoints.set_acked(connection, "chain", "middle", number)
         runs.set_folder(connection, run, "out/run=1")
+        runs.set_root_files(connection, run, "roots/run=1")
         runs.set_files_removed(connection, [run])
         dedup.insert_filter(connection, {**values, "filter": b"x"})
         claims.set_committed(connection, number, "source")
@@ -386,12 +389,14 @@ def _claimed(batch):
 def test_the_counter_of_roots_only_goes_up(database):
     """No reservation gives out a root twice, whatever is asked for."""
     first = database.transact(lambda c: batches.reserve_roots(c, 1))
-    for wrong in ("0", "-4096", "NULL"):
+    count, span = "a positive number of roots", "a power of two as the span of roots"
+    wrong = {"0, 1": count, "-4096, 1": count, "NULL, 1": count, "4096, 3": span, "4096, 0": span}
+    for values, expected in wrong.items():
         with (
             database.writer.connect() as connection,
-            pytest.raises(DBAPIError, match="expected a positive number of roots"),
+            pytest.raises(DBAPIError, match=f"expected {expected}"),
         ):
-            connection.execute(text(f"SELECT reserve_roots({wrong})"))
+            connection.execute(text(f"SELECT reserve_roots({values})"))
     assert database.transact(lambda c: batches.reserve_roots(c, 1)) == first + 4096
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ledger.batch.step_runs import LEASE_SECONDS
 from ledger.core.states import BatchStatus
-from ledger.errors import FencedError, InputError
+from ledger.errors import FencedError, InputError, IntegrityError
 from ledger.store.queries import batches, runs
 from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import pipeline
@@ -88,17 +88,19 @@ def test_source_that_runs_again(ledger):
 
 
 def test_init_posted_twice(ledger):
-    """An init that a task posted twice is in the ledger once: were it twice, it would cancel
-    itself.
+    """A run that posted its inits twice does not commit: they would cancel themselves. The next one
+    does.
     """
     batch = ledger.open(pipeline())
     run = ledger.start(batch.batch_id, "source")
     first = ledger.transact(batches.reserve_roots, 2)
     roots = range(first, first + 2)
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
-    assert ledger.post(run, deltas)
-    assert not ledger.post(run, deltas)
-    ledger.commit(run, deltas, emitted=Emitted(first, 2))
+    ledger.post(run, deltas)
+    ledger.post(run, deltas)
+    with pytest.raises(IntegrityError, match=r"folded 2 deltas .* has 4 deltas with XOR 0"):
+        ledger.commit(run, deltas, emitted=Emitted(first, 2))
+    (first, _) = ledger.emit(batch, 2)
     ledger.run_middle(batch, [first])
     ledger.run_sink(batch, [first])
     ledger.settle(batch.batch_id)

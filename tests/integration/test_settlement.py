@@ -52,12 +52,12 @@ def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     }
     run = ledger.start(batch.batch_id, "middle")
     deltas = [Delta(root, root + 1000, root + 2000, 1, 1) for root in roots]
-    for bucket in range(2):
+    for task in range(2):
         fails = [
-            Delta(root, reason=some[bucket]) for root, some in reasons.items() if len(some) > bucket
+            Delta(root, reason=some[task]) for root, some in reasons.items() if len(some) > task
         ]
-        own = [*deltas[bucket::2], *fails]
-        assert ledger.post(run, own, bucket)
+        own = [*deltas[task::2], *fails]
+        ledger.post(run, own)
     ledger.commit(run, replace(record_of(deltas), delta_rows=len(deltas) + 5))
     sink = ledger.start(batch.batch_id, "sink")
     arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]

@@ -3,7 +3,6 @@
 import struct
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -19,17 +19,17 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.step_runs import Attempt
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
-from ledger.deltas.edges import Edges
-from ledger.deltas.kernel import fold_source
+from ledger.deltas.kernel import Deltas
 from ledger.deltas.portions import Records
-from ledger.deltas.posting import post_bucket
-from ledger.deltas.rows import NONE, Texts
+from ledger.deltas.posted import Posted
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
-from ledger.spark.folding.fold import fold
+from ledger.spark import tracking
+from ledger.spark.folding import executors
+from ledger.spark.folding.ahead import posted
+from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.steps import sink, stage
 from ledger.spark.steps import source as emit
 from ledger.spark.tasks import watching
-from ledger.spark.tracking import edges_of
 from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
@@ -192,10 +192,7 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by)
             runs[2]: spark_hash(f"{runs[1]}:out", row.root_id, position),
         }[row.step_run_id]  # fmt: skip
         assert (row.delta, row.acked) == (emitted ^ acked, acked)
-    posted = run.ledger.rows(
-        "SELECT step_run_id, sum(rows) FROM step_run_bucket GROUP BY 1 ORDER BY 1",
-    )
-    assert [tuple(row) for row in posted] == [(number, 3) for number in runs]
+    assert [row.step_run_id for row in rows] == [number for number in runs for _ in range(3)]
 
 
 def cached(frame):
@@ -394,76 +391,40 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     assert run.ledger.settle(batch.batch_id).failed == 0
 
 
-def test_task_attempt_that_lost_its_answer(runner, tmp_path):
-    """A posting task that committed and then died runs again, and counts once."""
+class LosesItsAnswer(Records):
+    """Records whose first task is lost once it has folded all of them."""
+
+    def in_order(self, file):
+        from pyspark import TaskContext
+
+        yield from super().in_order(file)
+        if TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("executor lost")
+
+
+def test_a_task_that_runs_again_counts_once(runner, tmp_path, monkeypatch):
+    """What its first try wrote is no part of the run."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
-    dying = runner(
-        chain(keep), few_rows=-1, driver_bytes=-1, on_task=partial(partial, _dies_after_posting)
-    )
-    dying.step(batch, "numbers")
+    monkeypatch.setattr(tracking, "Records", LosesItsAnswer)
+    runner(chain(keep), few_rows=-1, driver_bytes=-1).step(batch, "numbers")
     run.step(batch, "keep")
     run.step(batch, "out")
-    assert run.ledger.row(
-        "SELECT sum(rows), count(*) FROM step_run_bucket WHERE step_run_id = 1"
-    ) == (COUNT, 1)
     assert run.ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = 1")[0] == COUNT
     assert run.ledger.settle(batch.batch_id).failed == 0
 
 
-def _dies_after_posting(task, rows):
-    """The real task, whose first attempt is lost after its commit."""
-    from pyspark import TaskContext
-
-    yield from task(rows)
-    if TaskContext.get().attemptNumber() == 0:
-        raise RuntimeError("executor lost")
-
-
-def test_whole_posting_twice(runner, tmp_path):
-    """Posting the same bucket twice for one run leaves one copy in the ledger and the same
-    numbers.
-    """
+def test_database_gone_while_posting(runner, tmp_path):
+    """When the database does not answer who posts, the error is one clear, typed line."""
     run = runner(chain(keep))
-    numbers(tmp_path)
     batch = run.open()
     opened = run.ledger.open_run(batch.batch_id, "numbers", Attempt())
-    roots = np.arange(10)
-    reasons = Texts.of(np.where(roots == 4, 0, NONE).astype(np.int32), ["bad\0"])
-    deltas = fold_source(roots, roots, Edges(opened.run_id, "numbers", ["keep"], {}), reasons)
-    arguments = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
-    first = post_bucket(*arguments)
-    assert post_bucket(*arguments) == first
-    assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 9, 1)
-    assert run.ledger.row("SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
-        10,
-        first.delta_xor,
-    )
-    assert run.ledger.row("SELECT root_id, reason FROM root_fail") == (
-        4,
-        "bad\N{REPLACEMENT CHARACTER}",
-    )
-
-
-def posted_to(url, runner, tmp_path, driver_bytes=-1):
-    """Have executors post the records of a batch to the ledger at ``url``, or the driver."""
-    numbers(tmp_path)
-    run = runner(chain(keep))
-    batch = run.open()
-    run.step(batch, "numbers")
-    opened = run.ledger.open_run(batch.batch_id, "keep", Attempt())
-    job = replace(run.job, database=Database(url), few_rows=-1, driver_bytes=driver_bytes)
-    files = run.job.manifest(opened.input_run.step_run_id).files
-    records = Records(files, 1, COUNT, edges_of(run.job, opened))
-    fold(job, opened, [records], lambda outcome: None)
-
-
-@pytest.mark.parametrize("driver_bytes", [-1, 1 << 20], ids=["executors", "driver"])
-def test_database_gone_while_posting(runner, tmp_path, driver_bytes):
-    """When the database does not answer who posts, the error is one clear, typed line."""
-    with pytest.raises(UnavailableError, match="did not take the deltas of run 2") as caught:
-        posted_to("postgresql://nobody:secret@127.0.0.1:9/x", runner, tmp_path, driver_bytes)
+    url = "postgresql://nobody:secret@127.0.0.1:9/x"
+    deltas = Deltas(*np.ones((5, 10), np.int64))
+    outcome = FoldOutcome(opened, Posted.of(deltas), pending=[deltas])
+    with pytest.raises(UnavailableError, match="did not take the deltas of run 1") as caught:
+        posted(replace(run.job, database=Database(url)), outcome, 0)
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -734,18 +695,22 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
     assert [row.state for row in after[len(before) :]] == ["fenced"]
 
 
-def test_credentials_stay_out_of_plans(runner, tmp_path, spark):
-    """The database's address is in no plan and no error of the posting job."""
-    with pytest.raises(UnavailableError) as caught:
-        posted_to("postgresql://nobody:secret@127.0.0.1:9/x", runner, tmp_path)
-    assert "secret" not in str(caught.value)
-    store = spark._jsparkSession.sharedState().statusStore()
-    executions = store.executionsList()
-    plans = [
-        executions.apply(number).physicalPlanDescription() for number in range(executions.size())
-    ]
-    assert any("MapInArrow" in plan for plan in plans)
-    assert not any("secret" in plan for plan in plans)
+def test_executors_get_no_address_of_the_ledger(runner, tmp_path, monkeypatch):
+    """Nothing of it is in what a task is made of."""
+    numbers(tmp_path)
+    reports, tasks = executors.reports_of, []
+
+    def noted(frame, task):
+        tasks.append(cloudpickle.dumps(task))
+        return reports(frame, task)
+
+    monkeypatch.setattr(executors, "reports_of", noted)
+    run = runner(chain(thrice), few_rows=-1, driver_bytes=-1)
+    assert run.settled(run.open()).failed == 0
+    assert len(tasks) == 3
+    address = run.job.database.url
+    words = ["postgresql", address.render_as_string(hide_password=False), *address.query.values()]
+    assert not [word for word in words for task in tasks if word.encode() in task]
 
 
 def test_tasks_are_counted_while_they_run(spark):

@@ -30,7 +30,7 @@ def test_dead_rows_stay_below_one_per_cent(ledger, count):
     assert dead_share(ledger.database) < 0.01
 
 
-DEAD = ("step_run_bucket", "step_run_input")  # a sweep reads neither
+DEAD = ("step_run_drop", "step_run_input")  # a sweep reads neither
 
 
 @pytest.fixture
@@ -38,10 +38,11 @@ def with_dead_rows(ledger):
     """A settled batch, and tables with dead rows that nobody has vacuumed."""
     batch, _ = ledger.whole_batch(chain())
     ledger.settle(batch.batch_id)
+    ledger.change("INSERT INTO step_run_drop SELECT 1, n, 1 FROM generate_series(1, 10) AS n")
     ledger.change("SELECT pg_stat_reset()")
     for table in DEAD * 5:
         with ledger.database.plain.begin() as connection:
-            key = "bucket" if table == "step_run_bucket" else "input_run_id"
+            key = "records" if table == "step_run_drop" else "input_run_id"
             connection.exec_driver_sql(f"UPDATE {table} SET {key} = {key}")
     wait_for_counts(ledger.database)
     return batch
@@ -65,11 +66,11 @@ def test_a_table_that_cannot_be_vacuumed_is_left(ledger, with_dead_rows, caplog)
     """
     options = SweepOptions(drop_lock_timeout="10ms")
     with ledger.database.plain.begin() as other:
-        other.exec_driver_sql("ALTER INDEX step_run_bucket_pkey SET TABLESPACE pg_default")
+        other.exec_driver_sql("ALTER INDEX step_run_drop_pkey SET TABLESPACE pg_default")
         swept = ledger.sweep(options)
         assert swept.dropped == (with_dead_rows.batch_id,)
         assert ledger.transact(health.last_sweep).swept_at is not None
-        assert "table step_run_bucket is left for the next sweep to vacuum" in caplog.text
+        assert "table step_run_drop is left for the next sweep to vacuum" in caplog.text
         assert vacuumed(ledger) == ("step_run_input",)
     ledger.sweep(options)
     assert vacuumed(ledger) == DEAD
@@ -79,15 +80,15 @@ def test_a_table_is_vacuumed_once_in_a_while(ledger, with_dead_rows):
     """Dead rows that another transaction may still see stay: no sweep tries again at once."""
     with ledger.database.plain.connect() as other:
         other.execution_options(isolation_level="REPEATABLE READ")
-        other.exec_driver_sql("SELECT count(*) FROM step_run_bucket")  # it sees what is there now
+        other.exec_driver_sql("SELECT count(*) FROM step_run_drop")  # it sees what is there now
         for _ in range(3):
-            ledger.change("UPDATE step_run_bucket SET rows = rows + 1")
+            ledger.change("UPDATE step_run_drop SET records = records + 1")
         ledger.sweep()
         assert vacuumed(ledger) == DEAD
         left = ledger.transact(upkeep.tables_with_dead_rows, 600)
         assert set(left).isdisjoint(DEAD)
         tried = ledger.transact(upkeep.tables_with_dead_rows, 0)
-        assert "step_run_bucket" in tried
+        assert "step_run_drop" in tried
 
 
 def test_a_vacuum_takes_its_time(database):

@@ -7,14 +7,9 @@ one line of JSON on its standard input. The places are those of ``ledger.core.pr
 import json
 import os
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import count
 from typing import Any
 
 from ledger.batch.opening import open_batch, open_replay
@@ -26,7 +21,8 @@ from ledger.deltas import stored
 from ledger.execution import advance_states, run_step, run_steps, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.spark.job import Job, PostingTask
+from ledger.spark.folding import ahead
+from ledger.spark.job import Job
 from ledger.store.connection import Database
 from ledger.store.queries import runs
 from ledger.store.queries.batches import Batch
@@ -36,10 +32,9 @@ INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinf
 KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "reprocess")
 
 STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
-# Two places that only executors reach: they kill the driver.
-HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
-# Between two buckets that the driver posts.
-HALF_POSTED_BY_DRIVER = "half of the deltas posted by the driver"
+IN_A_RECORD = "in a record"  # a place that only executors reach: they kill the driver
+# Between two transactions that post deltas, which executors have folded, or the driver.
+HALF_POSTED, HALF_POSTED_BY_DRIVER = "half of the deltas posted", "the same, folded by the driver"
 AHEAD_OF_COMMIT = (HALF_POSTED_BY_DRIVER, "deltas posted")
 
 
@@ -156,10 +151,11 @@ def _run(spark: Any, order: Order) -> None:
         variant = orders.Variant(**values)
     job = _job(spark, order, orders.pipeline(order.folder, order.warehouse, variant))
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
-    if order.place == HALF_POSTED_BY_DRIVER:
-        stored.WINDOW_ROWS = 50  # several parts, so several buckets
+    if order.place in (HALF_POSTED, HALF_POSTED_BY_DRIVER):
+        ahead.MOST_ROWS = 1  # in a transaction
+        stored.WINDOW_ROWS = 50  # several parts, so several transactions
     if order.place == HALF_POSTED:
-        # In two buckets: the join's rows are exchanged, and lie in two files.
+        # Of two files: the join's rows are exchanged.
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     run_whole(job, batch, order.form)
@@ -170,59 +166,27 @@ def _job(spark: Any, order: Order, pipeline: Pipeline) -> Job:
     settings = settings_of(order.home, order.folder)
     job = Job(spark, Database(order.database), settings, pipeline)
     if order.place == HALF_POSTED:
-        killer = partial(partial, _post_one, os.getpid(), order.marker, job.database.dsn)
-        return replace(job, few_rows=-1, driver_bytes=-1, on_task=killer)
+        return replace(job, few_rows=-1, driver_bytes=-1)
     return replace(job, few_rows=-1) if order.place in AHEAD_OF_COMMIT else job
 
 
 def _deadly(order: Order) -> Listener:
     """Kills this process where the order says."""
     assert order.place in {*PLACES, HALF_POSTED, HALF_POSTED_BY_DRIVER, IN_A_RECORD}, order.place
-    times, bucket = 0, defaultdict[str, Iterator[int]](lambda: count(1))
+    times, transactions = 0, Counter[str]()
 
     def listen(place: str, of: str) -> None:
         nonlocal times
-        here = place == "posting bucket" and order.place == HALF_POSTED_BY_DRIVER
-        if here and next(bucket[of]) == 2:  # in one of two threads
-            dsn = Database(order.database).dsn
-            _die_once_one_is_posted(os.getpid(), order.marker, dsn)
+        if place == "posting deltas" and order.place in (HALF_POSTED, HALF_POSTED_BY_DRIVER):
+            transactions[of] += 1
+            if transactions[of] == 2:
+                orders.die(os.getpid(), order.marker)
         if place == order.place and order.of in ("", of):
             times += 1
             if times == order.nth:
                 orders.die(os.getpid(), order.marker)
 
     return listen
-
-
-def _post_one(
-    driver: int, marker: str, dsn: str, task: PostingTask, rows: Iterator[Any]
-) -> Iterator[Any]:
-    """In an executor: post the first bucket; kill the driver from the second once that is there."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None or context.partitionId() == 0:
-        yield from task(rows)
-        return
-    for _ in rows:
-        pass
-    _die_once_one_is_posted(driver, marker, dsn)
-
-
-def _die_once_one_is_posted(driver: int, marker: str, dsn: str) -> None:
-    """Kill the driver once the ledger has a bucket of its newest run."""
-    import psycopg2
-
-    newest = (
-        "SELECT 1 FROM step_run_bucket WHERE step_run_id = (SELECT max(step_run_id) FROM step_run)"
-    )
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        for _ in range(600):
-            cursor.execute(newest)
-            if cursor.fetchone():
-                orders.die(driver, marker)
-            connection.rollback()
-            time.sleep(0.05)
 
 
 if __name__ == "__main__":

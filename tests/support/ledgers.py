@@ -29,13 +29,13 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, replays
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Emitted
-from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.posting import Delta, post_deltas, record_of
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 TABLES = (
     "hold_sample, hold_failure, accepted_root, acceptance, dedup_filter, failed_payload,"
-    " manual_quarantine, failed_root, failed_message, replay_root, root_fail, step_run_bucket,"
+    " manual_quarantine, failed_root, failed_message, replay_root, root_fail,"
     " step_run_file, step_run_input,"
     " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
     " last_sweep, batch_source, step_run, batch_step, batch, pipeline"
@@ -194,7 +194,7 @@ class Ledger:
     def finish(self, run: OpenedRun, deltas: Iterable[Delta]) -> None:
         """Post a run's deltas and commit it."""
         rows = list(deltas)
-        assert self.post(run, rows)
+        self.post(run, rows)
         self.commit(run, rows)
 
     def begin(self) -> Attempt:
@@ -205,9 +205,9 @@ class Ledger:
         """See ``step_runs.open_run``."""
         return step_runs.open_run(self.database, batch_id, step, attempt)
 
-    def post(self, run: OpenedRun, deltas: Iterable[Delta], bucket: int = 0) -> bool:
-        """See ``post_bucket``."""
-        return post_bucket(self.database, run, bucket, deltas)
+    def post(self, run: OpenedRun, deltas: Iterable[Delta]) -> None:
+        """See ``post_deltas``."""
+        post_deltas(self.database, run, deltas)
 
     def commit(self, run: OpenedRun, deltas: Iterable[Delta] | Record = (), **options: Any) -> None:
         """Commit a run that posted ``deltas``, or with another record of what it did."""

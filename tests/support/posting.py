@@ -1,12 +1,9 @@
-"""Posts deltas as an executor's task does, without Spark: one transaction, the bucket's row
-last.
-"""
+"""Posts deltas as a driver does ahead of the commit, without Spark."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import psycopg2
 from sqlalchemy import text
 
 from ledger.batch.step_runs import OpenedRun, Record
@@ -33,12 +30,12 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def post_bucket(database: Database, run: OpenedRun, bucket: int, deltas: Iterable[Delta]) -> bool:
-    """Post one bucket; False if another attempt of the task had posted it."""
-    batch_id, run_id, rows = run.batch.batch_id, run.run_id, list(deltas)
+def post_deltas(database: Database, run: OpenedRun, deltas: Iterable[Delta]) -> None:
+    """Post deltas ahead of the commit."""
+    batch_id, run_id = run.batch.batch_id, run.run_id
     into = f"INSERT INTO {partition(batch_id)}"
-    with database.writer.connect() as connection:
-        for delta in rows:
+    with database.writer.begin() as connection:
+        for delta in deltas:
             connection.execute(
                 text(f"{into} VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
                 {
@@ -56,18 +53,6 @@ def post_bucket(database: Database, run: OpenedRun, bucket: int, deltas: Iterabl
                 fails = Fails(roots, codes, np.zeros(1, bool), (delta.reason,))
                 with raw_cursor(connection) as cursor:
                     post_fails(cursor, batch_id, run_id, [fails])
-        try:
-            connection.execute(
-                text("INSERT INTO step_run_bucket VALUES (:r, :bucket, :rows)"),
-                {"r": run_id, "bucket": bucket, "rows": len(rows)},
-            )
-        except Exception as exc:
-            if not isinstance(getattr(exc, "orig", None), psycopg2.errors.UniqueViolation):
-                raise
-            connection.rollback()
-            return False
-        connection.commit()
-    return True
 
 
 def record_of(deltas: Iterable[Delta]) -> Record:

@@ -11,7 +11,8 @@ from ledger.deltas import stored
 from ledger.deltas.footers import read_footers
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import Folded, Portion
-from ledger.spark.folding import driver, executors
+from ledger.spark.folding import driver
+from ledger.spark.folding.executors import Executors
 
 WINDOW_ROWS = 3
 FoldFiles = Callable[..., tuple[list[Folded], str]]  # as the driver's
@@ -22,18 +23,18 @@ def folds_compared() -> Iterator[None]:
     """Each portion that is folded in the block has to add the same gathered in memory and file by
     file, a few rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        in_driver, there = driver.fold_files, executors.fold_files
+        in_driver, there = driver.fold_files, Executors.fold_files
 
         def fold_here(portion: Portion, *others: Any) -> Any:
             compare(portion, in_driver)
             return in_driver(portion, *others)
 
-        def fold_there(job: Any, run: Any, portion: Portion, *others: Any) -> Any:
+        def fold_there(executors: Executors, portion: Portion, *others: Any) -> Any:
             compare(portion, in_driver)
-            return there(job, run, portion, *others)
+            return there(executors, portion, *others)
 
         patch.setattr(driver, "fold_files", fold_here)
-        patch.setattr(executors, "fold_files", fold_there)
+        patch.setattr(Executors, "fold_files", fold_there)
         yield
 
 

@@ -153,3 +153,41 @@ def test_texts_of_any_length(text, seeds):
 def test_texts_hash_as_in_spark(text, expected):
     """Known values of Spark's xxhash64."""
     assert int(hash_text(text).view(np.int64)[0]) == expected
+
+
+counts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, (1 << 63) - 1)), min_size=1)
+
+
+@given(counts)
+def test_counts_that_64_bits_do_not_hold_raise(pairs):
+    """Instead of wrapping round; all others are added up."""
+    root, edges_ = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    zeros = np.zeros(len(root), np.int64)
+    part = kernel.Deltas(root, zeros, zeros, edges_, zeros)
+    assert kernel.total(edges_) == sum(edges_.tolist())
+    sums = {number: sum(n for key, n in pairs if key == number) for number, _ in pairs}
+    if max(sums.values()) >= 1 << 63:
+        with pytest.raises(OverflowError, match=r"at most 9,223,372,036,854,775,807, found"):
+            kernel.united([part])
+        return
+    whole = kernel.united([part])
+    assert dict(zip(whole.root.tolist(), whole.emitted_edges.tolist(), strict=True)) == sums
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=20), max_size=8), st.integers(1, 30))
+def test_parts_are_compacted(lists, most):
+    """They come to the same, and no part but the last has few deltas, nor many more than asked."""
+
+    def part(numbers):
+        root = np.array(numbers, np.int64)
+        return kernel.Deltas(root, root * 3, root * 5, root + 1, root + 2)
+
+    parts = [part(numbers) for numbers in lists]
+    result = list(kernel.compacted(iter(parts), most))
+    assert all(len(some.root) > most // 2 for some in result[:-1])
+    assert all(len(some.root) <= most + 20 for some in result)
+    if parts:
+        whole = kernel.united(parts)
+        assert as_dict(kernel.united(result)) == as_dict(whole)
+    else:
+        assert result == []

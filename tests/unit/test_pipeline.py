@@ -391,3 +391,21 @@ def test_what_is_taken_once_is_not_read_again(incremental, rereads):
     step = pipeline.topology()[0]
     assert (step["key"], step["rereads"]) == (["n"], rereads)
     assert (step["format"], step["sep"], step["multiline"]) == ("csv", ",", True)
+
+
+@pytest.mark.parametrize("span", [0, 3, -4, 1 << 21, True, 2.0, "4", None])
+def test_a_span_is_a_power_of_two(span):
+    """Anything else is refused with what was expected."""
+    pipeline = Pipeline("spanned")
+    with pytest.raises(DeclarationError) as caught:
+        pipeline.source("source", SOURCE, span=span)
+    expected = "expected 'auto' or a power of two from 1 to 1,048,576"
+    assert str(caught.value) == f"source 'source': span={span!r}: {expected}"
+
+
+@pytest.mark.parametrize(("span", "own"), [("auto", None), (1, 1), (4096, 4096)])
+def test_a_span_is_kept(span, own):
+    """None: as the number of records asks for."""
+    pipeline = Pipeline("spanned")
+    pipeline.source("source", SOURCE, span=span)
+    assert pipeline.source_named("source").span == own

@@ -16,14 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.deltas import kernel, portions
+from ledger.deltas import fold_tasks, kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_read, order_of
 from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Part, Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
-from ledger.spark.folding import executors
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
@@ -412,7 +411,7 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
 
 
 def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):
-    """An executor posts a window before it reads the next, in whatever order its rows lie, and
+    """An executor writes a window before it reads the next, in whatever order its rows lie, and
     however large the file is.
     """
     rows = [(n, [(11 - n, 0, n)], None, None, None) for n in range(12)]
@@ -427,16 +426,18 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
             windows.append(window)
             yield window
 
-    class Posting:
-        def post(self, bucket, parts):
+    class Writer:
+        most = 1
+
+        def write(self, parts):
             return [(len(windows), part.deltas) for part in parts]
 
     monkeypatch.setattr(portions, "read_windows", noted)
     reading = portions.Reading([file], edges_of(1), len(rows))
     with windows_of(2):
-        posted = executors._fold_file(reading, [file], 0, Posting(), 0, 1)
-    assert [read for read, _ in posted] == [1, 2, 3, 4, 5, 6]
-    assert as_dict(kernel.united([deltas for _, deltas in posted])) == oracle.deltas()
+        parts = fold_tasks._fold_file(reading, [file], 0, Writer())
+    assert [read for read, _ in parts] == [1, 2, 3, 4, 5, 6]
+    assert as_dict(kernel.united([deltas for _, deltas in parts])) == oracle.deltas()
 
 
 @pytest.mark.parametrize("buckets", [2, 1 << 17])

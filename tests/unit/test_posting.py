@@ -1,12 +1,17 @@
 """What is handed to COPY, without a database."""
 
 import csv
+import struct
 from io import StringIO
 
 import numpy as np
+import psycopg2
+import pytest
 
 from ledger.deltas import posting
-from ledger.deltas.kernel import Fails
+from ledger.deltas.binary_copy import HEADER, TRAILER
+from ledger.deltas.kernel import Deltas, Fails, Messages
+from ledger.errors import LostFileError
 
 
 class Cursor:
@@ -15,9 +20,9 @@ class Cursor:
     def __init__(self):
         self.pieces = []
 
-    def copy_expert(self, statement, stream):
+    def copy_expert(self, statement, stream, size):
         """As psycopg2's."""
-        self.pieces = list(iter(stream.read, b""))
+        self.pieces = list(iter(lambda: stream.read(size), b""))
 
 
 def test_fails_are_copied_a_few_at_a_time(monkeypatch):
@@ -32,7 +37,7 @@ def test_fails_are_copied_a_few_at_a_time(monkeypatch):
         [None, *(f"r\n{n}" for n in range(6))],
     )
     cursor = Cursor()
-    posting.post_fails(cursor, 8, 9, [fails])
+    assert posting.post_fails(cursor, 8, 9, [fails]) == 7
     assert len(cursor.pieces) == 3
     lines = list(csv.reader(StringIO(b"".join(cursor.pieces).decode())))
     reasons = ["a", posting.NO_REASON]
@@ -46,3 +51,34 @@ def test_without_fails_nothing_is_copied():
     nothing = np.empty(0, np.int64)
     posting.post_fails(cursor, 8, 9, [Fails(nothing, nothing.astype(np.int32), nothing > 0, ())])
     assert cursor.pieces == []
+
+
+class Reading(Cursor):
+    """Raises what a driver raises whose stream cannot be read."""
+
+    def copy_expert(self, statement, stream, size):
+        """As psycopg2's."""
+        try:
+            super().copy_expert(statement, stream, size)
+        except Exception as exc:
+            raise psycopg2.errors.QueryCanceled("COPY from stdin failed") from exc
+
+
+def test_a_file_that_cannot_be_read_is_no_error_of_the_database():
+    """While rows go from a file to the ledger."""
+
+    def messages():
+        yield Messages(np.arange(2), np.arange(2))
+        raise LostFileError("file a is gone")
+
+    with pytest.raises(LostFileError, match="file a is gone"):
+        posting.post_messages(Reading(), 8, 9, messages())
+
+
+def test_edges_are_counted_in_64_bits():
+    """The greatest count arrives as it is."""
+    most, ones = np.array([(1 << 63) - 1]), np.ones(1, np.int64)
+    cursor = Cursor()
+    posting.post(cursor, 8, 9, Deltas(ones, ones, ones, most, most))
+    row = b"".join(cursor.pieces).removeprefix(HEADER).removesuffix(TRAILER)
+    assert struct.unpack(">h" + "iq" * 7, row)[2::2][-2:] == ((1 << 63) - 1,) * 2

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import psycopg2
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from ledger.cli.running import finish
-from ledger.errors import ConfigurationError, UnavailableError
-from ledger.spark.folding.refusals import refusing, unavailable
+from ledger.errors import ConfigurationError, FencedError, UnavailableError
+from ledger.spark.folding.refusals import refusing
 from ledger.store.connection import require_server
 from tests.support.places import ROOT
 
@@ -59,40 +60,49 @@ def test_server_that_is_too_old(version, refused):
         require_server(connection)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("psycopg2.OperationalError: connection refused", "connection refused"),
-        ("psycopg2.errors.AdminShutdown: terminating connection", "terminating connection"),
-        ("psycopg2.errors.DiskFull: could not extend file", "could not extend file"),
-        ("psycopg2.InterfaceError: connection already closed", "connection already closed"),
-        ("psycopg2.errors.NotNullViolation: null value in column", None),
-        ("ValueError: a bug", None),
-    ],
-)
-def test_what_a_posting_task_says_of_the_database(line, message):
-    """A server that is away, stopped, locked or full is told from a mistake, whatever class
-    psycopg2 gave it.
-    """
-    assert unavailable(f"Traceback\n  File x\n{line}\n\tat java") == message
-
-
 RUN = SimpleNamespace(run_id=3, batch=SimpleNamespace(batch_id=7))
 
 
-def test_an_error_of_the_ledger_is_told_as_what_it_means():
-    """With the driver's own as its cause."""
-    away = psycopg2.OperationalError("connection refused")
-    error = pytest.raises(UnavailableError, match="run 3: connection refused")
-    with error as caught, refusing(RUN, psycopg2.Error):
-        raise away
-    assert caught.value.__cause__ is away
+def raised(error):
+    """An error of the driver as it is raised here."""
+    return DBAPIError.instance(None, None, error, psycopg2.Error)
 
 
-def test_another_error_of_the_ledger_is_no_cause_of_itself():
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (psycopg2.OperationalError("connection refused\nhint"), UnavailableError, "refused. Run"),
+        (psycopg2.errors.AdminShutdown("terminating"), UnavailableError, "run 3: terminating"),
+        (psycopg2.errors.DiskFull("could not extend"), UnavailableError, "could not extend"),
+        (psycopg2.InterfaceError("already closed"), UnavailableError, "already closed"),
+        (
+            psycopg2.errors.UndefinedTable('relation "ledger_delta_7" does not exist'),
+            FencedError,
+            "batch 7 was decided .* run 3 comes too late",
+        ),
+    ],
+)
+def test_an_error_of_the_ledger_is_told_as_what_it_means(error, kind, message):
+    """A server that is away, stopped, locked or full is told from a mistake, and from a batch that
+    is decided. The driver's own is the cause.
+    """
+    cause = raised(error)
+    with pytest.raises(kind, match=message) as caught, refusing(RUN):
+        raise cause
+    assert caught.value.__cause__ is cause
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg2.errors.NotNullViolation("null value in column"),
+        psycopg2.errors.UndefinedTable('relation "ledger_delta_8" does not exist'),
+    ],
+)
+def test_another_error_of_the_ledger_is_no_cause_of_itself(error):
     """It goes on as it came."""
-    wrong = psycopg2.errors.NotNullViolation("null value in column")
-    with pytest.raises(psycopg2.Error) as caught, refusing(RUN, psycopg2.Error):
+    wrong = raised(error)
+    with pytest.raises(DBAPIError) as caught, refusing(RUN):
         raise wrong
     assert (caught.value, wrong.__cause__) == (wrong, None)
 

@@ -1,3 +1,3 @@
-"""Folds a run's deltas, and posts them: in the driver's threads while the ledger's columns are
-small, else in the executors. The kernel is one (``ledger.deltas``).
+"""Folds a run's deltas, in the driver's threads while the ledger's columns are small, else in the
+executors, and has the driver post them. The kernel is one (``ledger.deltas``).
 """

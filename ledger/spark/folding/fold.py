@@ -5,17 +5,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 
-from ledger.batch.step_runs import OpenedRun
-from ledger.core.probes import reached
+from ledger.batch.step_runs import OpenedRun, note_root_files
+from ledger.deltas.fold_files import ByRoot
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
-from ledger.deltas.posting import Posted
-from ledger.errors import IntegrityError
-from ledger.spark.folding import driver, executors
+from ledger.deltas.posted import Posted
+from ledger.deltas.root_files import write_listing
+from ledger.deltas.spans import Spans
+from ledger.spark.folding import ahead, driver
+from ledger.spark.folding.executors import Executors
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
+from ledger.storage.folders import private_output
+from ledger.store.queries import runs
 
 _log = logging.getLogger(__name__)
 Check = Callable[[FoldOutcome], None]
@@ -25,52 +28,33 @@ FEW_BYTES = 1 << 20
 
 
 def fold(
-    job: Job, run: OpenedRun, portions: Sequence[Portion | Frame], check: Check
+    job: Job,
+    run: OpenedRun,
+    portions: Sequence[Portion | Frame],
+    check: Check,
+    spans: Spans | None = None,
 ) -> FoldOutcome:
-    """Fold the portions of a run. ``check``: what has to hold of the outcome. It is asked before
-    anything is posted in the driver, and after all is posted in executors, where what a run posted
-    counts only once it commits.
+    """Fold the portions of a run. ``check``: what has to hold of the outcome, asked before anything
+    is posted. ``spans``: of the batch's roots; None: those of what its sources have emitted.
 
     Raises what ``check`` raises, UnavailableError when the ledger does not answer, FencedError
     when the batch was decided and its partition is gone.
     """
-    plans = [_plan(job, portion) for portion in portions]
-    if _fit_here(job, plans):
-        folded = _folded_here(job, run, plans)
-        check(FoldOutcome.of(run, folded))
-        return _posted_here(job, run, folded)
-    outcome = _posted_there(job, run, plans)
+    fold_ = _Fold.of(job, run, portions, spans)
+    outcome = fold_.outcome()
     check(outcome)
-    return outcome
+    return fold_.posted(outcome)
 
 
 def fold_proved(
-    job: Job,
-    run: OpenedRun,
-    portions: Sequence[Portion],
-    is_proved: Callable[[Posted], bool],
-    scan: Callable[[], Posted],
+    job: Job, run: OpenedRun, portions: Sequence[Portion], is_proved: Callable[[Posted], bool]
 ) -> FoldOutcome | None:
-    """As ``fold``, if that is proved to be right; else None, and nothing was posted. ``scan``: what
-    the portions ack, by another look at them: executors post as they fold, so there the proof comes
-    first.
-
-    Raises also IntegrityError if what executors then fold is something else.
+    """As ``fold``, if what the portions come to is proved to be right; else None, and nothing was
+    posted, nor do the files count that were written.
     """
-    plans = [_plan(job, portion) for portion in portions]
-    if _fit_here(job, plans):
-        folded = _folded_here(job, run, plans)
-        proved = is_proved(FoldOutcome.of(run, folded).posted)
-        return _posted_here(job, run, folded) if proved else None
-    if not is_proved(scan()):
-        return None
-    outcome = _posted_there(job, run, plans)
-    if not is_proved(outcome.posted):
-        raise IntegrityError(
-            f"run {run.run_id} of {run.step} acked other rows than its input has: a file changed"
-            " while it was read. The run will not commit; run the step again"
-        )
-    return outcome
+    fold_ = _Fold.of(job, run, portions)
+    outcome = fold_.outcome()
+    return fold_.posted(outcome) if is_proved(outcome.posted) else None
 
 
 @dataclass(frozen=True)
@@ -111,50 +95,85 @@ def _is_local(path: str) -> bool:
     return "://" not in path or path.startswith("file://")
 
 
-def _folded_here(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> list[Folded]:
-    """What the portions add; few deltas are united, one a root."""
-    folded: list[Folded] = []
-    for plan in plans:
-        with _timed(run, plan) as line:
-            if isinstance(plan.portion, Frame):
-                folded.append(fold_rows_read(plan.portion.rows.toArrow(), plan.portion.edges))
-                line.way = "a frame in the driver"
-            else:
-                parts, line.way = driver.fold_files(plan.portion, plan.footers)
-                folded += parts
-    deltas = sum(len(part.deltas.root) for part in folded)
-    return [Folded.joined(folded)] if folded and deltas <= job.few_rows else folded
+@dataclass(frozen=True)
+class _Fold:
+    """Portions of a run that are folded together, by the spans of the batch's roots."""
 
+    job: Job
+    run: OpenedRun
+    spans: Spans
+    plans: Sequence[_Plan]
 
-def _posted_here(job: Job, run: OpenedRun, folded: Sequence[Folded]) -> FoldOutcome:
-    """Post what was folded: few deltas with the commit, more of them now."""
-    outcome = FoldOutcome.of(run, folded)
-    if outcome.posted.rows <= max(0, job.few_rows):
-        return replace(outcome, pending=[part.deltas for part in folded])
-    driver.post_buckets(job, run, [part.deltas for part in folded if len(part.deltas.root)])
-    reached("deltas posted", run.step)
-    return outcome
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        run: OpenedRun,
+        portions: Sequence[Portion | Frame],
+        spans: Spans | None = None,
+    ) -> "_Fold":
+        """As of ``fold``."""
+        if spans is None and portions:
+            batch_id = run.batch.batch_id
+            ranges = job.database.transact(lambda c: runs.root_ranges(c, batch_id))
+            spans = Spans(ranges)
+        return cls(job, run, spans or Spans(), [_plan(job, portion) for portion in portions])
 
+    def outcome(self) -> FoldOutcome:
+        """What the portions come to; nothing is posted."""
+        if not _fit_here(self.job, self.plans):
+            return self._there()
+        if self.spans.by_root:
+            return self._here(list)
+        with self._folder() as folder:
+            by_root = ByRoot(folder, self.spans)
+            return replace(self._here(by_root.spanned), root_files=by_root.files)
 
-def _posted_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> FoldOutcome:
-    """Fold and post in executors."""
-    outcome = reduce(FoldOutcome.__add__, _folded_there(job, run, plans), FoldOutcome(run))
-    reached("deltas posted", run.step)
-    return outcome
+    def posted(self, outcome: FoldOutcome) -> FoldOutcome:
+        """Post what was folded; then the files by root count."""
+        most = self.job.few_rows * max(1, len(self.spans.ranges))
+        done = ahead.posted(self.job, outcome, most)
+        if not self.spans.by_root:
+            write_listing(self.job.root_files(self.run), outcome.root_files)
+        return done
 
+    def _here(self, spanned: driver.Spanned) -> FoldOutcome:
+        """Fold in the driver."""
+        folded: list[Folded] = []
+        for plan in self.plans:
+            with _timed(self.run, plan) as line:
+                if isinstance(plan.portion, Frame):
+                    rows = plan.portion.rows.toArrow()
+                    folded += spanned([fold_rows_read(rows, plan.portion.edges)])
+                    line.way = "a frame in the driver"
+                else:
+                    parts, line.way = driver.fold_files(plan.portion, plan.footers, spanned)
+                    folded += parts
+        return FoldOutcome.of(self.run, folded)
 
-def _folded_there(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> Iterator[FoldOutcome]:
-    """What the portions came to, folded and posted in executors."""
-    for place, plan in enumerate(plans):
-        first = place * executors.BUCKETS
-        with _timed(run, plan) as line:
-            if isinstance(plan.portion, Frame):
-                outcomes = executors.fold_frame(job, run, plan.portion, first)
-                line.way = "a frame by executors"
-            else:
-                footers = plan.footers or read_footers(plan.portion.files)
-                outcomes, line.way = executors.fold_files(job, run, plan.portion, footers, first)
-        yield from outcomes
+    def _there(self) -> FoldOutcome:
+        """Fold in executors, each portion after the other."""
+        outcome = FoldOutcome(self.run)
+        with self._folder() as folder:
+            there = Executors(self.job, self.run, self.spans, folder)
+            for plan in self.plans:
+                with _timed(self.run, plan) as line:
+                    if isinstance(plan.portion, Frame):
+                        outcome += there.fold_frame(plan.portion)
+                        line.way = "a frame by executors"
+                    else:
+                        footers = plan.footers or read_footers(plan.portion.files)
+                        part, line.way = there.fold_files(plan.portion, footers)
+                        outcome += part
+        return outcome
+
+    @contextmanager
+    def _folder(self) -> Iterator[str]:
+        """Where files of the fold are written, noted before the first is; this user's alone."""
+        folder = self.job.root_files(self.run)
+        note_root_files(self.job.database, self.run, folder)
+        with private_output(folder):
+            yield folder
 
 
 @dataclass
@@ -166,9 +185,7 @@ class _Line:
 
 @contextmanager
 def _timed(run: OpenedRun, plan: _Plan) -> Iterator[_Line]:
-    """Log how many rows were folded, in which way, and how long that took; in executors the
-    posting is part of it.
-    """
+    """Log how many rows were folded, in which way, and how long that took."""
     line, began = _Line(), time.perf_counter()
     yield line
     seconds = time.perf_counter() - began

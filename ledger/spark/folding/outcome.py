@@ -12,9 +12,11 @@ from ledger.core.text import quantity
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
+from ledger.deltas.fold_files import FoldFiles, TaskReport
 from ledger.deltas.kernel import Deltas, Fails
 from ledger.deltas.portions import Folded
-from ledger.deltas.posting import Posted
+from ledger.deltas.posted import Posted
+from ledger.deltas.root_files import RootFile
 from ledger.deltas.stored import Seen
 
 
@@ -31,10 +33,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class FoldOutcome:
-    """What a run's fold came to. ``pending``: deltas that are posted in the transaction that
-    commits the run; of all others the buckets are there before it. ``fails``: roots that fail,
-    beside those of the deltas. ``proved``: of a tracked sink, whether it took each row of its
-    input once.
+    """What a run's fold came to. ``roots``: how many deltas of roots were folded. ``posted``: their
+    rows are those of the ledger once all is ready to be committed.
+
+    ``pending``: deltas that are posted in the transaction that commits the run; all others are
+    there before it. ``files``: of tasks, whose deltas are not posted yet. ``root_files``: what is
+    added to each root, where the ledger has spans. ``fails``: roots that fail, beside those of the
+    deltas. ``proved``: of a tracked sink, whether it took each row of its input once.
     """
 
     run: OpenedRun
@@ -43,21 +48,33 @@ class FoldOutcome:
     read_carried: int = 0
     with_rows: int = 0
     drops: dict[str, int] = field(default_factory=dict)
+    roots: int = 0
     pending: Sequence[Deltas] = ()
+    files: Sequence[FoldFiles] = ()
+    root_files: Sequence[RootFile] = ()
     fails: Sequence[Fails] = ()
     proved: bool | None = None
 
     @classmethod
     def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "FoldOutcome":
-        """What folded rows come to."""
-        return reduce(cls.__add__, (_outcome(run, some) for some in folded), cls(run))
+        """What folded rows come to; all of their deltas are pending."""
+        outcome = reduce(cls.__add__, (_outcome(run, some) for some in folded), cls(run))
+        return replace(outcome, pending=[some.deltas for some in folded])
+
+    @classmethod
+    def of_reports(cls, run: OpenedRun, reports: Sequence[TaskReport]) -> "FoldOutcome":
+        """What tasks report."""
+        outcome = reduce(cls.__add__, (_reported(run, some) for some in reports), cls(run))
+        files = [report.files for report in reports]
+        roots = [some.roots for some in files if some.roots is not None]
+        return replace(outcome, files=files, root_files=roots)
 
     def post(self, connection: Connection) -> None:
         """Post what is pending, in the transaction that commits the run."""
         batch_id = self.run.batch.batch_id
         with raw_cursor(connection) as cursor:
-            for bucket, deltas in enumerate(self.pending):
-                posting.post(cursor, batch_id, self.run.run_id, bucket, deltas)
+            for deltas in self.pending:
+                posting.post(cursor, batch_id, self.run.run_id, deltas)
             posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
 
     def __add__(self, other: "FoldOutcome") -> "FoldOutcome":
@@ -72,6 +89,10 @@ class FoldOutcome:
             read_carried=self.read_carried + other.read_carried,
             with_rows=self.with_rows + other.with_rows,
             drops=drops,
+            roots=self.roots + other.roots,
+            pending=[*self.pending, *other.pending],
+            files=[*self.files, *other.files],
+            root_files=[*self.root_files, *other.root_files],
         )
 
 
@@ -84,6 +105,19 @@ def _outcome(run: OpenedRun, folded: Folded) -> FoldOutcome:
         folded.read_carried,
         deltas.with_rows,
         dict(deltas.drops),
+        folded.roots,
+    )
+
+
+def _reported(run: OpenedRun, report: TaskReport) -> FoldOutcome:
+    return FoldOutcome(
+        run,
+        report.posted,
+        report.wrote,
+        report.read_carried,
+        report.with_rows,
+        report.drops,
+        report.roots,
     )
 
 

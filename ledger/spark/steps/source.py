@@ -9,6 +9,7 @@ from functools import partial
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.core.redaction import Redaction
+from ledger.deltas.spans import RootRange, Spans, span_of
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.redacted import check_known
 from ledger.pipeline.steps import SourceStep
@@ -38,7 +39,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     origin.check(snapshot)
     manifest = take_manifest(snapshot.folder)
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
-    emitted = _reserved(job, manifest)
+    emitted = _reserved(job, run, step, manifest)
     tracking = source_tracking(job, run, keeps_text=not masked)
     output = _folded(job, run, manifest, emitted, snapshot.failed, tracking)
     origin.commit(output, emitted)
@@ -63,11 +64,12 @@ def _redaction(job: Job) -> Redaction:
     return Redaction.of(names)
 
 
-def _reserved(job: Job, manifest: Manifest) -> Emitted:
-    """The roots of a snapshot, one for each tracked record."""
+def _reserved(job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest) -> Emitted:
+    """The roots of a snapshot, one for each tracked record, and how many share a span."""
     roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
-    first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots))
-    return Emitted(first_root, roots)
+    span = (step.span or span_of(roots)) if run.batch.ackers else 1
+    first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots, span))
+    return Emitted(first_root, roots, span)
 
 
 @contextmanager
@@ -92,7 +94,8 @@ def _folded(
 ) -> StepOutput:
     """One init delta per root; a record that did not parse fails its root at once."""
     check = partial(tracking.check, emitted=emitted, written=manifest.rows, failed=malformed)
-    outcome = fold(job, run, tracking.records(manifest, emitted), check)
+    spans = Spans([RootRange(emitted.first_root, emitted.roots, emitted.span)])
+    outcome = fold(job, run, tracking.records(manifest, emitted), check, spans)
     read, failed = manifest.rows, outcome.posted.failed_roots
     record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
     return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

@@ -364,11 +364,14 @@ def open_batches(connection: Connection) -> list[int]:
     return [row.batch_id for row in rows]
 
 
-def reserve_roots(connection: Connection, count: int) -> int:
-    """Reserve ``count`` root ids, rounded up to 4,096; the first of them."""
-    rounded = max(1, -(-count // 4096)) * 4096
-    statement = text("SELECT reserve_roots(:n)")
-    return int(connection.execute(statement, {"n": rounded}).scalar_one())
+def reserve_roots(connection: Connection, count: int, span: int = 1) -> int:
+    """Reserve ``count`` root ids, rounded up to 4,096 and to whole spans; the first of them, which
+    is a multiple of ``span``: no span has roots of two sources.
+    """
+    step = max(4096, span)
+    rounded = max(1, -(-count // step)) * step
+    statement = text("SELECT reserve_roots(:n, :span)")
+    return int(connection.execute(statement, {"n": rounded, "span": span}).scalar_one())
 
 
 def database_now(connection: Connection) -> datetime:

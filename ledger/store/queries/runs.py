@@ -4,12 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.states import RunState
+from ledger.deltas.spans import RootRange
 from ledger.storage.manifest import DataFile
 
 
@@ -39,10 +40,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What an emit run emitted: ``roots`` from ``first_root`` on."""
+    """What an emit run emitted: ``roots`` from ``first_root`` on, of which ``span`` share a row a
+    run.
+    """
 
     first_root: int
     roots: int
+    span: int = 1
 
 
 _RUN = """
@@ -146,6 +150,14 @@ def set_folder(connection: Connection, run_id: int, folder: str) -> None:
     )
 
 
+def set_root_files(connection: Connection, run_id: int, folder: str) -> None:
+    """Note the folder of what a run adds to each root, before it writes there."""
+    connection.execute(
+        text("UPDATE step_run SET root_files = :folder WHERE step_run_id = :id"),
+        {"id": run_id, "folder": folder},
+    )
+
+
 def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
     """What these runs wrote is gone, or belongs to the table that it is part of."""
     connection.execute(
@@ -202,7 +214,7 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     connection.execute(
         text("""
         UPDATE batch_source
-        SET emit_run_id = NULL, first_root = NULL, roots = NULL
+        SET emit_run_id = NULL, first_root = NULL, roots = NULL, span = NULL
         WHERE batch_id = :id
         """),
         {"id": batch_id},
@@ -258,7 +270,8 @@ def set_emitted(
     """The emit run that counts for a source of a batch, and its range of roots."""
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots
+        UPDATE batch_source
+        SET emit_run_id = :run, first_root = :first_root, roots = :roots, span = :span
         WHERE batch_id = :batch_id AND source = :source
         """),
         {
@@ -267,14 +280,39 @@ def set_emitted(
             "run": run_id,
             "first_root": emitted.first_root,
             "roots": emitted.roots,
+            "span": emitted.span,
         },
     )
 
 
-def posted_rows(connection: Connection, run_id: int) -> int:
-    """Deltas that the run's buckets say they posted."""
-    statement = text("SELECT coalesce(sum(rows), 0) FROM step_run_bucket WHERE step_run_id = :id")
-    return int(connection.execute(statement, {"id": run_id}).scalar_one())
+def root_ranges(connection: Connection, batch_id: int) -> list[RootRange]:
+    """The roots of each source of a batch that has emitted."""
+    statement = text("""
+        SELECT first_root, roots, span FROM batch_source
+        WHERE batch_id = :id AND first_root IS NOT NULL ORDER BY first_root
+    """)
+    return [RootRange(*row) for row in connection.execute(statement, {"id": batch_id})]
+
+
+class PostedDeltas(NamedTuple):
+    """What the ledger has of a run's deltas: as the run's record has what was folded."""
+
+    delta_rows: int
+    delta_xor: int
+    emitted_edges: int
+    acked_edges: int
+
+
+def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> PostedDeltas:
+    """The deltas that a run has posted."""
+    statement = text("""
+        SELECT count(*) AS delta_rows, coalesce(bit_xor(delta), 0) AS delta_xor,
+          coalesce(sum(emitted_edges), 0) AS emitted_edges,
+          coalesce(sum(acked_edges), 0) AS acked_edges
+        FROM ledger_delta WHERE batch_id = :batch_id AND step_run_id = :id
+    """)
+    row = connection.execute(statement, {"batch_id": batch_id, "id": run_id}).one()
+    return PostedDeltas(*map(int, row))
 
 
 def duplicate_rows(connection: Connection, run_id: int) -> int:

@@ -1,0 +1,261 @@
+"""What a fold leaves as files of its run.
+
+Executors have no connection to the ledger: their tasks write what the driver then posts, and report
+the files that count. Of what is posted by span each fold writes what it adds to each root.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.deltas.kernel import Deltas, Fails, Messages, compacted
+from ledger.deltas.portions import Folded
+from ledger.deltas.posted import Posted
+from ledger.deltas.root_files import RootFile, RootWriter, read_roots
+from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.spans import Spans
+from ledger.deltas.stored import Seen, texts_of
+from ledger.storage.parquet import iter_batches, stored_file
+
+FAIL_ROWS = 1_000  # with their texts
+MESSAGE_ROWS = 1 << 16
+
+_FAILS = pa.schema(
+    [
+        ("root", pa.int64()),
+        ("reason", pa.string()),
+        ("shared", pa.bool_()),
+        ("detail", pa.large_string()),
+    ]
+)
+_MESSAGES = pa.schema([("root", pa.int64()), ("message", pa.int64())])
+
+
+@dataclass(frozen=True)
+class FoldFiles:
+    """Files of one task. ``rows``: deltas to post. ``roots``: the same by root, where that is not
+    by root. ``fails``, ``messages``: to post beside them. None: there are none.
+    """
+
+    rows: RootFile | None = None
+    roots: RootFile | None = None
+    fails: str | None = None
+    messages: str | None = None
+
+    @property
+    def posted(self) -> list[str]:
+        """The files that nobody needs once they are posted."""
+        paths = [self.rows.path if self.rows else None, self.fails, self.messages]
+        return [path for path in paths if path is not None]
+
+    def read_rows(self) -> Iterator[Deltas]:
+        """The deltas to post, part by part."""
+        if self.rows is not None:
+            yield from read_roots([self.rows], self.rows.first_root, self.rows.last_root, _all)
+
+    def read_fails(self) -> Iterator[Fails]:
+        """The roots that fail, a few at a time."""
+        for batch in _batches(self.fails, FAIL_ROWS, _FAILS):
+            texts = texts_of(batch["reason"])
+            shared = batch["shared"].to_numpy(zero_copy_only=False)
+            details = batch["detail"].to_pylist()
+            yield Fails(batch["root"].to_numpy(), texts.codes, shared, texts.words, details)
+
+    def read_messages(self) -> Iterator[Messages]:
+        """Which message each root is, part by part."""
+        for batch in _batches(self.messages, MESSAGE_ROWS, _MESSAGES):
+            yield Messages(batch["root"].to_numpy(), batch["message"].to_numpy())
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What a task folded. ``posted``: what its deltas by root come to. ``roots``: how many these
+    are. ``unordered``: the number of a file that was not folded, for its rows lie in no order.
+    """
+
+    files: FoldFiles
+    posted: Posted = field(default_factory=Posted)
+    wrote: Seen = field(default_factory=Seen)
+    read_carried: int = 0
+    with_rows: int = 0
+    drops: dict[str, int] = field(default_factory=dict)
+    roots: int = 0
+    unordered: int | None = None
+
+    def as_text(self) -> str:
+        """The report on its way to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> "TaskReport":
+        """The same there."""
+        values = json.loads(text)
+        files = values.pop("files")
+        for name in ("rows", "roots"):
+            files[name] = files[name] and RootFile(**files[name])
+        posted, wrote = Posted(**values.pop("posted")), Seen(**values.pop("wrote"))
+        return cls(FoldFiles(**files), posted, wrote, **values)
+
+
+@dataclass(frozen=True)
+class FoldWriter:
+    """Writes what tasks fold to files below ``folder``, each of a name that no other try of the
+    task has. ``most``: as many deltas a task has in its memory.
+    """
+
+    folder: str
+    spans: Spans
+    most: int
+
+    def write(self, parts: Iterable[Folded]) -> TaskReport:
+        """What a task folds, part by part. If that raises no file is left."""
+        report, drops = TaskReport(FoldFiles()), Counter[str]()
+        with ExitStack() as stack:
+            rows = stack.enter_context(RootWriter(new_path(self.folder, "rows")))
+            roots = None
+            if not self.spans.by_root:
+                roots = stack.enter_context(RootWriter(new_path(self.folder, "roots")))
+            fails = stack.enter_context(_TableWriter(new_path(self.folder, "fails"), _FAILS))
+            messages = stack.enter_context(
+                _TableWriter(new_path(self.folder, "messages"), _MESSAGES)
+            )
+
+            def spanned() -> Iterator[Deltas]:
+                nonlocal report
+                for part in parts:
+                    report = _added(report, part)
+                    drops.update(part.deltas.drops)
+                    for some in part.deltas.fails:
+                        fails.add(_fail_columns(some))
+                    for pairs in part.deltas.messages:
+                        messages.add([pairs.root, pairs.message])
+                    deltas = replace(part.deltas, fails=(), messages=(), drops={})
+                    if roots is not None:
+                        roots.add(deltas)
+                        deltas = self.spans.united(deltas)
+                    yield deltas
+
+            for deltas in compacted(spanned(), self.most):
+                rows.add(deltas)
+            by_root = None if roots is None else roots.close()
+            files = FoldFiles(rows.close(), by_root, fails.close(), messages.close())
+        return replace(report, files=files, drops=dict(drops))
+
+
+class ByRoot:
+    """Folds by span in the driver: what is added to each root goes to files below ``folder``.
+    ``files``: those written as a whole.
+    """
+
+    def __init__(self, folder: str, spans: Spans):
+        self.files: list[RootFile] = []
+        self._folder = folder
+        self._spans = spans
+
+    def spanned(self, parts: Iterable[Folded]) -> list[Folded]:
+        """What is folded, by span, once all of it is in a file by root. If the fold raises no file
+        is left.
+        """
+        folded = []
+        with RootWriter(new_path(self._folder, "roots")) as writer:
+            for part in parts:
+                writer.add(part.deltas)
+                deltas = self._spans.united(part.deltas)
+                folded.append(replace(part, deltas=deltas, by_root=part.roots))
+            file = writer.close()
+        if file is not None:
+            self.files.append(file)
+        return folded
+
+
+def new_path(folder: str, kind: str) -> str:
+    """A file's name that no other has, whoever tries the same again."""
+    return f"{folder}/{kind}-{uuid4().hex}.parquet"
+
+
+def remove_posted(files: Iterable[FoldFiles]) -> None:
+    """Remove what was posted; reasons and texts of records lie in the ledger alone then."""
+    for some in files:
+        for path in some.posted:
+            fs, place = fsspec.core.url_to_fs(path)
+            fs.rm_file(place)
+
+
+class _TableWriter:
+    """Writes a file of columns that begins with the first of them."""
+
+    def __init__(self, path: str, schema: pa.Schema):
+        self._path, self._schema = path, schema
+        self._fs, self._place = fsspec.core.url_to_fs(path)
+        self._stream: Any = None
+        self._writer: Any = None
+
+    def add(self, columns: list[Any]) -> None:
+        """Write some rows."""
+        if not len(columns[0]):
+            return
+        if self._writer is None:
+            self._fs.makedirs(self._fs._parent(self._place), exist_ok=True)
+            self._stream = self._fs.open(self._place, "wb")
+            self._writer = pq.ParquetWriter(
+                self._stream, self._schema, compression="lz4", write_page_checksum=True
+            )
+        self._writer.write_table(pa.table(columns, schema=self._schema))
+
+    def close(self) -> str | None:
+        """Finish the file; None, and no file, if nothing was added."""
+        if self._writer is None:
+            return None
+        self._writer.close()
+        self._stream.close()
+        return self._path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if exc is not None and self.close() is not None:
+            self._fs.rm_file(self._place)
+
+
+def _added(report: TaskReport, part: Folded) -> TaskReport:
+    return replace(
+        report,
+        posted=report.posted + Posted.of(part.deltas),
+        wrote=report.wrote + part.wrote,
+        read_carried=report.read_carried + part.read_carried,
+        with_rows=report.with_rows + part.deltas.with_rows,
+        roots=report.roots + part.roots,
+    )
+
+
+def _fail_columns(fails: Fails) -> list[Any]:
+    words = pa.array(fails.words, pa.string())
+    reasons = words.take(pa.array(fails.reason))
+    details = fails.details or [None] * len(fails.root)
+    return [fails.root, reasons, fails.shared, pa.array(details, pa.large_string())]
+
+
+def _batches(path: str | None, rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if path is not None:
+        with stored_file(path) as stored:
+            yield from iter_batches(stored, rows, schema.names)
+
+
+def _all(root: Longs) -> Flags:
+    return np.ones(len(root), bool)

@@ -1,0 +1,49 @@
+"""What a run posts, as numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledger.deltas.kernel import Deltas, total
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What was posted: ``rows`` deltas, their XOR, that of the edges acked alone, edges emitted and
+    acked, and roots failed.
+    """
+
+    rows: int = 0
+    delta_xor: int = 0
+    acked_xor: int = 0
+    emitted_edges: int = 0
+    acked_edges: int = 0
+    failed_roots: int = 0
+
+    def __add__(self, other: "Posted") -> "Posted":
+        return Posted(
+            self.rows + other.rows,
+            self.delta_xor ^ other.delta_xor,
+            self.acked_xor ^ other.acked_xor,
+            self.emitted_edges + other.emitted_edges,
+            self.acked_edges + other.acked_edges,
+            self.failed_roots + other.failed_roots,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} deltas with XOR {self.delta_xor}, {self.emitted_edges} emitted,"
+            f" {self.acked_edges} acked and {self.failed_roots} failed"
+        )
+
+    @classmethod
+    def of(cls, deltas: Deltas) -> "Posted":
+        """What there is to post."""
+        return cls(
+            len(deltas.root),
+            int(np.bitwise_xor.reduce(deltas.delta)) if len(deltas.root) else 0,
+            int(np.bitwise_xor.reduce(deltas.acked)) if len(deltas.root) else 0,
+            total(deltas.emitted_edges),
+            total(deltas.acked_edges),
+            sum(len(fails.root) for fails in deltas.fails),
+        )

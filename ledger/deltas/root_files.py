@@ -1,0 +1,170 @@
+"""What a run adds to each root, as files of the run: the ledger has it by span alone.
+
+They are written by the fold, before the run commits, and are read where a span is not even or one
+of its roots failed. Nothing needs them once the batch is decided.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ledger.deltas.kernel import Deltas
+from ledger.deltas.rows import Flags, Longs
+from ledger.errors import LostFileError
+from ledger.storage.folders import RUN_AGAIN
+from ledger.storage.parquet import read_row_group, stored_file
+
+LISTING = "files.json"  # of a run's files, those that count
+GROUP_ROWS = 1 << 20
+
+_SCHEMA = pa.schema(
+    (name, pa.int64()) for name in ("root", "emitted", "acked", "emitted_edges", "acked_edges")
+)
+
+
+@dataclass(frozen=True)
+class RootFile:
+    """One file. ``first_root``, ``last_root``: the least and the greatest in it."""
+
+    path: str
+    bytes: int
+    rows: int
+    first_root: int
+    last_root: int
+
+
+class RootWriter:
+    """Writes a file of deltas, part by part; of several parts more than one may be of one root."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._fs, place = fsspec.core.url_to_fs(path)
+        self._fs.makedirs(self._fs._parent(place), exist_ok=True)
+        self._stream = self._fs.open(place, "wb")
+        self._place = place
+        self._rows = 0
+        self._least: list[int] = []
+        self._greatest: list[int] = []
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            _SCHEMA,
+            compression="lz4",
+            use_dictionary=["emitted_edges", "acked_edges"],
+            column_encoding={
+                "root": "DELTA_BINARY_PACKED", "emitted": "PLAIN", "acked": "PLAIN"
+            },
+            write_page_checksum=True,
+        )  # fmt: skip
+
+    def add(self, deltas: Deltas) -> None:
+        """Write the deltas of one fold."""
+        if not len(deltas.root):
+            return
+        columns = (
+            deltas.root,
+            deltas.delta ^ deltas.acked,
+            deltas.acked,
+            deltas.emitted_edges,
+            deltas.acked_edges,
+        )
+        self._writer.write_table(pa.table(list(columns), schema=_SCHEMA), GROUP_ROWS)
+        self._rows += len(deltas.root)
+        self._least.append(int(deltas.root.min()))
+        self._greatest.append(int(deltas.root.max()))
+
+    def close(self) -> RootFile | None:
+        """Finish the file; None, and no file, if nothing was added."""
+        self._writer.close()
+        self._stream.close()
+        if not self._rows:
+            self._fs.rm_file(self._place)
+            return None
+        size = int(self._fs.info(self._place)["size"])
+        return RootFile(self._path, size, self._rows, min(self._least), max(self._greatest))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if exc is not None:  # what was written so far counts for nothing
+            self._writer.close()
+            self._stream.close()
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(self._place)
+
+
+def write_listing(folder: str, files: Sequence[RootFile]) -> None:
+    """Say which files of a run's folder count: what an earlier fold of the run wrote does not."""
+    fs, place = fsspec.core.url_to_fs(folder)
+    fs.makedirs(place, exist_ok=True)
+    with fs.open(f"{place}/{LISTING}", "w") as stream:
+        json.dump([asdict(file) for file in files], stream)
+
+
+def read_listing(folder: str, advice: str = RUN_AGAIN) -> list[RootFile]:
+    """The files of a run that count. Raises LostFileError, with ``advice``, if that is gone."""
+    try:
+        with fsspec.open(f"{folder}/{LISTING}") as stream:
+            return [RootFile(**file) for file in json.load(stream)]
+    except FileNotFoundError as exc:
+        raise LostFileError(f"file {folder}/{LISTING} is gone. {advice}") from exc
+
+
+def read_roots(
+    files: Sequence[RootFile],
+    first: int,
+    last: int,
+    wanted: Callable[[Longs], Flags],
+    advice: str = RUN_AGAIN,
+) -> Iterator[Deltas]:
+    """What a run adds to roots from ``first`` to ``last`` that are ``wanted``, part by part."""
+    for file in files:
+        if file.last_root < first or last < file.first_root:
+            continue
+        with stored_file(file.path, advice) as stored:
+            for group in range(stored.metadata.num_row_groups):
+                least, greatest = _range(stored, group)
+                if greatest < first or last < least:
+                    continue
+                table = read_row_group(stored, group)
+                root = _longs(table, "root")
+                flags = (root >= first) & (root <= last)
+                flags[flags] = wanted(root[flags])
+                if flags.any():
+                    yield _deltas(table.filter(pa.array(flags)))
+
+
+def _range(stored: pq.ParquetFile, group: int) -> tuple[int, int]:
+    statistics = stored.metadata.row_group(group).column(0).statistics
+    return int(statistics.min), int(statistics.max)
+
+
+def _deltas(table: pa.Table) -> Deltas:
+    emitted, acked = _longs(table, "emitted"), _longs(table, "acked")
+    return Deltas(
+        _longs(table, "root"),
+        emitted ^ acked,
+        acked,
+        _longs(table, "emitted_edges"),
+        _longs(table, "acked_edges"),
+    )
+
+
+def _longs(table: pa.Table, name: str) -> Longs:
+    column: Any = table[name].combine_chunks()
+    values: Longs = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    return np.ascontiguousarray(values)

@@ -1,0 +1,79 @@
+"""Posts what was folded: a few rows with the commit, more of them ahead of it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from ledger.core.probes import reached
+from ledger.databases.driver_errors import raw_cursor, translated
+from ledger.deltas import posting
+from ledger.deltas.fold_files import remove_posted
+from ledger.deltas.kernel import Deltas, compacted
+from ledger.deltas.posted import Posted
+from ledger.spark.folding.outcome import FoldOutcome
+from ledger.spark.folding.refusals import refusing
+from ledger.spark.job import Job, require_equal
+
+MOST_ROWS = 1 << 20  # deltas that are posted in one transaction ahead of the commit
+
+
+def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
+    """Post what was folded, or leave it ``pending``, if that are at most so many rows. What tasks
+    left to be posted is removed.
+
+    Raises FencedError when the batch was decided and its partition is gone, UnavailableError when
+    the ledger does not answer: nobody knows then whether it took the rows, so that nothing is
+    tried again within the run; and IntegrityError unless the files have what the tasks folded.
+    """
+    unposted = (deltas for files in outcome.files for deltas in files.read_rows())
+    parts = compacted(chain(outcome.pending, unposted), MOST_ROWS)
+    ends = [next(parts, None), next(parts, None)]
+    head = [part for part in ends if part is not None]
+    pending = head if _fits(outcome, head, most) else []
+    if pending:
+        counted = sum(map(Posted.of, pending), Posted())
+    else:
+        counted = _post(job, outcome, chain(head, parts))
+    run = outcome.run
+    expected = replace(outcome.posted, rows=counted.rows)
+    require_equal(f"deltas of {run.step} in run {run.run_id}", expected, counted)
+    remove_posted(outcome.files)
+    return replace(outcome, posted=counted, pending=pending, files=())
+
+
+def _fits(outcome: FoldOutcome, parts: list[Deltas], most: int) -> bool:
+    """Whether the commit takes all; of fails and messages that lie in files it takes none."""
+    if len(parts) != 1 or any(files.fails or files.messages for files in outcome.files):
+        return False
+    (part,) = parts
+    beside = [sum(len(some.root) for some in rows) for rows in (part.fails, part.messages)]
+    return max(len(part.root), *beside) <= most
+
+
+def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> Posted:
+    """Post part by part, each in a transaction of its own, then what lies in files beside them."""
+    run, database, counted = outcome.run, job.database, Posted()
+
+    def transact(work: Callable[..., Any], rows: Any) -> Any:
+        reached("posting deltas", run.step)
+        with (
+            translated(database),
+            refusing(run),
+            database.writer.begin() as connection,
+            raw_cursor(connection) as cursor,
+        ):
+            return work(cursor, run.batch.batch_id, run.run_id, rows)
+
+    for part in parts:
+        transact(posting.post, part)
+        counted += Posted.of(part)
+    for files in outcome.files:
+        if files.fails is not None:
+            roots = transact(posting.post_fails, files.read_fails())
+            counted += Posted(failed_roots=roots)
+        if files.messages is not None:
+            transact(posting.post_messages, files.read_messages())
+    if counted != Posted():
+        reached("deltas posted", run.step)
+    return counted

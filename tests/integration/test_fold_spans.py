@@ -1,0 +1,280 @@
+"""Where records share rows of the ledger: what is posted by span, what is in files by root."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
+from ledger.core.probes import listening
+from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.root_files import LISTING, read_listing, read_roots
+from ledger.deltas.spans import Spans
+from ledger.errors import IntegrityError
+from ledger.spark import sink_tracking
+from ledger.spark.folding import executors
+from ledger.store.queries import runs
+
+COUNT = 20
+COLUMNS = ("root", "delta", "acked", "emitted_edges", "acked_edges")
+WAYS = ["driver", "threads", "executors", "exchange"]
+by_each_way = pytest.mark.parametrize("folded_by", WAYS, indirect=True)
+
+
+def chain(stage, span="auto", **options):
+    """source -> stage -> sink."""
+    pipeline = Pipeline("chain", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"), span=span)
+    pipeline.stage(reads="numbers", **options)(stage)
+    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    return pipeline
+
+
+def thrice(frame):
+    """Three rows for each, one after the other."""
+    return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
+
+
+def backwards(frame):
+    """One file, in the opposite order."""
+    return frame.coalesce(1).sortWithinPartitions(F.col("n").desc())
+
+
+def scattered(frame):
+    """The rows of each record in three files."""
+    return thrice(frame).repartitionByRange(3, "copy")
+
+
+def pairs(frame):
+    """Rows of two records each, and one record in several rows."""
+    rows = frame.select((F.col("n") / 2).cast("int").alias("pair"), "_anchor")
+    totals = rows.groupBy("pair").agg(collect_anchors())
+    return totals.unionByName(totals.where("pair < 3"))
+
+
+@pytest.fixture(autouse=True)
+def numbers(tmp_path):
+    """A file of so many numbers."""
+
+    def write(count=COUNT):
+        (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
+
+    write()
+    return write
+
+
+def posted(run, step):
+    """What the ledger has of the committed run of a step, one row a span."""
+    rows = run.ledger.rows(
+        "SELECT root_id, delta, acked, d.emitted_edges, d.acked_edges FROM ledger_delta d"
+        " JOIN step_run USING (step_run_id) WHERE step = :s AND state = 'committed'",
+        s=step,
+    )
+    return united([Deltas(*np.array([tuple(row) for row in rows], np.int64).T)])
+
+
+def files_of(run, step):
+    """Those of the committed run of a step that count."""
+    query = "SELECT root_files FROM step_run WHERE step = :s AND state = 'committed'"
+    folder = run.ledger.row(query, s=step).root_files
+    files = read_listing(folder)
+    names = {LISTING, *(Path(file.path).name for file in files)}
+    assert {path.name for path in Path(folder).iterdir()} == names
+    return files
+
+
+def by_root(run, step):
+    """What the committed run of a step adds to each root."""
+    parts = list(read_roots(files_of(run, step), 0, 1 << 60, lambda root: root > 0))
+    return united(parts)
+
+
+def same(some, other):
+    """Whether both have the same deltas."""
+    return all(np.array_equal(getattr(some, name), getattr(other, name)) for name in COLUMNS)
+
+
+@by_each_way
+@pytest.mark.parametrize("span", [4, 4096])
+@pytest.mark.parametrize(
+    ("stage", "options"),
+    [(thrice, {}), (backwards, {}), (scattered, {}), (pairs, {"whole": True})],
+    ids=["in order", "unordered", "scattered", "of two records"],
+)
+def test_the_ledger_has_by_span_what_files_have_by_root(runner, folded_by, stage, options, span):
+    """XOR and sums, whichever way a fold takes; over all runs each root is 0."""
+    run = runner(chain(stage, span, **options))
+    batch = run.open()
+    run.steps(batch)
+    ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    assert [(some.roots, some.span, some.first_root % span) for some in ranges] == [
+        (COUNT, span, 0)
+    ]
+    steps = [step.name for step in run.job.pipeline.steps()]
+    roots = {step: by_root(run, step) for step in steps}
+    for step in steps:
+        assert len(roots[step].root) == COUNT
+        assert same(posted(run, step), Spans(ranges).united(roots[step])), step
+        assert len(posted(run, step).root) == -(-COUNT // span)
+        row = run.ledger.row("SELECT * FROM step_run WHERE step = :s", s=step)
+        assert row.emitted_edges == roots[step].emitted_edges.sum()
+        assert row.acked_edges == roots[step].acked_edges.sum()
+    assert not united([*roots.values()]).delta.any()
+
+
+@pytest.mark.parametrize("folded_by", ["executors"], indirect=True)
+def test_an_exchange_leaves_each_task_spans_of_its_own(runner, folded_by, monkeypatch):
+    """So that the driver reads no more rows than it posts."""
+    reports_of, spans = executors.reports_of, []
+
+    def noted(frame, task):
+        reports = reports_of(frame, task)
+        spans.append([deltas.root for report in reports for deltas in report.files.read_rows()])
+        return reports
+
+    monkeypatch.setattr(executors, "reports_of", noted)
+    run = runner(chain(scattered, 4))
+    run.steps(run.open())
+    _, exchanged, _ = spans
+    assert len(exchanged) > 1
+    assert np.array_equal(np.sort(np.concatenate(exchanged)), posted(run, "scattered").root)
+
+
+@by_each_way
+def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by, monkeypatch):
+    """The files of what the sink has read once more are those of its run."""
+    run = runner(chain(thrice, 4))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "thrice")
+    proved = sink_tracking.fold_proved
+
+    def not_proved(job, opened, portions, is_proved):
+        return proved(job, opened, portions, lambda posted: False)
+
+    monkeypatch.setattr(sink_tracking, "fold_proved", not_proved)
+    run.step(batch, "out")
+    folder = run.ledger.row("SELECT root_files FROM step_run WHERE step = 'out'").root_files
+    files = read_listing(folder)
+    roots = united(list(read_roots(files, 0, 1 << 60, lambda root: root > 0)))
+    ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    assert (len(roots.root), roots.acked_edges.sum()) == (COUNT, 3 * COUNT)
+    assert same(posted(run, "out"), Spans(ranges).united(roots))
+
+
+@by_each_way
+def test_a_run_that_is_refused_has_no_files_that_count(runner, folded_by):
+    """They are listed once all else of the fold is done; the folder is noted before."""
+    run = runner(chain(thrice, 4, acks="on_read"))
+    batch = run.open()
+    run.step(batch, "numbers")
+    with run.job.database.owner.begin() as connection:
+        connection.exec_driver_sql("UPDATE step_run SET emitted_edges = emitted_edges + 1")
+    with pytest.raises(IntegrityError, match="rows read by thrice"):
+        run.step(batch, "thrice")
+    folder = Path(run.ledger.row("SELECT root_files FROM step_run WHERE step_run_id = 2")[0])
+    assert not (folder / LISTING).exists()
+
+
+@by_each_way
+def test_a_replay_has_its_messages_by_root(runner, folded_by, tmp_path):
+    """And what fails: neither is by span."""
+    (tmp_path / "in.csv").write_text("n\n" + "x\n" * 6 + "1\n")
+    run = runner(chain(thrice))
+    settlement = run.settled(run.open())
+    assert settlement.failed == 6
+    replaying = runner(chain(thrice, 4))
+    replay = replaying.open_replay(settlement.batch_id)
+    replaying.step(replay, "numbers")
+    first = replaying.ledger.transact(runs.root_ranges, replay.batch_id)[0].first_root
+    query = "SELECT root_id FROM {} WHERE batch_id = :b ORDER BY 1"
+    for table in ("replay_root", "root_fail"):
+        rows = replaying.ledger.rows(query.format(table), b=replay.batch_id)
+        assert [row.root_id for row in rows] == [*range(first, first + 6)], table
+    messages = replaying.ledger.rows("SELECT DISTINCT message_id FROM replay_root")
+    assert len(messages) == 6
+
+
+def test_few_records_each_have_a_row(runner, tmp_path):
+    """Nothing is written by root."""
+    run = runner(chain(thrice))
+    batch = run.open()
+    run.steps(batch)
+    (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    assert some.span == 1
+    rows = run.ledger.rows("SELECT DISTINCT root_files FROM step_run")
+    assert [row.root_files for row in rows] == [None]
+    assert not list(tmp_path.rglob("_roots"))
+    assert len(posted(run, "thrice").root) == COUNT
+
+
+def test_many_records_share_rows(runner, numbers):
+    """As few as leave at most 65,536 rows of each run; these go with the commit."""
+    numbers(70_000)
+    run = runner(chain(backwards))
+    batch = run.open()
+    places = []
+    with listening(lambda place, of: places.append(place)):
+        run.steps(batch)
+    assert "posting deltas" not in places
+    (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    assert (some.roots, some.span) == (70_000, 2)
+    for step in ("numbers", "backwards", "out"):
+        row = run.ledger.row("SELECT * FROM step_run WHERE step = :s", s=step)
+        assert row.delta_rows == len(posted(run, step).root) == 35_000
+    assert same(posted(run, "out"), Spans([some]).united(by_root(run, "out")))
+
+
+def test_sources_have_spans_of_their_own(runner, tmp_path):
+    """The rows of one are by root, those of the other by span, of whichever run."""
+    (tmp_path / "more.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    pipeline = Pipeline("two", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"), span=8)
+    pipeline.source("more", FileSource("more.csv", schema="n INT"))
+
+    @pipeline.stage(reads=["numbers", "more"])
+    def both(numbers, more):
+        return numbers.unionByName(more)
+
+    pipeline.sink("out", ParquetSink("out"), reads="both")
+    run = runner(pipeline)
+    batch = run.open()
+    run.steps(batch)
+    rows = {step: len(posted(run, step).root) for step in ("numbers", "more", "both", "out")}
+    assert rows == {"numbers": 3, "more": COUNT, "both": 3 + COUNT, "out": 3 + COUNT}
+    ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    assert same(posted(run, "both"), Spans(ranges).united(by_root(run, "both")))
+    assert len(by_root(run, "both").root) == 2 * COUNT
+
+
+@pytest.mark.parametrize(("few", "ahead"), [(COUNT, False), (COUNT - 1, True)])
+def test_the_commit_takes_some_rows_for_each_source(runner, tmp_path, few, ahead):
+    """More of them go ahead of it."""
+    (tmp_path / "more.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    pipeline = Pipeline("two", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.source("more", FileSource("more.csv", schema="n INT"))
+
+    @pipeline.stage(reads=["numbers", "more"])
+    def both(numbers, more):
+        return numbers.unionByName(more)
+
+    pipeline.sink("out", ParquetSink("out"), reads="both")
+    run = runner(pipeline, few_rows=few)
+    places = []
+    with listening(lambda place, of: places.append((place, of))):
+        run.steps(run.open())
+    of_steps = {of for place, of in places if place == "posting deltas"}
+    assert of_steps == ({"numbers", "more", "both", "out"} if ahead else set())
+
+
+def test_what_is_not_tracked_has_no_spans(runner):
+    """No row of the ledger is shared where there is none."""
+    pipeline = chain(thrice, 4)
+    pipeline.ackers = 0
+    run = runner(pipeline)
+    batch = run.open()
+    run.steps(batch)
+    (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    assert some.span == 1

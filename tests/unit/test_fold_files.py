@@ -1,0 +1,177 @@
+"""What tasks leave as files, and the driver reads of them."""
+
+import pickle
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledger.deltas import fold_files, fold_tasks
+from ledger.deltas.edges import Edges
+from ledger.deltas.fold_files import ByRoot, FoldWriter, TaskReport, remove_posted
+from ledger.deltas.kernel import Deltas, Fails, Messages, united
+from ledger.deltas.portions import Folded, OnEmit, Output
+from ledger.deltas.posted import Posted
+from ledger.deltas.root_files import read_roots
+from ledger.deltas.spans import RootRange, Spans
+from ledger.deltas.stored import Seen, Written
+from ledger.storage.manifest import DataFile
+from tests.support.places import ROOT
+
+BY_ROOT, BY_SPAN = Spans(), Spans([RootRange(4096, 100, 4)])
+COLUMNS = ("root", "delta", "acked", "emitted_edges", "acked_edges")
+
+
+def folded(first, last):
+    """Roots from the first up to the last, the second of which fails, as a fold has them."""
+    root = np.arange(first, last)
+    texts = [f"text\n{first}\0"]
+    fails = Fails(root[1:2], np.zeros(1, np.int32), np.array([True]), ("bad",), texts)
+    messages = Messages(root, root + 7)
+    deltas = Deltas(
+        root, root * 31, root * 7, root % 5, root % 3, [fails], {"why": 2}, 3, [messages]
+    )
+    return Folded(deltas, Seen(len(root), 5, 6), 1)
+
+
+PARTS = [folded(4096, 4110), folded(4100, 4120)]  # some roots are in both
+ROOTS = united([part.deltas for part in PARTS])
+
+
+def same(some, other):
+    """Whether both have the same deltas."""
+    return all(np.array_equal(getattr(some, name), getattr(other, name)) for name in COLUMNS)
+
+
+def read(file):
+    """The deltas of a file, one a root."""
+    parts = read_roots([file], file.first_root, file.last_root, lambda root: root == root)
+    return united(list(parts))
+
+
+@pytest.mark.parametrize("most", [1, 8, 1000])
+@pytest.mark.parametrize("spans", [BY_ROOT, BY_SPAN], ids=["root", "span"])
+def test_the_driver_reads_what_a_task_folded(tmp_path, spans, most):
+    """The rows to post by span, those by root, fails with their texts, messages, and the sums."""
+    written = FoldWriter(f"{tmp_path}/run=1", spans, most).write(iter(PARTS))
+    report = TaskReport.of_text(written.as_text())
+    assert report == written
+    posted = sum((Posted.of(part.deltas) for part in PARTS), Posted())
+    assert (report.posted, report.roots, report.drops) == (posted, 34, {"why": 4})
+    assert (report.wrote, report.read_carried, report.with_rows) == (Seen(34, 0, 12), 2, 6)
+    files = report.files
+    assert same(united(list(files.read_rows())), spans.united(ROOTS))
+    assert (files.roots is None) == spans.by_root
+    assert spans.by_root or same(read(files.roots), ROOTS)
+    fails = list(files.read_fails())
+    assert [int(root) for some in fails for root in some.root] == [4097, 4101]
+    assert [text for some in fails for text in some.details] == ["text\n4096\0", "text\n4100\0"]
+    assert [some.words[code] for some in fails for code in some.reason] == ["bad", "bad"]
+    assert all(some.shared.all() for some in fails)
+    messages = list(files.read_messages())
+    right = [(m.root + 7 == m.message).all() for m in messages]
+    assert (sum(len(m.root) for m in messages), all(right)) == (34, True)
+    remove_posted([files])
+    lasting = [files.roots.path] if files.roots else []
+    assert [str(path) for path in (tmp_path / "run=1").iterdir()] == lasting
+
+
+def test_a_task_that_folds_nothing_leaves_nothing(tmp_path):
+    """No file, and nothing to read."""
+    files = FoldWriter(f"{tmp_path}", BY_SPAN, 10).write(iter(())).files
+    assert (files.posted, files.roots, list(tmp_path.iterdir())) == ([], None, [])
+    assert [*files.read_rows(), *files.read_fails(), *files.read_messages()] == []
+
+
+def interrupted():
+    """A fold that fails once it has folded something."""
+    yield PARTS[0]
+    raise ValueError("out of order")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: FoldWriter(folder, BY_SPAN, 1).write(interrupted()),
+        lambda folder: ByRoot(folder, BY_SPAN).spanned(interrupted()),
+    ],
+    ids=["task", "driver"],
+)
+def test_a_fold_that_fails_leaves_nothing(tmp_path, write):
+    """What was written of it is removed."""
+    with pytest.raises(ValueError, match="out of order"):
+        write(f"{tmp_path}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_driver_folds_by_span(tmp_path):
+    """What is added to each root lies in a file for each fold; what else was folded stays."""
+    by_root = ByRoot(f"{tmp_path}", BY_SPAN)
+    parts = by_root.spanned(iter(PARTS))
+    assert by_root.spanned(iter(())) == []
+    (file,) = by_root.files
+    assert same(read(file), ROOTS)
+    assert same(united([part.deltas for part in parts]), BY_SPAN.united(ROOTS))
+    assert sum(part.roots for part in parts) == 34
+    assert Folded.joined(parts).roots == 34
+    for part, before in zip(parts, PARTS, strict=True):
+        assert part.deltas.fails == before.deltas.fails
+        assert part.deltas.messages == before.deltas.messages
+        assert (part.wrote, part.read_carried) == (before.wrote, before.read_carried)
+
+
+def test_no_try_of_a_task_writes_where_another_has(tmp_path):
+    """Two at the same time each have files of their own."""
+    writer = FoldWriter(f"{tmp_path}", BY_SPAN, 10)
+    first, second = (writer.write(iter(PARTS)).files for _ in range(2))
+    assert {*first.posted, first.roots.path}.isdisjoint({*second.posted, second.roots.path})
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+ALONE = """
+import pickle, sys
+for name in ("psycopg2", "sqlalchemy", "pyspark"):
+    sys.modules[name] = None
+import pyarrow as pa
+task = pickle.load(sys.stdin.buffer)
+for batch in task(iter([pa.RecordBatch.from_pydict({"id": [0]})])):
+    print(batch.column(0)[0].as_py())
+"""
+
+
+def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
+    """It folds a file where none can be imported."""
+    path = tmp_path / "a.parquet"
+    columns = {"_ackledger_root": [4096, 4097, 4097], "_ackledger_parent": [0, 1, 1]}
+    pq.write_table(pa.table(columns), path)
+    files = [DataFile(str(path), path.stat().st_size, 3, 0)]
+    output = Output(files, Written(("in",)), OnEmit(), Edges(2, "step", ["x"], {"in": 1}), 3)
+    writer = FoldWriter(f"{tmp_path}/run=2", BY_SPAN, 10)
+    task = partial(fold_tasks.fold_files, output, files, [[0]], writer)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        input=pickle.dumps(task),
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    report = TaskReport.of_text(done.stdout.decode())
+    assert (report.posted.emitted_edges, report.posted.acked_edges, report.roots) == (3, 2, 2)
+    assert len(united(list(report.files.read_rows())).root) == 1
+
+
+def test_texts_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    """However many a task wrote at once."""
+    monkeypatch.setattr(fold_files, "FAIL_ROWS", 2)
+    root = np.arange(5)
+    fails = Fails(root, np.zeros(5, np.int32), root > 9, ("bad",))
+    nothing = np.empty(0, np.int64)
+    part = Folded(Deltas(nothing, nothing, nothing, nothing, nothing, [fails]))
+    files = FoldWriter(f"{tmp_path}", BY_ROOT, 10).write([part]).files
+    assert [len(some.root) for some in files.read_fails()] == [2, 2, 1]
+    assert [text for some in files.read_fails() for text in some.details] == [None] * 5
