@@ -18,7 +18,9 @@ from ledger.store.connection import Database
 
 @dataclass(frozen=True)
 class Delta:
-    """What one run adds to one root: XORs and counts of edges acked and emitted."""
+    """What one run adds to one root: XORs and counts of edges acked and emitted. ``reason``: it
+    fails the root, if ``shared`` with others.
+    """
 
     root: int
     acked: int = 0
@@ -26,6 +28,7 @@ class Delta:
     acked_edges: int = 0
     emitted_edges: int = 0
     reason: str | None = None
+    shared: bool = False
 
 
 def signed(value: int) -> int:
@@ -33,8 +36,16 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def post_bucket(database: Database, run: OpenedRun, bucket: int, deltas: Iterable[Delta]) -> bool:
-    """Post one bucket; False if another attempt of the task had posted it."""
+def post_bucket(
+    database: Database,
+    run: OpenedRun,
+    bucket: int,
+    deltas: Iterable[Delta],
+    fails: Iterable[Delta] = (),
+) -> bool:
+    """Post one bucket; False if another attempt of the task had posted it. ``fails``: failed roots
+    without a delta of their own.
+    """
     batch_id, run_id, rows = run.batch.batch_id, run.run_id, list(deltas)
     into = f"INSERT INTO {partition(batch_id)}"
     with database.writer.connect() as connection:
@@ -51,11 +62,18 @@ def post_bucket(database: Database, run: OpenedRun, bucket: int, deltas: Iterabl
                     "a": delta.acked_edges,
                 },
             )
-            if delta.reason is not None:
-                roots, codes = np.array([delta.root]), np.zeros(1, np.int32)
-                fails = Fails(roots, codes, np.zeros(1, bool), (delta.reason,))
-                with raw_cursor(connection) as cursor:
-                    post_fails(cursor, batch_id, run_id, [fails])
+        failing = [
+            Fails(
+                np.array([delta.root]),
+                np.zeros(1, np.int32),
+                np.full(1, delta.shared),
+                (delta.reason,),
+            )
+            for delta in (*rows, *fails)
+            if delta.reason is not None
+        ]
+        with raw_cursor(connection) as cursor:
+            post_fails(cursor, batch_id, run_id, failing)
         try:
             connection.execute(
                 text("INSERT INTO step_run_bucket VALUES (:r, :bucket, :rows)"),
