@@ -7,7 +7,7 @@ settlement asks again.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Self
@@ -19,7 +19,7 @@ from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode
 from ledger.deltas.kernel import Deltas
-from ledger.deltas.refining import by_root, differences, is_in, judged, parts_of
+from ledger.deltas.refining import NOTHING, by_root, differences, is_in, judged, parts_of
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import RootRange, Spans
@@ -134,18 +134,17 @@ def refine(database: Database, asked: Unrefined) -> Refinement:
 
 
 def _files(asked: Unrefined, run: SpannedRun) -> list[RootFile]:
-    """The files of what a run adds to each root."""
-    advice = _advice(asked, run)
+    """The files of what a run adds to each root; none of one that noted no folder, for the ledger
+    has all of its rows.
+    """
     if run.root_files is None:
-        raise LostFileError(
-            f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has noted no folder of"
-            f" what it adds to each root. {advice}"
-        )
+        return []
     if not reachable(run.root_files):
         raise ConfigurationError(
             f"{run.root_files}: expected the files of run {run.step_run_id} of {run.step}, which"
             " this machine does not see"
         )
+    advice = _advice(asked, run)
     with _reading(run.root_files, advice):
         return read_listing(run.root_files, advice)
 
@@ -174,29 +173,29 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
 
 
 def _part(
-    database: Database, asked: Unrefined, part: Longs, files: dict[int, list[RootFile]]
+    database: Database, asked: Unrefined, part: Longs, files: Mapping[int, Sequence[RootFile]]
 ) -> Iterator[tuple[int, Deltas]]:
     """What each run adds to those roots of some spans that are not even, or failed."""
     spans = Spans(asked.ranges)
-    last = int(part[-1]) + max(some.span for some in asked.ranges) - 1
+    first, last = int(part[0]), int(part[-1]) + max(some.span for some in asked.ranges) - 1
 
     def is_asked(root: Longs) -> Flags:
         return is_in(spans.of(root), part)
 
+    posted = database.transact(lambda c: queries.posted(c, asked.batch_id, part.tolist()))
     rows = []
     for run in asked.runs:
-        assert run.root_files is not None
-        with _reading(run.root_files, _advice(asked, run)):
-            parts = read_roots(
-                files[run.step_run_id], int(part[0]), last, is_asked, _advice(asked, run)
+        advice, of_run = _advice(asked, run), posted.get(run.step_run_id, NOTHING)
+        if run.root_files is None and len(of_run.root):
+            raise LostFileError(
+                f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans of"
+                f" roots, and noted no folder of what it adds to each of them. {advice}"
             )
+        with _reading(run.root_files or "", advice):
+            parts = read_roots(files[run.step_run_id], first, last, is_asked, advice)
             rows.append(by_root(list(parts)))
-    posted = database.transact(lambda c: queries.posted(c, asked.batch_id, part.tolist()))
-    for run, of_run in zip(asked.runs, rows, strict=True):
-        _check(asked, run, posted.get(run.step_run_id, by_root([])), of_run, spans)
-    failed = database.transact(
-        lambda c: queries.failed_roots(c, asked.batch_id, int(part[0]), last)
-    )
+        _check(asked, run, of_run, rows[-1], spans)
+    failed = database.transact(lambda c: queries.failed_roots(c, asked.batch_id, first, last))
     failed = failed[is_asked(failed)]
     yield from zip(asked.run_ids, judged(rows, failed), strict=True)
 

@@ -11,7 +11,8 @@ from ledger.deltas.kernel import Deltas, united
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import RootRange, Spans
 
-NO_ROOTS: Longs = np.empty(0, np.int64)
+_NO_ROOTS: Longs = np.empty(0, np.int64)
+NOTHING = Deltas(_NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS)
 
 
 def parts_of(spans: Longs, ranges: Sequence[RootRange], most_roots: int) -> Iterator[Longs]:
@@ -78,4 +79,4 @@ def taking(deltas: Deltas, flags: Flags) -> Deltas:
 
 def by_root(parts: Sequence[Deltas]) -> Deltas:
     """What a run adds to each root, of several parts of its files; of none of them no row."""
-    return united(parts) if parts else Deltas(*[NO_ROOTS] * 5)
+    return united(parts) if parts else NOTHING

@@ -233,6 +233,8 @@ def test_each_source_has_its_own_span(ledger, spans):
     batch = ledger.open(two_sources())
     first = ledger.emit(batch, 6, span=spans[0])
     second = ledger.emit(batch, 6, span=spans[1], source="other")
+    noted = ledger.row("SELECT count(root_files) FROM step_run")[0]
+    assert noted == sum(span > 1 for span in spans)
     ledger.run_middle(batch, [*first, *second], lose=[first[1], second[2]])
     arrived = [root for root in (*first, *second) if root not in (first[1], second[2])]
     ledger.run_sink(batch, arrived, lose=[first[4], second[0]])

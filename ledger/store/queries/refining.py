@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.binary_copy import decode
 from ledger.deltas.kernel import Deltas
+from ledger.deltas.refining import taking
 from ledger.deltas.rows import Longs
 from ledger.deltas.spans import RootRange
 
@@ -108,11 +109,10 @@ def posted(connection: Connection, batch_id: int, span_roots: Sequence[int]) -> 
           WHERE batch_id = %s AND root_id = ANY (cast(%s AS bigint[]))
         ) TO STDOUT (FORMAT binary)
     """
-    run, *columns = _copied(connection, asked, (batch_id, list(span_roots)), COLUMNS)
-    return {
-        int(number): Deltas(*(column[run == number] for column in columns))
-        for number in np.unique(run)
-    }
+    values = (batch_id, list(span_roots))
+    run, root, delta, acked, emitted_edges, acked_edges = _copied(connection, asked, values)
+    every = Deltas(root, delta, acked, emitted_edges, acked_edges)
+    return {int(number): taking(every, run == number) for number in np.unique(run)}
 
 
 def failed_roots(connection: Connection, batch_id: int, first: int, last: int) -> Longs:
@@ -123,18 +123,21 @@ def failed_roots(connection: Connection, batch_id: int, first: int, last: int) -
           WHERE f.batch_id = %s AND r.state = 'committed' AND f.root_id BETWEEN %s AND %s
         ) TO STDOUT (FORMAT binary)
     """
-    (roots,) = _copied(connection, asked, (batch_id, first, last), ("root_id",))
+    (roots,) = _copied(connection, asked, (batch_id, first, last), 1)
     return np.sort(roots)
 
 
 def _copied(
-    connection: Connection, statement: str, values: tuple[object, ...], names: Sequence[str]
+    connection: Connection,
+    statement: str,
+    values: tuple[object, ...],
+    columns: int = len(COLUMNS),
 ) -> list[Longs]:
-    """Columns of bigint that a COPY hands out."""
+    """So many columns of bigint, as a COPY hands them out."""
     stream = BytesIO()
     with raw_cursor(connection) as cursor:
         cursor.copy_expert(cursor.mogrify(statement, values), stream)
-    return decode(stream.getvalue(), len(names))
+    return decode(stream.getvalue(), columns)
 
 
 def fill(connection: Connection, rows: BinaryIO | None) -> None:
