@@ -132,7 +132,7 @@ def database(migrated: Database) -> Database:
 @pytest.fixture
 def ledger(database: Database, tmp_path: Path) -> Ledger:
     """The ledger in the empty database, with what tests do to it."""
-    return Ledger(database, tmp_path / "storage")
+    return Ledger(database, storage=tmp_path / "storage")
 
 
 @pytest.fixture

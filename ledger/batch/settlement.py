@@ -371,7 +371,7 @@ def _check_posted(connection: Connection, batch: Batch) -> None:
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {row.step_run_id} of {row.step} recorded (rows, XOR,"
-            f" emitted, acked; of a source records, first, last) = {row.recorded}, the ledger has"
+            f" emitted, acked; of a source spans, first, last) = {row.recorded}, the ledger has"
             f" {row.found}: run {row.step} again"
         )
 

@@ -22,6 +22,7 @@ from ledger.deltas.spans import RootRange
 from ledger.errors import LostFileError
 from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
+from ledger.store.queries.runs import Emitted
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import pipeline
 from tests.support.posting import Delta
@@ -116,20 +117,31 @@ def driven(ledger, seed, span, run_id):
     draw = random.Random(seed)
     flow = pipeline(f"chain{span}", fan_out=True, guarantee=draw.choice(GUARANTEES))
     batch = ledger.open(flow, run_id)
-    roots = ledger.emit(batch, 40, span=span)
-    alive = [root for root in roots if draw.random() > 0.1]
-    failed = {root: draw.choice(["bad", "worse"]) for root in alive if draw.random() < 0.1}
-    ledger.run_middle(batch, alive, fail=failed, edges=2)
-    arrived = [root for root in alive if root not in failed]
-    for name, offset in (("sink", 2000), ("second", 3000)):
+    first = ledger.transact(batches.reserve_roots, 40, span)
+    roots = range(first, first + 40)
+    edges = {root: [draw.getrandbits(63) for _ in range(3)] for root in roots}
+    source, emitted = ledger.start(batch.batch_id, "source"), Emitted(first, 40, span)
+    rows = [Delta(root, emitted=edges[root][0], emitted_edges=1) for root in roots]
+    ledger.post(source, rows, emitted=emitted)
+    ledger.commit(source, rows, emitted=emitted)
+    middle = []
+    for root in roots:
+        fate = draw.choice(["ok"] * 8 + ["lost", "fails"])
+        if fate == "fails":
+            middle.append(Delta(root, edges[root][0], 0, 1, 0, draw.choice(["bad", "worse"])))
+        elif fate == "ok":
+            middle.append(Delta(root, edges[root][0], edges[root][1] ^ edges[root][2], 1, 2))
+    ledger.finish(ledger.start(batch.batch_id, "middle"), middle)
+    arrived = [delta.root for delta in middle if delta.reason is None]
+    for place, name in enumerate(("sink", "second"), 1):
         deltas = []
         for root in arrived:
             fate = draw.choice(["ok"] * 12 + ["lost", "thrice", "other", "fails", "shared"])
             if fate == "lost":
                 continue
-            count = 3 if fate == "thrice" else 1
-            edge = 5 if fate == "other" else root + offset
+            edge = draw.getrandbits(63) if fate == "other" else edges[root][place]
             reason = "refused" if fate in ("fails", "shared") else None
+            count = 3 if fate == "thrice" else 1
             deltas.append(Delta(root, edge, 0, count, 0, reason, fate == "shared"))
         ledger.finish(ledger.start(batch.batch_id, name), deltas)
     return batch, roots
@@ -270,7 +282,7 @@ def test_rows_of_unknown_roots_hold_the_batch(ledger, foreign):
         ("DELETE FROM ledger_delta WHERE root_id = {span} AND acked_edges = 0", "source"),
         ("DELETE FROM ledger_delta WHERE root_id = {span} AND emitted_edges = 0", "sink"),
         (
-            "UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = {span} AND acked = 0",
+            "UPDATE ledger_delta SET delta = 1 WHERE root_id = {span} AND acked_edges = 0",
             "source",
         ),
         ("UPDATE batch_source SET roots = roots + 4", "source"),

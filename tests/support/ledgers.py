@@ -85,8 +85,8 @@ class Ledger:
     """
 
     database: Database
-    storage: Path = Path("/nowhere")
-    folders: dict[int, RootFolder] = field(default_factory=dict)
+    storage: Path = field(default=Path("/nowhere"), kw_only=True)
+    folders: dict[int, RootFolder] = field(default_factory=dict, kw_only=True)
 
     # Batches
 

@@ -4,6 +4,7 @@ the same number. Each reader is listed, with the test that fails if it takes one
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -50,8 +51,13 @@ OF_SETTLING = {
 BY_NUMBER = {"root_fail", "replay_root"}
 
 
+@cache
 def segments(path):
     """What a module, or a file of SQL, defines: name and text."""
+    return tuple(_segments(path))
+
+
+def _segments(path):
     source = path.read_text()
     if path.suffix == ".sql":
         for part in re.split(r"(?m)^(?=CREATE )", source):
