@@ -262,7 +262,7 @@ def _take_refined(connection: Connection, batch: Batch, refinement: Refinement |
     """Take over the rows of single roots, if the ledger has spans of them; whether it has."""
     if not refining.is_spanned(connection, batch.batch_id):
         return False
-    refining.fill(connection, refinement and refinement.file)
+    refining.fill(connection, None if refinement is None else refinement.file)
     without = refining.failed_without_rows(connection, batch.batch_id)
     if without:
         raise IntegrityError(
