@@ -151,7 +151,7 @@ def fill(connection: Connection, rows: BinaryIO | None) -> None:
     rows.seek(0)
     with raw_cursor(connection) as cursor:
         cursor.copy_expert(f"COPY settling_delta ({_LIST}) FROM STDIN (FORMAT binary)", rows)
-    connection.execute(text("ANALYZE settling_delta"))
+    connection.execute(text("ANALYZE settling_delta (root_id, step_run_id)"))
 
 
 def failed_without_rows(connection: Connection, batch_id: int) -> int:
