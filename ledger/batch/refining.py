@@ -188,8 +188,8 @@ def _part(
         advice, of_run = _advice(asked, run), posted.get(run.step_run_id, NOTHING)
         if run.root_files is None and len(of_run.root):
             raise LostFileError(
-                f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans of"
-                f" roots, and noted no folder of what it adds to each of them. {advice}"
+                f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans,"
+                f" and noted no folder of what it adds to each record. {advice}"
             )
         with _reading(run.root_files or "", advice):
             parts = read_roots(files[run.step_run_id], first, last, is_asked, advice)
@@ -211,8 +211,8 @@ def _check(asked: Unrefined, run: SpannedRun, posted: Deltas, rows: Deltas, span
             int(wrong.acked_edges[0]),
         )
         raise IntegrityError(
-            f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted for the span of"
-            f" roots from {int(wrong.root[0])} on what its files in {run.root_files} do not add up"
+            f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted for the span from"
+            f" {int(wrong.root[0])} on what its files in {run.root_files} do not add up"
             f" to: they differ by (XOR, acked XOR, emitted, acked) = {difference}, and in"
             f" {quantity(len(wrong.root), 'span')} of those read: run {run.step} again"
         )

@@ -82,10 +82,10 @@ def sweep(as_json: Json = False) -> None:
 
 @app.command(epilog=example("settle 7"))
 def settle(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
-    """Decide one batch, if it is due, on a machine that sees its storage.
+    """Decide one batch, if it is due; safe at any time.
 
-    The sweeper does so for all, and leaves those open of which it cannot read what single records
-    need.
+    As the sweeper does, which leaves a batch open that "needs refinement" if it does not see its
+    storage: run this where the storage is seen.
     """
     settled = settle_once(connect(Settings()), batch)
     assert settled is not None

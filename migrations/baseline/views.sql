@@ -140,8 +140,8 @@ FROM (
   HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
 ) p;
 COMMENT ON VIEW pending_root IS
-  'Roots of open batches whose ack value so far is not 0: not processed yet. Of a source whose roots '
-  'share rows, spans of roots of which some are not.';
+  'Roots of open batches whose ack value so far is not 0: not processed yet. Where roots share rows: '
+  'spans that are not 0.';
 COMMENT ON COLUMN pending_root.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN pending_root.root_id IS 'Root; of a span the first one.';
 COMMENT ON COLUMN pending_root.ack_value IS 'XOR of all deltas committed so far.';

@@ -382,7 +382,7 @@ def test_files_that_disagree_hold_the_batch(ledger, damage, step):
     damage(folder)
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
-    assert f"of {step} posted for the span of roots from {roots[0]} on" in settlement.reason
+    assert f"of {step} posted for the span from {roots[0]} on" in settlement.reason
     assert str(folder) in settlement.reason
     if step == "sink":
         ledger.run_sink(batch, roots, [roots[1]])
