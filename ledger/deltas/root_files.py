@@ -6,6 +6,7 @@ of its roots failed. Nothing needs them once the batch is decided.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -102,12 +103,15 @@ class RootWriter:
         if exc is not None:  # what was written so far counts for nothing
             self._writer.close()
             self._stream.close()
-            self._fs.rm_file(self._place)
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(self._place)
 
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:
     """Say which files of a run's folder count: what an earlier fold of the run wrote does not."""
-    with fsspec.open(f"{folder}/{LISTING}", "w") as stream:
+    fs, place = fsspec.core.url_to_fs(folder)
+    fs.makedirs(place, exist_ok=True)
+    with fs.open(f"{place}/{LISTING}", "w") as stream:
         json.dump([asdict(file) for file in files], stream)
 
 
@@ -124,10 +128,10 @@ def read_roots(
     files: Sequence[RootFile],
     first: int,
     last: int,
-    chosen: Callable[[Longs], Flags],
+    wanted: Callable[[Longs], Flags],
     advice: str = RUN_AGAIN,
 ) -> Iterator[Deltas]:
-    """What a run adds to roots from ``first`` to ``last`` that are ``chosen``, part by part."""
+    """What a run adds to roots from ``first`` to ``last`` that are ``wanted``, part by part."""
     for file in files:
         if file.last_root < first or last < file.first_root:
             continue
@@ -139,7 +143,7 @@ def read_roots(
                 table = read_row_group(stored, group)
                 root = _longs(table, "root")
                 flags = (root >= first) & (root <= last)
-                flags[flags] = chosen(root[flags])
+                flags[flags] = wanted(root[flags])
                 if flags.any():
                     yield _deltas(table.filter(pa.array(flags)))
 
