@@ -130,9 +130,9 @@ def database(migrated: Database) -> Database:
 
 
 @pytest.fixture
-def ledger(database: Database) -> Ledger:
+def ledger(database: Database, tmp_path: Path) -> Ledger:
     """The ledger in the empty database, with what tests do to it."""
-    return Ledger(database)
+    return Ledger(database, storage=tmp_path / "storage")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from sqlalchemy import Connection
 
+from ledger.batch.root_files import remove_root_files
 from ledger.batch.settlement import Settlement, abandon_batch, settle_once
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.verdict import Decision, Verdict
@@ -30,7 +31,10 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
         abandon_batch(connection, batch, Verdict(Decision.ABANDON, reason))
         return True
 
-    return database.transact(work)
+    is_abandoned = database.transact(work)
+    if is_abandoned:
+        remove_root_files(database, batch_id)
+    return is_abandoned
 
 
 def release(database: Database, batch_id: int) -> Settlement:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.batches import Standing, of_hold, of_obstacle, of_standing
+from ledger.batch.refining import unrefined
 from ledger.core.commands import ANY_TARGET
 from ledger.core.run_request import instant
 from ledger.core.states import BatchStatus, Obstacle, RunState
@@ -30,7 +31,9 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
         return of_hold(batch, target, over_limit=holds.is_over_limit(connection, batch.batch_id))
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
-        return of_standing(batch, target, Standing.STEPS_DONE, None, None)
+        is_even = unrefined(connection, batch.batch_id) is None
+        standing = Standing.STEPS_DONE if is_even else Standing.UNREFINED
+        return of_standing(batch, target, standing, None, None)
     return of_standing(batch, target, _standing(step), step.name, step.failure)
 
 

@@ -5,16 +5,27 @@ lock.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection
 
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import where_seen
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
+from ledger.batch.refining import Refinement, Unrefined, is_past, refine, unrefined
+from ledger.batch.root_files import remove_root_files
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, RunState, SettlePolicy
 from ledger.core.text import quantity
 from ledger.core.verdict import Decision, Hop, Limits, StepFacts, Verdict, decide, hops
-from ledger.errors import IntegrityError, NotReadyError
+from ledger.errors import (
+    ConfigurationError,
+    IntegrityError,
+    LedgerError,
+    LostFileError,
+    NotReadyError,
+)
 from ledger.store.connection import Database
 from ledger.store.queries import (
     batches,
@@ -24,6 +35,7 @@ from ledger.store.queries import (
     partitions,
     publications,
     rebuilds,
+    refining,
     replays,
     runs,
 )
@@ -64,10 +76,58 @@ def settle_once(
     """Settle the batch if it can be decided at ``now`` (default: the database's clock).
 
     None if another settlement holds it and ``skip_locked``. A failed check, or too many failures,
-    put the batch on hold: nothing else of the settlement takes effect.
+    put the batch on hold: nothing else of the settlement takes effect. Where the ledger has spans
+    of roots that are not even, the files of its runs are read first; where this process does not
+    see them, the batch stays open.
     """
+    settlement = _settled(database, batch_id, now, skip_locked)
+    if settlement is not None and settlement.decided and settlement.status is not BatchStatus.HELD:
+        reached("root files pending")
+        remove_root_files(database, batch_id)
+    return settlement
+
+
+def _settled(
+    database: Database, batch_id: int, now: datetime | None, skip_locked: bool
+) -> Settlement | None:
+    """Settle with what is known, and refine and settle again as long as more is asked."""
+    outcome = _settled_with(database, batch_id, now, skip_locked, None)
+    while isinstance(outcome, Unrefined):
+        try:
+            refinement = refine(database, outcome)
+            reached("refined")
+        except LedgerError as exc:
+            if not database.transact(partial(is_past, asked=outcome)):
+                return _unsettled(database, batch_id, exc)
+            outcome = _settled_with(database, batch_id, now, skip_locked, None)
+        else:
+            with refinement:
+                outcome = _settled_with(database, batch_id, now, skip_locked, refinement)
+    return outcome
+
+
+def _unsettled(database: Database, batch_id: int, exc: LedgerError) -> Settlement:
+    """What becomes of a batch whose files could not be refined. Raises ``exc`` if a later try may
+    have them."""
+    if isinstance(exc, ConfigurationError):
+        ways = sentences(where_seen(batch_id))
+        reason = f"needs refinement, and this machine cannot read what that takes: {exc}. {ways}"
+        return Settlement(batch_id, BatchStatus.OPEN, reason)
+    if isinstance(exc, IntegrityError) and not isinstance(exc, LostFileError):
+        return database.transact(lambda c: _hold(c, batch_id, str(exc)))
+    raise exc
+
+
+def _settled_with(
+    database: Database,
+    batch_id: int,
+    now: datetime | None,
+    skip_locked: bool,
+    refinement: Refinement | None,
+) -> Settlement | Unrefined | None:
+    """One transaction that settles, or, of a failed check or too many failures, one that holds."""
     try:
-        return database.transact(lambda c: _settle(c, batch_id, now, skip_locked))
+        return database.transact(lambda c: _settle(c, batch_id, now, skip_locked, refinement))
     except OverLimitError as exc:
         failure, preview = str(exc), exc.preview
         reached("before hold")
@@ -78,8 +138,12 @@ def settle_once(
 
 
 def _settle(
-    connection: Connection, batch_id: int, now: datetime | None, skip_locked: bool
-) -> Settlement | None:
+    connection: Connection,
+    batch_id: int,
+    now: datetime | None,
+    skip_locked: bool,
+    refinement: Refinement | None,
+) -> Settlement | Unrefined | None:
     batch = batches.lock_family(connection, batch_id, skip_locked=skip_locked)
     if batch is None:
         return None
@@ -101,7 +165,14 @@ def _settle(
             f"batch {batch_id}: {verdict.reason}, and with ackers=0 the ledger does not know"
             f" what is missing after it: run {verdict.missing[0]} again"
         )
-    return _decide_roots(connection, batch, verdict, instant)
+    _check_read(connection, batch)
+    queries.tune(connection)
+    if batch.ackers > 0:
+        _check_posted(connection, batch)
+        asked = unrefined(connection, batch_id)
+        if asked is not None and (refinement is None or refinement.run_ids != asked.run_ids):
+            return asked
+    return _decide_roots(connection, batch, verdict, instant, refinement)
 
 
 def _settled_before(connection: Connection, batch: Batch) -> Settlement:
@@ -138,15 +209,16 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
 
 
 def _decide_roots(
-    connection: Connection, batch: Batch, verdict: Verdict, instant: datetime
+    connection: Connection,
+    batch: Batch,
+    verdict: Verdict,
+    instant: datetime,
+    refinement: Refinement | None,
 ) -> Settlement:
-    _check_read(connection, batch)
-    queries.tune(connection)
-    if batch.ackers > 0:
-        _check_posted(connection, batch)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if batch.ackers > 0:
-        failed = _fail_roots(connection, batch, verdict, instant)
+        spanned = _take_refined(connection, batch, refinement)
+        failed = _fail_roots(connection, batch, verdict, instant, spanned)
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
@@ -186,10 +258,26 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     publications.decide(connection, batch.original_id)
 
 
-def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, instant: datetime) -> int:
-    queries.collect_nonzero(connection, batch.batch_id)
+def _take_refined(connection: Connection, batch: Batch, refinement: Refinement | None) -> bool:
+    """Take over the rows of single roots, if the ledger has spans of them; whether it has."""
+    if not refining.is_spanned(connection, batch.batch_id):
+        return False
+    refining.fill(connection, None if refinement is None else refinement.file)
+    without = refining.failed_without_rows(connection, batch.batch_id)
+    if without:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {quantity(without, 'record')} of spans failed explicitly, and"
+            " no file of its runs has what they add to them: run its sources again"
+        )
+    return True
+
+
+def _fail_roots(
+    connection: Connection, batch: Batch, verdict: Verdict, instant: datetime, spanned: bool
+) -> int:
+    queries.collect_nonzero(connection, batch.batch_id, spanned=spanned)
     merging = [step["name"] for step in batch.topology if step.get("merges")]
-    _name_failures(connection, batch, verdict, merging)
+    _name_failures(connection, batch, verdict, merging, spanned)
     failed = queries.settling_count(connection)
     if failed == 0:
         return 0
@@ -214,14 +302,14 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, instant:
 
 
 def _name_failures(
-    connection: Connection, batch: Batch, verdict: Verdict, merging: Sequence[str]
+    connection: Connection, batch: Batch, verdict: Verdict, merging: Sequence[str], spanned: bool
 ) -> None:
     """Name where each failed root broke: a fail of its own first, then what was lost, then fails
     with others.
     """
     steps = [step["name"] for step in batch.topology]
     queries.add_explicit_fails(connection, batch.batch_id, steps, shared=False)
-    if not naming.collect_rows(connection, batch.batch_id):
+    if not naming.collect_rows(connection, batch.batch_id, spanned=spanned):
         return
     all_hops = hops(batch.topology)
     unproved = _unproved_sinks(connection, batch, all_hops)
@@ -283,7 +371,7 @@ def _check_posted(connection: Connection, batch: Batch) -> None:
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {row.step_run_id} of {row.step} recorded (rows, XOR,"
-            f" emitted, acked; of a source records, first, last) = {row.recorded}, the ledger has"
+            f" emitted, acked; of a source spans, first, last) = {row.recorded}, the ledger has"
             f" {row.found}: run {row.step} again"
         )
 

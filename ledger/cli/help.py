@@ -12,7 +12,7 @@ PANELS = {
     "Run": ("run", "backfill", "replay", "publish"),
     "Look": ("status", "failed", "explain", "trace", "sql"),
     "Decide": ("quarantine", "accept", "release"),
-    "Operate": ("sweep", "gc", "forget"),
+    "Operate": ("sweep", "settle", "gc", "forget"),
     "Set up": ("init", "check", "db"),
 }
 

@@ -1,4 +1,4 @@
-"""Commands that look after the ledger: ``db``, ``sweep``, ``release``, ``accept``."""
+"""Commands that look after the ledger: ``db``, ``sweep``, ``settle``, ``release``, ``accept``."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 
 from ledger.batch.acceptance import accept as accept_batch
 from ledger.batch.interventions import release as release_batch
+from ledger.batch.settlement import settle_once
 from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli import tables
 from ledger.cli.base import BATCH, Json, app, db, example, in_user_words, show, user
@@ -76,6 +77,20 @@ def sweep(as_json: Json = False) -> None:
     settlements = [in_user_words(asdict(settlement)) for settlement in swept.settlements]
     show({**asdict(swept), "settlements": settlements}, as_json, tables.sweep)
     if swept.errors:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=example("settle 7"))
+def settle(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
+    """Decide one batch, if it is due; safe at any time.
+
+    As the sweeper does, which leaves a batch open that "needs refinement" if it does not see its
+    storage: run this where the storage is seen.
+    """
+    settled = settle_once(connect(Settings()), batch)
+    assert settled is not None
+    show(in_user_words(asdict(settled)), as_json, tables.released)
+    if not settled.status.decided:
         raise typer.Exit(1)
 
 

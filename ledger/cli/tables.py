@@ -207,7 +207,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
 
 
 def released(data: Mapping[str, Any]) -> RenderableType:
-    """What became of a batch that was released."""
+    """What became of a batch that was settled or released."""
     return facts({**data, "status": BatchStatus(data["status"]).words})
 
 

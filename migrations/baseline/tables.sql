@@ -221,6 +221,7 @@ CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, step)
 CREATE UNIQUE INDEX step_run_one_running_key ON step_run (batch_id, step) WHERE state = 'running';
 CREATE INDEX step_run_dead_idx ON step_run (batch_id)
   WHERE state IN ('failed', 'fenced', 'superseded') AND files_removed_at IS NULL;
+CREATE INDEX step_run_root_files_idx ON step_run (batch_id) WHERE root_files IS NOT NULL;
 COMMENT ON TABLE step_run IS 'One attempt of one step of one batch.';
 COMMENT ON COLUMN step_run.step_run_id IS 'Number of the run; all it writes carries it.';
 COMMENT ON COLUMN step_run.batch_id IS 'Batch that it works for.';

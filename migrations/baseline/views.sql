@@ -124,19 +124,29 @@ COMMENT ON COLUMN step_progress.lease_until IS 'Past this a running run counts a
 COMMENT ON COLUMN step_progress.failure IS 'Why it failed.';
 
 CREATE VIEW pending_root AS
-SELECT d.batch_id, d.root_id, bit_xor(d.delta) AS ack_value,
-       sum(d.emitted_edges) - sum(d.acked_edges) AS open_edges
-FROM ledger_delta d
-JOIN batch b ON b.batch_id = d.batch_id AND b.status IN ('open', 'held')
-JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
-GROUP BY d.batch_id, d.root_id
-HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges);
+SELECT p.batch_id, p.root_id, p.ack_value, p.open_edges,
+       coalesce((
+         SELECT least(s.span, s.first_root + s.roots - p.root_id) FROM batch_source s
+         WHERE s.batch_id = p.batch_id
+           AND p.root_id >= s.first_root AND p.root_id < s.first_root + s.roots
+       ), 1) AS roots
+FROM (
+  SELECT d.batch_id, d.root_id, bit_xor(d.delta) AS ack_value,
+         sum(d.emitted_edges) - sum(d.acked_edges) AS open_edges
+  FROM ledger_delta d
+  JOIN batch b ON b.batch_id = d.batch_id AND b.status IN ('open', 'held')
+  JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
+  GROUP BY d.batch_id, d.root_id
+  HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
+) p;
 COMMENT ON VIEW pending_root IS
-  'Roots of open batches whose ack value so far is not 0: not processed yet.';
+  'Roots of open batches whose ack value so far is not 0: not processed yet. Where roots share rows: '
+  'spans that are not 0.';
 COMMENT ON COLUMN pending_root.batch_id IS 'Number of the batch.';
-COMMENT ON COLUMN pending_root.root_id IS 'Root.';
+COMMENT ON COLUMN pending_root.root_id IS 'Root; of a span the first one.';
 COMMENT ON COLUMN pending_root.ack_value IS 'XOR of all deltas committed so far.';
 COMMENT ON COLUMN pending_root.open_edges IS 'Edges emitted and not acked.';
+COMMENT ON COLUMN pending_root.roots IS 'How many roots the row is of: 1, or those of a span.';
 
 CREATE VIEW replay_history AS
 SELECT m.message_id, d.attempt, d.batch_id, d.root_id, d.outcome, d.step, d.reason, d.decided_at

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import cycle
+from itertools import count, cycle
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.support.random_folds import folds_compared
 from tests.support.random_oracle import NEITHER, OWN, SHARED, Oracle, outcomes
 from tests.support.random_pipelines import features, plan_of
 from tests.support.random_stages import CONSTRAINT, World
+from tests.support.spanning import AUTO, SPANS
 
 FOLDS = ("driver", "threads", "executors", "exchange")
 # Plans that together have everything that one of two hundred has; the last two have what few do: a
@@ -28,7 +29,11 @@ FOLDS = ("driver", "threads", "executors", "exchange")
 # with others, too. And how many are tried instead.
 NUMBERS = (97, 258, 23, 20, 227, 89, 228, 13, 118, 16, 34, 83, 248, 323, 29934)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
-CASES = list(zip(cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS))
+# Each way to fold meets each span.
+CASES = [
+    (fold, SPANS[(number + number // len(FOLDS)) % len(SPANS)], plan)
+    for number, fold, plan in zip(count(), cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS)
+]
 
 
 def failures(run, batch):
@@ -94,10 +99,13 @@ def test_the_plans_have_everything():
     assert everything_in(range(200)) <= everything_in(NUMBERS)
 
 
-@pytest.mark.parametrize(("folded_by", "number"), CASES, indirect=["folded_by"])
-def test_a_random_pipeline_agrees_with_its_oracle(runner, tmp_path, warehouse, folded_by, number):
+@pytest.mark.parametrize(("folded_by", "span", "number"), CASES, indirect=["folded_by", "span"])
+def test_a_random_pipeline_agrees_with_its_oracle(
+    runner, tmp_path, warehouse, folded_by, span, number
+):
     """Just the records that the oracle names fail, where and for the reason that it says, and the
-    sinks show its rows, after the batch and after each replay; in the end nothing is failed."""
+    sinks show its rows, after the batch and after each replay; in the end nothing is failed. So it
+    is whether a root has rows of its own or shares them."""
     plan = plan_of(number)
     world = World(plan, tmp_path, warehouse)
     order = [step.name for step in world.pipeline(0).steps()]
@@ -125,3 +133,6 @@ def test_a_random_pipeline_agrees_with_its_oracle(runner, tmp_path, warehouse, f
             assert world.folder_rows("state", "key", "n") == oracle.state()
     records = run.ledger.rows("SELECT status FROM failed_message")
     assert {row.status for row in records} <= {"recovered"}
+    spans = {row.span for row in run.ledger.rows("SELECT span FROM batch_source WHERE roots > 0")}
+    assert spans == {1 if span == AUTO else span}
+    assert not run.ledger.rows("SELECT FROM step_run WHERE root_files IS NOT NULL")

@@ -183,12 +183,12 @@ def totals(life):
 
 # What gc removes in the course of a history. The rest there is none of here: what is staged is
 # moved when it is published, older states go as soon as a newer one is committed, no attempt dies.
-# test_gc.py has gc remove those.
+# test_gc.py has gc remove those, and test_spans.py root files.
 REMOVED = {
     deliveries: {"snapshots", "outputs", "filters"},
     totals: {"snapshots", "outputs", "results"},
 }
-ELSEWHERE = {"staged", "states", "dead attempts"}
+ELSEWHERE = {"staged", "states", "dead attempts", "root files"}
 
 
 @pytest.mark.parametrize(("pipeline", "history"), [(delivering, deliveries), (totalling, totals)])
@@ -208,7 +208,7 @@ def test_a_history_ends_the_same_with_its_files_removed(spark, ledger, tmp_path,
 
 
 def test_each_kind_of_file_is_removed_by_some_test():
-    """A kind that is new is in one of the histories, or in test_gc.py."""
+    """A kind that is new is in one of the histories, or in one of these."""
     assert ELSEWHERE.union(*REMOVED.values()) == set(KINDS)
 
 

@@ -33,6 +33,7 @@ from sqlalchemy import text
 from ledger.batch.step_runs import Attempt, OpenedRun, note_folder
 from ledger.batch.upkeep.retention import gc_once
 from ledger.core.states import BatchStatus
+from ledger.deltas.root_files import LISTING
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
@@ -60,6 +61,7 @@ class Modelled:
     acked: dict[int, list[int]] = field(default_factory=dict)
     fails: set[int] = field(default_factory=set)
     roots: range = range(0)
+    span: int = 1
     deltas: list[Delta] | None = None
     torn: bool = False
     state: str = "running"
@@ -101,12 +103,16 @@ class LedgerLife(RuleBasedStateMachine):
         self.released = False  # whether a person let the batch settle above the limit
         self.own_failed: set[int] = set()  # messages that failed through their own fault before
 
-    @initialize(max_replays=st.integers(0, MAX_REPLAYS), limit=st.sampled_from([None, None, 0.5]))
-    def begin(self, max_replays, limit):
+    @initialize(
+        max_replays=st.integers(0, MAX_REPLAYS),
+        limit=st.sampled_from([None, None, 0.5]),
+        span=st.sampled_from([1, 2, 4096]),
+    )
+    def begin(self, max_replays, limit, span):
         """The batch is opened, of a pipeline that allows so many failed replays of a record, and
-        such a share of new failures.
+        such a share of new failures. So many roots share a row.
         """
-        self.max_replays, self.limit = max_replays, limit
+        self.max_replays, self.limit, self.span = max_replays, limit, span
         self.pipeline = pipeline(
             fan_out=True, max_replays=max_replays, keep="1d", max_failed_ratio=limit
         )
@@ -150,7 +156,7 @@ class LedgerLife(RuleBasedStateMachine):
         self._open(step, self.begun)
         run = self.newest[step]
         self._imagine(run, fates)
-        self.ledger.post(run.opened, run.deltas)
+        self.ledger.post(run.opened, run.deltas, emitted=_emitted(run))
         self.ledger.commit(run.opened, run.deltas, emitted=_emitted(run))
         self._committed(run)
 
@@ -193,7 +199,11 @@ class LedgerLife(RuleBasedStateMachine):
             return
         run = waiting[pick % len(waiting)]
         self._imagine(run, fates)
-        parts = [run.deltas[::2], run.deltas[1::2]] if split else [run.deltas]
+        halves = [
+            [delta for delta in run.deltas if delta.root // run.span % 2 == half]
+            for half in range(2)
+        ]
+        parts = halves if split else [run.deltas]
         if backwards:
             parts.reverse()
         if torn is not None:
@@ -201,7 +211,7 @@ class LedgerLife(RuleBasedStateMachine):
             parts += [last, last] if torn == "twice" else []
             run.torn = bool(last)
         for deltas in parts:
-            self.ledger.post(run.opened, deltas)
+            self.ledger.post(run.opened, deltas, emitted=_emitted(run))
 
     @rule(pick=st.integers(0, 99))
     def commit_a_run(self, pick):
@@ -475,16 +485,31 @@ class LedgerLife(RuleBasedStateMachine):
 
     @invariant()
     def running_values_are_the_sets(self):
-        """The running ack value of every root is the XOR of its pending edges."""
+        """The running ack value of every root, or span, is the XOR of its pending edges."""
         if self.status != "open" or "source" not in self.committed:
             return
         edges = {
             row.root_id: row.open_edges for row in self.ledger.rows("SELECT * FROM pending_root")
         }
-        for root in self.committed["source"].roots:
-            emitted, acked = self._edges(root)
-            assert edges.get(root, 0) == emitted.total() - acked.total()
-            assert (root in edges) == (emitted != acked)
+        roots = self.committed["source"].roots
+        for first in range(roots.start, roots.stop, self.span):
+            emitted, acked = Counter(), Counter()
+            for root in range(first, min(first + self.span, roots.stop)):
+                of_root = self._edges(root)
+                emitted += of_root[0]
+                acked += of_root[1]
+            assert edges.get(first, 0) == emitted.total() - acked.total()
+            assert (first in edges) == (emitted != acked)
+
+    @invariant()
+    def root_files_are_there_as_long_as_they_are_needed(self):
+        """Those of the runs that count, until the batch is decided; then none of them."""
+        rows = self.ledger.rows(
+            "SELECT r.root_files, b.status FROM step_run r JOIN batch b USING (batch_id)"
+            " WHERE r.state = 'committed' AND r.root_files IS NOT NULL"
+        )
+        assert all(row.status in ("open", "held") for row in rows)
+        assert all((Path(row.root_files) / LISTING).exists() for row in rows)
 
     def _settle(self, now, sweepers):
         """What the sweepers decided; of two that decide, one does, and the other finds it done."""
@@ -505,7 +530,7 @@ class LedgerLife(RuleBasedStateMachine):
         """What the run does to each root: the sets, and the deltas that say so."""
         step, consumers = run.opened.step, CONSUMERS[run.opened.step]
         if step == "source":
-            first = self.ledger.transact(batches.reserve_roots, self.count)
+            first = self.ledger.transact(batches.reserve_roots, self.count, self.span)
             run.roots = range(first, first + self.count)
             self._map_messages(run)
         else:
@@ -513,7 +538,7 @@ class LedgerLife(RuleBasedStateMachine):
             while source.reads is not None:
                 source = source.reads
             run.roots = source.roots
-        run.deltas = []
+        run.span, run.deltas = self.span, []
         for root, fate in zip(run.roots, fates, strict=False):
             self._imagine_root(run, root, fate, consumers)
 
@@ -687,7 +712,7 @@ class LedgerHistory(LedgerLife):
 def _emitted(run):
     """What a source's run says that it emitted."""
     of_source = run.opened.step == "source"
-    return Emitted(run.roots.start, len(run.roots)) if of_source else None
+    return Emitted(run.roots.start, len(run.roots), run.span) if of_source else None
 
 
 def _xor(edges):

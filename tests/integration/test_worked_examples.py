@@ -3,6 +3,7 @@
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch import refining
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta
@@ -113,6 +114,41 @@ def test_one_source_to_many_consumers(ledger, count):
         left.remove(edge)
     assert running_value(ledger) == 0
     assert acked(ledger, batch, root)
+
+
+def test_a_span_of_four(ledger):
+    """Eight records whose roots share rows by four, one of them lost: the rows, their XOR, and what
+    of single roots is read. The numbers of docs/concepts.md."""
+    ledger.change("UPDATE root_counter SET next_root = 4093")
+    batch = ledger.open(shape("spans", {}, {"sink": "source"}))
+    edges = {0: 1, 1: 2, 2: 4, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128}
+    first = ledger.transact(batches.reserve_roots, 8, 4)
+    assert first == 4096
+    emitted = Emitted(first, 8, 4)
+    run = ledger.start(batch.batch_id, "source")
+    deltas = [Delta(first + n, emitted=edge, emitted_edges=1) for n, edge in edges.items()]
+    ledger.post(run, deltas, emitted=emitted)
+    ledger.commit(run, deltas, emitted=emitted)
+    assert pending(ledger) == [(4096, 15, 4, 4), (4100, 240, 4, 4)]
+    arrived = [Delta(first + n, edge, 0, 1) for n, edge in edges.items() if n != 2]
+    ledger.finish(ledger.start(batch.batch_id, "sink"), arrived)
+    posted = ledger.rows("SELECT root_id, delta FROM ledger_delta ORDER BY step_run_id, root_id")
+    assert posted == [(4096, 15), (4100, 240), (4096, 11), (4100, 240)]
+    assert pending(ledger) == [(4096, 4, 1, 4)]
+    refined = []
+    judge = refining.judged
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refining, "judged", lambda *rows: refined.append(judge(*rows)) or refined[-1])
+        assert ledger.settle(batch.batch_id).failed == 1
+    assert [rows.root.tolist() for rows in refined[0]] == [[4098], []]
+    failed = ledger.row("SELECT root_id, step, reason, detail, residue FROM failed_root")
+    assert tuple(failed) == (4098, "sink", "lost", "1 edges from source, 0 acked", 4)
+
+
+def pending(ledger):
+    """The spans that are not even, with their ack value, open edges and number of roots."""
+    rows = ledger.rows("SELECT root_id, ack_value, open_edges, roots FROM pending_root ORDER BY 1")
+    return [tuple(row) for row in rows]
 
 
 def test_zero_before_everything_is_committed_is_no_ack(ledger):

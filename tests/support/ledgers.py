@@ -1,7 +1,7 @@
 """A test's ledger, and a small pipeline in it that is driven by hand, step by step."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from ledger.batch.step_runs import Attempt, OpenedRun, Record
 from ledger.batch.upkeep.sweeper import SweepOptions, Swept, sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
+from ledger.deltas.spans import RootRange, Spans
 from ledger.settings import Settings
 from ledger.store import asking
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications, replays
+from ledger.store.queries import batches, publications, refining, replays
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta, post_deltas, record_of
+from tests.support.spanning import RootFolder, by_span, deltas_of
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
@@ -79,9 +81,13 @@ def keyed(**options: Any) -> Pipeline:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a test does to the ledger in ``database``, as drivers, services and users do it."""
+    """What a test does to the ledger in ``database``, as drivers, services and users do it.
+    ``storage``: where runs write their root files, if a source has spans.
+    """
 
     database: Database
+    storage: Path = field(default=Path("/nowhere"), kw_only=True)
+    folders: dict[int, RootFolder] = field(default_factory=dict, kw_only=True)
 
     # Batches
 
@@ -109,10 +115,11 @@ class Ledger:
         *,
         lose_middle: Iterable[int] = (),
         lose_sink: Iterable[int] = (),
+        span: int = 1,
     ) -> tuple[Batch, range]:
         """Run every step of a batch; ``lose_middle``, ``lose_sink``: roots lost there, from 0."""
         batch = self.open(pipeline, run_id, day)
-        roots = self.emit(batch, count)
+        roots = self.emit(batch, count, span=span)
         lost = [roots.start + number for number in lose_middle]
         self.run_middle(batch, roots, lost)
         rest = [root for root in roots if root not in lost]
@@ -133,18 +140,26 @@ class Ledger:
 
     # Runs of steps
 
-    def emit(self, batch: Batch, count: int, edges: Mapping[int, int] | None = None) -> range:
+    def emit(
+        self,
+        batch: Batch,
+        count: int,
+        edges: Mapping[int, int] | None = None,
+        *,
+        span: int = 1,
+        source: str = "source",
+    ) -> range:
         """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the
-        roots.
+        roots. ``span``: how many of them share a row.
         """
-        return self._emit(batch, count, edges or {})
+        return self._emit(batch, count, edges or {}, span=span, source=source)
 
-    def emit_replay(self, batch: Batch, companions: Iterable[int] = ()) -> range:
+    def emit_replay(self, batch: Batch, companions: Iterable[int] = (), *, span: int = 1) -> range:
         """Commit a replay's source: one root per claimed message, and one for each of its unit that
         comes along.
         """
         messages = [*self.claimed_messages(batch.batch_id), *companions]
-        return self._emit(batch, len(messages), {}, messages)
+        return self._emit(batch, len(messages), {}, messages, span=span)
 
     def run_replay(self, batch: Batch) -> range:
         """Run the chain for what a replay has claimed, and lose none; its roots."""
@@ -205,14 +220,58 @@ class Ledger:
         """See ``step_runs.open_run``."""
         return step_runs.open_run(self.database, batch_id, step, attempt)
 
-    def post(self, run: OpenedRun, deltas: Iterable[Delta]) -> None:
-        """See ``post_deltas``."""
-        post_deltas(self.database, run, deltas)
+    def post(
+        self, run: OpenedRun, deltas: Iterable[Delta], *, emitted: Emitted | None = None
+    ) -> None:
+        """See ``post_deltas``. Where roots share rows, what each adds goes to a root file."""
+        rows, ranges = list(deltas), self._ranges(run, emitted)
+        if Spans(ranges).by_root:
+            post_deltas(self.database, run, rows)
+            return
+        folder = self.folder_of(run)
+        fails = [row for row in rows if row.reason is not None]
+        post_deltas(self.database, run, by_span(ranges, rows), fails)
+        folder.add(deltas_of(rows))
 
-    def commit(self, run: OpenedRun, deltas: Iterable[Delta] | Record = (), **options: Any) -> None:
+    def commit(
+        self,
+        run: OpenedRun,
+        deltas: Iterable[Delta] | Record = (),
+        *,
+        emitted: Emitted | None = None,
+        **options: Any,
+    ) -> None:
         """Commit a run that posted ``deltas``, or with another record of what it did."""
-        record = deltas if isinstance(deltas, Record) else record_of(deltas)
-        step_runs.commit(self.database, run, record, **options)
+        if isinstance(deltas, Record):
+            record = deltas
+        else:
+            ranges = self._ranges(run, emitted)
+            rows = list(deltas)
+            record = record_of(rows if Spans(ranges).by_root else by_span(ranges, rows))
+        if run.run_id in self.folders:
+            self.folders[run.run_id].end()
+        step_runs.commit(self.database, run, record, emitted=emitted, **options)
+
+    def _ranges(self, run: OpenedRun, emitted: Emitted | None = None) -> list[RootRange]:
+        """The roots of a run's batch, with those that the run itself has ``emitted``."""
+        own = [] if emitted is None else [emitted]
+        of_batch = self.transact(refining.ranges, run.batch.batch_id)
+        return [
+            *(of_batch if emitted is None else ()),
+            *(RootRange(some.first_root, some.roots, some.span) for some in own),
+        ]
+
+    def folder_of(self, run: OpenedRun) -> RootFolder:
+        """Where a run writes its root files, noted before it does."""
+        if run.run_id not in self.folders:
+            place = f"{run.batch.pipeline}/_roots/batch={run.batch.batch_id}/run={run.run_id}"
+            self.folders[run.run_id] = RootFolder(str(self.storage / place))
+            self.change(
+                "UPDATE step_run SET root_files = :path WHERE step_run_id = :run",
+                path=self.folders[run.run_id].path,
+                run=run.run_id,
+            )
+        return self.folders[run.run_id]
 
     def fail(self, run: OpenedRun, failure: str) -> None:
         """See ``step_runs.fail``."""
@@ -224,9 +283,12 @@ class Ledger:
         count: int,
         edges: Mapping[int, int],
         messages: Iterable[int] = (),
+        *,
+        span: int = 1,
+        source: str = "source",
     ) -> range:
-        run = self.start(batch.batch_id, "source")
-        first = self.transact(batches.reserve_roots, count)
+        run = self.start(batch.batch_id, source)
+        first = self.transact(batches.reserve_roots, count, span)
         roots = range(first, first + count)
         deltas = [
             Delta(root, emitted=edges.get(root, root + 1000), emitted_edges=1) for root in roots
@@ -237,8 +299,9 @@ class Ledger:
                     text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
                     {"b": batch.batch_id, "r": run.run_id, "root": root, "m": message},
                 )
-        self.post(run, deltas)
-        self.commit(run, deltas, emitted=Emitted(first, count))
+        emitted = Emitted(first, count, span)
+        self.post(run, deltas, emitted=emitted)
+        self.commit(run, deltas, emitted=emitted)
         return roots
 
     # What services and people do
@@ -393,6 +456,7 @@ class Ledger:
 
     def empty(self) -> None:
         """Remove every row and every partition."""
+        self.folders.clear()
         with self.database.plain.begin() as connection:
             names = connection.exec_driver_sql(
                 "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"

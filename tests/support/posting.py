@@ -15,7 +15,9 @@ from ledger.store.connection import Database
 
 @dataclass(frozen=True)
 class Delta:
-    """What one run adds to one root: XORs and counts of edges acked and emitted."""
+    """What one run adds to one root: XORs and counts of edges acked and emitted. ``reason``: it
+    fails the root, if ``shared`` with others.
+    """
 
     root: int
     acked: int = 0
@@ -23,6 +25,7 @@ class Delta:
     acked_edges: int = 0
     emitted_edges: int = 0
     reason: str | None = None
+    shared: bool = False
 
 
 def signed(value: int) -> int:
@@ -30,12 +33,14 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def post_deltas(database: Database, run: OpenedRun, deltas: Iterable[Delta]) -> None:
-    """Post deltas ahead of the commit."""
-    batch_id, run_id = run.batch.batch_id, run.run_id
+def post_deltas(
+    database: Database, run: OpenedRun, deltas: Iterable[Delta], fails: Iterable[Delta] = ()
+) -> None:
+    """Post deltas ahead of the commit. ``fails``: failed roots without a delta of their own."""
+    batch_id, run_id, rows = run.batch.batch_id, run.run_id, list(deltas)
     into = f"INSERT INTO {partition(batch_id)}"
     with database.writer.begin() as connection:
-        for delta in deltas:
+        for delta in rows:
             connection.execute(
                 text(f"{into} VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
                 {
@@ -48,11 +53,18 @@ def post_deltas(database: Database, run: OpenedRun, deltas: Iterable[Delta]) -> 
                     "a": delta.acked_edges,
                 },
             )
-            if delta.reason is not None:
-                roots, codes = np.array([delta.root]), np.zeros(1, np.int32)
-                fails = Fails(roots, codes, np.zeros(1, bool), (delta.reason,))
-                with raw_cursor(connection) as cursor:
-                    post_fails(cursor, batch_id, run_id, [fails])
+        failing = [
+            Fails(
+                np.array([delta.root]),
+                np.zeros(1, np.int32),
+                np.full(1, delta.shared),
+                (delta.reason,),
+            )
+            for delta in (*rows, *fails)
+            if delta.reason is not None
+        ]
+        with raw_cursor(connection) as cursor:
+            post_fails(cursor, batch_id, run_id, failing)
 
 
 def record_of(deltas: Iterable[Delta]) -> Record:

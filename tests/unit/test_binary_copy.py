@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, encode
+from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, decode, encode
 
 
 def test_rows_as_documented():
@@ -31,3 +31,12 @@ def test_stream_reads_any_size():
     read = iter(lambda: stream.read(2), b"")
     assert b"".join(read) == b"abcdefghi"
     assert Stream(chunks).read(-1) == b"abc"
+
+
+def test_columns_come_back():
+    """What was encoded is decoded; no rows are empty columns."""
+    values = np.array([-1, 2, 1 << 62], np.int64)
+    data = HEADER + encode({"run": 7, "root": values}) + TRAILER
+    run, root = decode(data, 2)
+    assert (run.tolist(), root.tolist()) == ([7, 7, 7], values.tolist())
+    assert [len(column) for column in decode(HEADER + TRAILER, 2)] == [0, 0]

@@ -20,6 +20,7 @@ class Standing(Enum):
     """How far a batch is that has not been settled, by the first step that is not committed."""
 
     STEPS_DONE = "All its steps are done"
+    UNREFINED = "All its steps are done, and it needs refinement"
     STEP_RUNS = "Its step {step!r} is running"
     STEP_FAILED = "Its step {step!r} failed: {reason}"
     INTERRUPTED = "Its step {step!r} was interrupted: {reason}"
@@ -37,12 +38,21 @@ def of_standing(
     if standing is Standing.STEPS_DONE:
         rerun = Action("Or go on with its run", _run_again(batch, target))
         return Advice(because, (Action("Settle it", ackledger("sweep")), rerun))
+    if standing is Standing.UNREFINED:
+        lost = Action("Or, if files of it are lost, run it again", _run_again(batch, target))
+        return Advice(because, (*where_seen(batch.batch_id), lost))
     ways = resume(batch, step, target)
     failed = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED)
     if failed and _step(batch, step)["kind"] == "source":
         never = "If its source never comes, the sweeper abandons the batch after message_timeout"
         ways += (Action(never),)
     return Advice(because, ways)
+
+
+def where_seen(batch_id: int) -> Actions:
+    """How a batch is settled of which single records have to be read."""
+    command = ackledger("settle", batch_id)
+    return (Action("Settle it on a machine that sees its storage", command),)
 
 
 def of_hold(batch: Batch, target: str, *, over_limit: bool) -> Advice:

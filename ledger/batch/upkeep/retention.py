@@ -3,7 +3,8 @@
 A batch and its replays expire together, as a family. Two phases: the family is marked as expired in
 a transaction that holds the locks of every driver that would open something that reads its files
 (the pipeline's, which every opening takes, and the original's); its files are removed outside, and
-that is noted. If a process dies in between, the next one finishes it. Runs that will never count go
+that is noted. If a process dies in between, the next one finishes it. Root files, which nothing
+needs once their batch is decided, go whatever a pipeline keeps. Runs that will never count go
 a day after anything happened to their batch: so long their drivers may still write.
 docs/decisions/026-retention.md lists who needs which files, and until when.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.batch.root_files import note_removed, remove
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.probes import reached
 from ledger.core.states import Need
@@ -34,11 +36,13 @@ from ledger.storage.folders import (
 )
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, retention, runs
+from ledger.store.queries.root_files import RunWithRootFiles
+from ledger.store.queries.root_files import unneeded as root_files_left
 
 _AT_ONCE = 500  # families that are looked at in one statement
 _WRITTEN = {step.kind: step.files for step in steps.KINDS}
-_DEAD, _FILTERS = "dead attempts", "filters"
-KINDS = (*_WRITTEN.values(), _DEAD, _FILTERS)
+_DEAD, _FILTERS, _ROOT_FILES = "dead attempts", "filters", "root files"
+KINDS = (*_WRITTEN.values(), _DEAD, _FILTERS, _ROOT_FILES)
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +128,8 @@ def gc_once(
     before = instant - timedelta(seconds=SHORTEST_KEEP_SECONDS)
     dead = database.transact(lambda c: retention.dead_runs(c, *rules.scope, before))
     work.remove_dead([run for run in dead if run.batch_id not in todo])
+    rest = database.transact(lambda c: root_files_left(c, rules.pipeline, rules.families, before))
+    work.remove_root_files(rest)
     return Collected(rules.dry_run, tuple(free), work.removed, tuple(needs), work.errors)
 
 
@@ -215,6 +221,23 @@ class _Removal:
         done = [run.step_run_id for run in rows if self._remove(run, expired=False)]
         if done and not self._dry_run:
             self._database.transact(lambda c: runs.set_files_removed(c, done))
+
+    def remove_root_files(self, rows: Sequence[RunWithRootFiles]) -> None:
+        """Remove the root files that a settlement left: of another machine, or of a process that
+        died. They lie where the other files of the pipeline do.
+        """
+        done = []
+        for run in rows:
+            if not reachable(run.root_files):
+                continue
+            try:
+                self.removed[_ROOT_FILES] += remove(run, dry_run=self._dry_run)
+                done.append(run)
+            except Exception as exc:  # of whichever file system
+                _log.warning("%s of run %s stay: %s", run.root_files, run.step_run_id, exc)
+                self.errors[run.batch_id] = f"{run.root_files}: {exc}"
+        if not self._dry_run:
+            note_removed(self._database, done)
 
     def _remove(self, run: Row[Any], *, expired: bool) -> bool:
         """Remove what a run wrote, unless readers of a table read it there; whether nothing remains

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, text
 
 from ledger.core.verdict import Hop
+from ledger.store.queries import refining
 
 # Its own statement: what an UPDATE reads is never scanned in parallel.
 EMITTED_AND_ACKED = """
@@ -17,20 +18,19 @@ SELECT f.*, r.step
 FROM (
   SELECT d.root_id, d.step_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
          sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
-  FROM ledger_delta d
+  FROM ({rows}) d
   JOIN (SELECT root_id FROM settling UNION SELECT root_id FROM root_fail
     WHERE batch_id = :id) s USING (root_id)
-  WHERE d.batch_id = :id
   GROUP BY d.root_id, d.step_run_id
 ) f
 JOIN step_run r ON r.step_run_id = f.step_run_id AND r.batch_id = :id AND r.state = 'committed'
 """
 
 
-def collect_rows(connection: Connection, batch_id: int) -> bool:
+def collect_rows(connection: Connection, batch_id: int, *, spanned: bool) -> bool:
     """Fill ``settling_run`` with what each run emitted and acked of the roots that fail or may:
     all that is still to be asked of the deltas, which are not reread. False, and no such
-    table, if there are none.
+    table, if there are none. ``spanned``: as ``refining.by_root`` has it.
     """
     some = (
         "SELECT EXISTS (SELECT FROM settling) OR EXISTS (SELECT FROM root_fail WHERE batch_id ="
@@ -39,7 +39,8 @@ def collect_rows(connection: Connection, batch_id: int) -> bool:
     if not connection.execute(text(some), {"id": batch_id}).scalar_one():
         return False
     connection.execute(text("ANALYZE settling (root_id, step)"))
-    connection.execute(text(EMITTED_AND_ACKED), {"id": batch_id})
+    statement = EMITTED_AND_ACKED.format(rows=refining.by_root(spanned))
+    connection.execute(text(statement), {"id": batch_id})
     connection.execute(text("ANALYZE settling_run (root_id, step)"))
     return True
 

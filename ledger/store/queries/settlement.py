@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, text
 
 from ledger.core.outcomes import REPEATED
 from ledger.errors import MASK
+from ledger.store.queries import refining
 
 
 def tune(connection: Connection) -> None:
@@ -32,24 +33,29 @@ def plan_as_usual(connection: Connection) -> None:
 
 def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Committed runs whose deltas in the ledger are not those that they recorded when they
-    committed, or, of a source, not one for each root of the range that was reserved for it.
+    committed, or, of a source, not one for each span of the range that was reserved for it, which
+    is each root where no roots share a row.
 
     Each with step, step_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
-    source the range of its roots.
+    source its spans, by the first and the last of them.
     """
     statement = text("""
         SELECT * FROM (
           SELECT r.step, r.step_run_id,
-                 (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.roots, s.first_root,
-                  s.first_root + s.roots - 1)::text AS recorded,
+                 (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.spans, s.first_root,
+                  s.first_root + (s.spans - 1) * s.span)::text AS recorded,
                  (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0),
                   coalesce(f.acked, 0),
-                  CASE WHEN s.roots IS NOT NULL THEN coalesce(f.rows, 0) END,
-                  CASE WHEN s.roots IS NOT NULL THEN coalesce(f.first, s.first_root) END,
-                  CASE WHEN s.roots IS NOT NULL
-                    THEN coalesce(f.last, s.first_root - 1) END)::text AS found
+                  CASE WHEN s.spans IS NOT NULL THEN coalesce(f.rows, 0) END,
+                  CASE WHEN s.spans IS NOT NULL THEN coalesce(f.first, s.first_root) END,
+                  CASE WHEN s.spans IS NOT NULL
+                    THEN coalesce(f.last, s.first_root - s.span) END)::text AS found
           FROM step_run r
-          LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
+          LEFT JOIN (
+            SELECT emit_run_id, first_root, coalesce(span, 1) AS span,
+                   (roots + coalesce(span, 1) - 1) / coalesce(span, 1) AS spans
+            FROM batch_source WHERE batch_id = :id
+          ) s ON s.emit_run_id = r.step_run_id
           LEFT JOIN (
             SELECT step_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor,
                    sum(emitted_edges) AS emitted, sum(acked_edges) AS acked, min(root_id) AS first,
@@ -85,18 +91,20 @@ CREATE TEMP TABLE settling ON COMMIT DROP AS
 SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS step, NULL::text AS reason,
        NULL::text AS detail, false AS own_failure, false AS shared, false AS incomplete,
        NULL::text[] AS missed_by
-FROM ledger_delta d
-WHERE d.batch_id = :id
-  AND d.step_run_id IN (SELECT step_run_id FROM step_run
+FROM ({rows}) d
+WHERE d.step_run_id IN (SELECT step_run_id FROM step_run
     WHERE batch_id = :id AND state = 'committed')
 GROUP BY d.root_id
 HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
 """
 
 
-def collect_nonzero(connection: Connection, batch_id: int) -> None:
-    """Fill ``settling`` with the roots whose ack value or count of edges is not 0."""
-    connection.execute(text(COLLECT), {"id": batch_id})
+def collect_nonzero(connection: Connection, batch_id: int, *, spanned: bool) -> None:
+    """Fill ``settling`` with the roots whose ack value or count of edges is not 0. ``spanned``: as
+    ``refining.by_root`` has it.
+    """
+    rows = refining.by_root(spanned)
+    connection.execute(text(COLLECT.format(rows=rows)), {"id": batch_id})
 
 
 def add_explicit_fails(

@@ -1,0 +1,57 @@
+"""Removes the root files of batches that are decided: nothing needs them any more."""
+
+import logging
+from collections.abc import Sequence
+
+from ledger.core.probes import reached
+from ledger.errors import LedgerError
+from ledger.storage.folders import (
+    Size,
+    reachable,
+    remove_run_folder,
+    require_own_folder,
+    size_of,
+)
+from ledger.store.connection import Database
+from ledger.store.queries import root_files as queries
+from ledger.store.queries.root_files import RunWithRootFiles
+
+_log = logging.getLogger(__name__)
+
+
+def remove_root_files(database: Database, batch_id: int) -> None:
+    """Remove those of a batch that was decided or abandoned, where this process sees them; what
+    remains is left for retention.
+    """
+    try:
+        rows = database.transact(lambda c: queries.ended_of(c, batch_id))
+        note_removed(database, [run for run in rows if _try_to_remove(run)])
+    except LedgerError as exc:  # the batch is decided, whatever becomes of its files
+        _log.warning("root files of batch %s are left for gc: %s", batch_id, exc)
+
+
+def _try_to_remove(run: RunWithRootFiles) -> bool:
+    try:
+        if not reachable(run.root_files):
+            return False
+        remove(run)
+    except Exception as exc:  # of whichever file system
+        _log.warning("root files of run %s in %s stay: %s", run.step_run_id, run.root_files, exc)
+        return False
+    return True
+
+
+def remove(run: RunWithRootFiles, *, dry_run: bool = False) -> Size:
+    """Remove the root files of a run; how much they were."""
+    require_own_folder(run.root_files, run.step_run_id)
+    size = size_of(run.root_files)
+    if not dry_run:
+        remove_run_folder(run.root_files, run.step_run_id)
+        reached("root files removed", run.root_files)
+    return size
+
+
+def note_removed(database: Database, rows: Sequence[RunWithRootFiles]) -> None:
+    """The root files of these runs are gone."""
+    if rows:
+        database.transact(lambda c: queries.forget(c, [run.step_run_id for run in rows]))

@@ -1,0 +1,74 @@
+"""Statements about the root files of runs, which nothing needs once their batch is decided."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+
+@dataclass(frozen=True)
+class RunWithRootFiles:
+    """A run whose root files are not removed. ``root_files``: their folder."""
+
+    step_run_id: int
+    batch_id: int
+    root_files: str
+
+
+_RUN = """
+SELECT r.step_run_id, r.batch_id, r.root_files
+FROM step_run r JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+WHERE r.root_files IS NOT NULL
+"""
+# Its driver has nothing more to write.
+_ENDED = "r.state IN ('committed', 'superseded')"
+
+
+def _runs(rows: Sequence[Row[Any]]) -> list[RunWithRootFiles]:
+    return [RunWithRootFiles(**row._mapping) for row in rows]
+
+
+def ended_of(connection: Connection, batch_id: int) -> list[RunWithRootFiles]:
+    """Of a batch that is decided, or abandoned, the runs that have written all they write."""
+    statement = text(f"""
+        {_RUN} AND r.batch_id = :id AND b.status NOT IN ('open', 'held') AND {_ENDED}
+        ORDER BY r.step_run_id
+    """)
+    return _runs(connection.execute(statement, {"id": batch_id}).all())
+
+
+def unneeded(
+    connection: Connection,
+    pipeline: str | None,
+    families: Sequence[int] | None,
+    before: datetime,
+) -> list[RunWithRootFiles]:
+    """The runs of decided and abandoned batches, and of others those that will never count, that
+    have root files. One that did not commit may still write, until nothing has happened to it
+    since ``before``. ``pipeline``, ``families``: of these alone.
+    """
+    statement = text(f"""
+        {_RUN}
+          AND (b.status NOT IN ('open', 'held') AND {_ENDED}
+               OR r.state = 'superseded'
+               OR r.state IN ('failed', 'fenced')
+                 AND coalesce(r.closed_at, r.lease_until) < :before)
+          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+          AND (cast(:families AS bigint[]) IS NULL OR b.family_id = ANY (:families))
+        ORDER BY r.step_run_id
+    """)
+    family_ids = None if families is None else list(families)
+    keys = {"pipeline": pipeline, "families": family_ids, "before": before}
+    return _runs(connection.execute(statement, keys).all())
+
+
+def forget(connection: Connection, run_ids: Sequence[int]) -> None:
+    """The root files of these runs are gone."""
+    connection.execute(
+        text("""
+        UPDATE step_run SET root_files = NULL WHERE step_run_id = ANY (cast(:ids AS bigint[]))
+        """),
+        {"ids": list(run_ids)},
+    )
