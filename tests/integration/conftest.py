@@ -13,7 +13,6 @@ from ledger.store import embedded
 from ledger.store.connection import Database
 from tests.support.retention import archive, forgettable  # noqa: F401 - fixtures
 from tests.support.runner import Runner
-from tests.support.spanning import spanning
 from tests.support.warehouse import Warehouse
 
 # Fields of the runner's job, by where deltas are folded and posted: few by the driver with the
@@ -48,18 +47,6 @@ def folded_by(
         spark.conf.set(_ARROW_ROWS, "2")
     yield FOLDED_BY[request.param]
     spark.conf.set(_ARROW_ROWS, before)
-
-
-@pytest.fixture
-def span(
-    request: pytest.FixtureRequest,
-    database: Database,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[int | str]:
-    """How many roots of a source share the rows of a run, as the option of a source."""
-    with spanning(database, settings.storage_root(), request.param, monkeypatch):
-        yield request.param
 
 
 @pytest.fixture

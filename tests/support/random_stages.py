@@ -26,6 +26,7 @@ from ledger import (
     failed,
     merge_anchors,
 )
+from ledger.pipeline.steps.source import Span
 from tests.support.random_flow import BROKEN, MEANT, NO_GOOD, TOO, Misread, Stage
 from tests.support.random_pipelines import Plan, Sink
 from tests.support.warehouse import Warehouse
@@ -45,8 +46,8 @@ DEDUP = {
 class World:
     """The folder and the database of a plan: what its sources read and its sinks write."""
 
-    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse):
-        self.plan, self.folder, self.warehouse = plan, folder, warehouse
+    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse, span: Span):
+        self.plan, self.folder, self.warehouse, self.span = plan, folder, warehouse, span
         for source in plan.sources:
             (folder / source.name).mkdir()
             half = len(source.records) // 2
@@ -109,7 +110,7 @@ class World:
         pipeline = Pipeline("random", guarantee=plan.guarantee, max_replays=5)
         for source in plan.sources:
             files = FileSource(f"{source.name}/*.csv", schema=SCHEMA)
-            pipeline.source(source.name, files)
+            pipeline.source(source.name, files, span=self.span)
         for stage in plan.stages:
             self._declare(pipeline, stage, plan.is_faulty(stage.name, round_))
         for sink in plan.sinks:
