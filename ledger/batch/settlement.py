@@ -96,10 +96,10 @@ def _settle(
     unfinished = verdict.action is Decision.EXPIRE and batch.replaces_batch_id is not None
     if verdict.action is Decision.ABANDON or unfinished:  # what it was to replace is still in place
         return abandon_batch(connection, batch, verdict)
-    if verdict.action is Decision.EXPIRE and batch.ackers == 0:
+    if verdict.action is Decision.EXPIRE and not batch.ackers:
         raise IntegrityError(
-            f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing"
-            f" after it: run {verdict.missing[0]} again"
+            f"batch {batch_id}: {verdict.reason}, and with ackers=False nobody knows what is"
+            f" missing after it: run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, instant)
 
@@ -142,10 +142,10 @@ def _decide_roots(
 ) -> Settlement:
     _check_read(connection, batch)
     queries.tune(connection)
-    if batch.ackers > 0:
+    if batch.ackers:
         _check_posted(connection, batch)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
-    if batch.ackers > 0:
+    if batch.ackers:
         failed = _fail_roots(connection, batch, verdict, instant)
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
