@@ -126,11 +126,11 @@ def _guarantee(session: SparkSession, bench: Bench, rounds: int) -> dict[str, An
 
 
 def _throughput(
-    name: str, make: Callable[[int], Pipeline], by_hand: Callable[..., None]
+    name: str, make: Callable[[bool], Pipeline], by_hand: Callable[..., None]
 ) -> Callable[..., dict[str, Any]]:
     def measured(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
         ways = {"plain": plain.Batches(session), "structured_streaming": plain.Streams(session)}
-        sinks = [step.sink for step in make(0).sinks()]
+        sinks = [step.sink for step in make(False).sinks()]
         if any(sink.partition_by for sink in sinks):
             ways["plain_clustered"] = plain.Clustered(session)
 
@@ -154,7 +154,7 @@ def _shuffled(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any
     """
     folds, steps = [], []
     for number in track(range(rounds + 1), "shuffled: rounds", console=console):
-        bench.batch(shuffled(2))
+        bench.batch(shuffled(True))
         if number > 0:
             folds.append(bench.folds)
             steps.append(bench.step_seconds)
@@ -174,7 +174,7 @@ def _posting(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]
 def throughput(
     name: str,
     bench: Bench,
-    make: Callable[[int], Pipeline],
+    make: Callable[[bool], Pipeline],
     others: dict[str, Callable[[], dict[str, float]]],
     rounds: int,
 ) -> dict[str, Any]:
@@ -192,13 +192,13 @@ def throughput(
     settled: list[float] = []
     bare: list[float] = []
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
-        _, times = bench.batch(make(2))
+        _, times = bench.batch(make(True))
         tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
         tracked_folds = bench.folds
-        _, untracked = bench.batch(make(0))
+        _, untracked = bench.batch(make(False))
         by_step["untracked"] = bench.step_seconds
         round_ = {"tracked": times.total, "untracked": untracked.total}
-        bare_seconds = bench.bare(make(2))
+        bare_seconds = bench.bare(make(True))
         for other, by_hand in others.items():
             started = time.perf_counter()
             by_step[other] = dict(by_hand())
@@ -265,8 +265,8 @@ def on_emit(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float
     """
     costs = {}
     for name, pipeline, stage in (
-        ("split", wordcount(2), "split"),
-        ("one_row", flights(2), "parse"),
+        ("split", wordcount(True), "split"),
+        ("one_row", flights(True), "parse"),
     ):
         batch = bench.batch_before(pipeline, stage)
         taken: dict[Literal["on_emit", "on_read"], list[float]] = {"on_emit": [], "on_read": []}

@@ -90,7 +90,7 @@ SELECT batch_id, pipeline_id,
        || CASE role WHEN 'reprocess' THEN '__reprocess' ELSE '' END,
        (CASE role WHEN 'superseded' THEN 'superseded' ELSE 'settled' END)::batch_state,
        interval_start, interval_start + interval '1 day', '{}',
-       CASE role WHEN 'replay' THEN '{}'::jsonb END, 2, opened_at, settled_at, roots, failed_roots,
+       CASE role WHEN 'replay' THEN '{}'::jsonb END, true, opened_at, settled_at, roots, failed_roots,
        CASE role WHEN 'reprocess' THEN before_id END, 'exactly_once', 'publish_acked',
        CASE shape WHEN 3 THEN settled_at + interval '1 hour' END, settled_at + interval '2 hours'
 FROM made ORDER BY n;

@@ -19,15 +19,15 @@ WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
 COUNTED = "sentence STRING, words INT"
 
 
-def flights(ackers: int) -> Pipeline:
-    """The flights pipeline with as many ackers, up to its warehouse as Parquet files, as by
+def flights(ackers: bool) -> Pipeline:
+    """The flights pipeline, tracked or not, up to its warehouse as Parquet files, as by
     hand.
     """
     pipeline_ = _before_settlement(jobs.flights.pipeline, ackers)
     return _replaced(pipeline_, SinkStep("warehouse", WAREHOUSE, "with_weather"))
 
 
-def flights_clean(ackers: int) -> Pipeline:
+def flights_clean(ackers: bool) -> Pipeline:
     """The same flights, of which none is lost: one without its plane goes on with nulls."""
     pipeline = flights(ackers)
     pipeline.name = "flights_clean"
@@ -41,7 +41,7 @@ def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
     return departures.join(F.broadcast(built), "tailnum", "left")
 
 
-def flights_few_lost(ackers: int) -> Pipeline:
+def flights_few_lost(ackers: bool) -> Pipeline:
     """The same flights, joined with a list that lacks few planes: about one in a thousand is
     lost.
     """
@@ -61,12 +61,12 @@ def _with_listed_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame
     return departures_.join(F.broadcast(built), "tailnum", "inner")
 
 
-def wordcount(ackers: int) -> Pipeline:
-    """The word count pipeline with as many ackers, up to its words, as by hand."""
+def wordcount(ackers: bool) -> Pipeline:
+    """The word count pipeline, tracked or not, up to its words, as by hand."""
     return _before_settlement(jobs.wordcount.pipeline, ackers)
 
 
-def shuffled(ackers: int) -> Pipeline:
+def shuffled(ackers: bool) -> Pipeline:
     """The word count, whose split leaves the words of a sentence in all of its files."""
     pipeline = wordcount(ackers)
     pipeline.name = "shuffled"
@@ -79,7 +79,7 @@ def shuffled(ackers: int) -> Pipeline:
     return _replaced(pipeline, replace(step, function=split))
 
 
-def measurements(folder: str, ackers: int) -> Pipeline:
+def measurements(folder: str, ackers: bool) -> Pipeline:
     """Records of a folder of Parquet files through two stages that each add a column."""
     pipeline = Pipeline("measurements", guarantee="exactly_once", ackers=ackers)
     source = FileSource(f"{folder}/*.parquet", schema=MEASUREMENT, format="parquet")
@@ -128,7 +128,7 @@ def sized(name: str, kind: str) -> Pipeline:
     """Numbers straight into a sink: what it takes to show them is what is measured, so nothing
     is tracked.
     """
-    pipeline = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=0)
+    pipeline = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=False)
     source = FileSource(f"rows-{name}/*.parquet", schema="id BIGINT", format="parquet")
     pipeline.source("numbers", source)
     path = f"warehouse/sized-{kind}-{name}"
@@ -159,8 +159,8 @@ def acking(pipeline: Pipeline, stage: str, acks: Literal["on_emit", "on_read"]) 
     return _replaced(pipeline, replace(step, acks=acks))
 
 
-def _before_settlement(pipeline: Pipeline, ackers: int) -> Pipeline:
-    """A copy with as many ackers, without what follows the settlement."""
+def _before_settlement(pipeline: Pipeline, ackers: bool) -> Pipeline:
+    """A copy, tracked or not, without what follows the settlement."""
     tracked = pipeline.with_steps(pipeline.steps())
     tracked.ackers = ackers
     return tracked

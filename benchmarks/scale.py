@@ -102,7 +102,7 @@ def _tracked(session: SparkSession, home: Path) -> Callable[[str], float]:
     bench = Bench(lambda pipeline: Job(session, database, settings, pipeline), settings, database)
 
     def run(folder: str) -> float:
-        _, times = bench.batch(measurements(folder, 2))
+        _, times = bench.batch(measurements(folder, True))
         return times.total
 
     return run

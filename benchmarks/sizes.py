@@ -31,7 +31,7 @@ def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[
 
     snapshots = home / "storage" / "flights" / "departures"
     before = _failures(bench.database), data_bytes(snapshots)
-    batch, _ = bench.batch(flights(2), look)
+    batch, _ = bench.batch(flights(True), look)
     keep_payloads(bench.database, batch.batch_id)
     after = _failures(bench.database)
     return {

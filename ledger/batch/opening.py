@@ -104,9 +104,9 @@ def open_replay(
     nothing is to be claimed, InputError when the pipeline can no longer tell what becomes of a
     replayed message.
     """
-    if pipeline.ackers == 0:
+    if not pipeline.ackers:
         raise InputError(
-            f"pipeline {pipeline.name!r} has ackers=0, so the ledger would not know what a replay"
+            f"pipeline {pipeline.name!r} has ackers=False, so the ledger would not know what a replay"
             " lost: turn tracking on"
         )
 

@@ -160,14 +160,14 @@ def _settle(
     unfinished = verdict.action is Decision.EXPIRE and batch.replaces_batch_id is not None
     if verdict.action is Decision.ABANDON or unfinished:  # what it was to replace is still in place
         return abandon_batch(connection, batch, verdict)
-    if verdict.action is Decision.EXPIRE and batch.ackers == 0:
+    if verdict.action is Decision.EXPIRE and not batch.ackers:
         raise IntegrityError(
-            f"batch {batch_id}: {verdict.reason}, and with ackers=0 the ledger does not know"
+            f"batch {batch_id}: {verdict.reason}, and with ackers=False the ledger does not know"
             f" what is missing after it: run {verdict.missing[0]} again"
         )
     _check_read(connection, batch)
     queries.tune(connection)
-    if batch.ackers > 0:
+    if batch.ackers:
         _check_posted(connection, batch)
         asked = unrefined(connection, batch_id)
         if asked is not None and (refinement is None or refinement.run_ids != asked.run_ids):
@@ -216,7 +216,7 @@ def _decide_roots(
     refinement: Refinement | None,
 ) -> Settlement:
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
-    if batch.ackers > 0:
+    if batch.ackers:
         spanned = _take_refined(connection, batch, refinement)
         failed = _fail_roots(connection, batch, verdict, instant, spanned)
         check_limit(connection, batch)

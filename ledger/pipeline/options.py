@@ -9,7 +9,7 @@ from ledger.errors import DeclarationError, suggestion
 # What is expected of an option: whether a value is it, and in words.
 _LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("max_replays", lambda value: value >= 0, "0 or more"),
-    ("ackers", lambda value: value >= 0, "0 or more"),
+    ("ackers", lambda value: type(value) is bool, "True or False"),
     ("max_failed_ratio", lambda value: value is None or 0 <= value <= 1, "0 to 1, or None"),
     (
         "tolerate",

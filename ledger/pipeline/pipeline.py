@@ -57,7 +57,7 @@ class Pipeline:
     - ``max_failed_ratio``: a batch is put on hold if a greater share of records fails through their
       own fault (0 to 1; None: never).
     - ``tolerate``: a run succeeds while at most this share of records is failed or quarantined.
-    - ``ackers``: parallel connections that write to the ledger; 0 turns tracking off.
+    - ``ackers``: False turns tracking off.
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
       room for its own waits (None: no limit).
@@ -82,7 +82,7 @@ class Pipeline:
         replay_limit: int | None = None,
         replay_backoff: str | float | timedelta = 0,
         replay_backoff_cap: str | float | timedelta = "1d",
-        ackers: int = 2,
+        ackers: bool = True,
         max_anchors: int = 10_000,
         max_pending: int | None = None,
         auto_replay: bool = False,

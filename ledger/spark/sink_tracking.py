@@ -150,6 +150,6 @@ def _tally(witness: Witness) -> Tally:
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
     """What a sink owes the ledger in a run."""
-    if run.batch.ackers == 0 or not job.pipeline.graph.tracks(step.reads):
+    if not run.batch.ackers or not job.pipeline.graph.tracks(step.reads):
         return SinkTracking(run)
     return AcksRows(job, run)

@@ -69,7 +69,7 @@ CREATE TABLE batch (
   interval_end timestamptz NOT NULL,
   params jsonb NOT NULL,
   selection jsonb,
-  ackers integer NOT NULL,
+  ackers boolean NOT NULL,
   opened_at timestamptz NOT NULL DEFAULT now(),
   settled_at timestamptz,
   held_reason text,
@@ -116,7 +116,7 @@ COMMENT ON COLUMN batch.interval_end IS 'End of the interval that it reads, excl
 COMMENT ON COLUMN batch.params IS 'Parameters of the run, for the path templates.';
 COMMENT ON COLUMN batch.selection IS
   'What a replay selects of its original''s failed messages; null for an original.';
-COMMENT ON COLUMN batch.ackers IS 'Parallel ledger writers; 0: tracking is off.';
+COMMENT ON COLUMN batch.ackers IS 'Whether its records are tracked.';
 COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
 COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
 COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is on hold.';

@@ -80,7 +80,9 @@ def files_of(run, step):
     folder = run.ledger.row(query, s=step).root_files
     files = read_listing(folder)
     names = {LISTING, *(Path(file.path).name for file in files)}
-    assert {path.name for path in Path(folder).iterdir()} == names
+    paths = [*Path(folder).iterdir()]
+    assert {path.name for path in paths} == names
+    assert not [path for path in (*paths, Path(folder)) if path.stat().st_mode & 0o077]
     return files
 
 
@@ -272,7 +274,7 @@ def test_the_commit_takes_some_rows_for_each_source(runner, tmp_path, few, ahead
 def test_what_is_not_tracked_has_no_spans(runner):
     """No row of the ledger is shared where there is none."""
     pipeline = chain(thrice, 4)
-    pipeline.ackers = 0
+    pipeline.ackers = False
     run = runner(pipeline)
     batch = run.open()
     run.steps(batch)

@@ -323,8 +323,10 @@ def test_zero_roots(ledger):
 
 
 def test_without_ackers_every_root_is_acked(ledger):
-    """With ackers=0 nothing is tracked and every root is acked once the steps have committed."""
-    batch = ledger.open(pipeline(ackers=0))
+    """With ackers=False nothing is tracked, and every root is acked once the steps have
+    committed.
+    """
+    batch = ledger.open(pipeline(ackers=False))
     for name, emitted in (("source", Emitted(1, 5)), ("middle", None), ("sink", None)):
         run = ledger.start(batch.batch_id, name)
         ledger.commit(run, [], emitted=emitted)
@@ -337,7 +339,7 @@ def test_tracking_is_decided_when_a_batch_opens(ledger):
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 5)
     ledger.run_middle(batch, roots)
-    ledger.open(pipeline(ackers=0), "later", day=1)
+    ledger.open(pipeline(ackers=False), "later", day=1)
     ledger.run_sink(batch, roots, lose=[roots[0]])
     ledger.settle(batch.batch_id)
     assert counts(ledger, batch.batch_id) == (5, 4, 1, 0, 0)
@@ -503,8 +505,8 @@ def test_replay_needs_tracking_and_its_sources(ledger):
     """A replay is refused with tracking off, or when a source of the failed messages is gone."""
     batch, _ = ledger.whole_batch(pipeline(), 3, lose_sink=[0])
     ledger.settle(batch.batch_id)
-    with pytest.raises(InputError, match="ackers=0"):
-        ledger.replay(pipeline(ackers=0), batch.batch_id)
+    with pytest.raises(InputError, match="ackers=False"):
+        ledger.replay(pipeline(ackers=False), batch.batch_id)
     renamed = Pipeline("chain")
     renamed.source("origin", FileSource("in.csv", schema="n INT"))
     renamed.sink("sink", ParquetSink("out"), reads="origin")
@@ -544,10 +546,10 @@ def test_one_sweeper_cleans_up(ledger):
 
 
 def test_expiry_without_tracking_holds_the_batch(ledger):
-    """With ackers=0 the ledger does not know what a step that died lost: the batch is held, not
+    """With ackers=False the ledger does not know what a step that died lost: the batch is held, not
     acked.
     """
-    flow = pipeline(ackers=0)
+    flow = pipeline(ackers=False)
     batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
     ledger.commit(run, emitted=Emitted(1, 7))
@@ -556,7 +558,7 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert (
-        "with ackers=0 the ledger does not know what is missing after it: run middle again"
+        "with ackers=False the ledger does not know what is missing after it: run middle again"
         in settlement.reason
     )
 

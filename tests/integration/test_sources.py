@@ -461,7 +461,7 @@ def test_the_position_waits_for_the_first_unfinished_batch(runner, ledger, table
 
 def test_without_ackers_the_position_commits_at_once(runner, ledger, table):
     """With tracking off a settled batch is done."""
-    run = runner(words_of(table, ackers=0))
+    run = runner(words_of(table, ackers=False))
     add(ledger, "a")
     run.settled(run.open("one"))
     assert position(ledger) == ["1"]

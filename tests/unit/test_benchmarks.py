@@ -14,17 +14,17 @@ from benchmarks.measure import Fold, FoldLog, fold_rows_per_second
 from ledger import Pipeline
 
 RESULT = {
-    "flights": lambda: pipelines.flights(2),
+    "flights": lambda: pipelines.flights(True),
     "clean flights": lambda: pipelines.flights_clean(0),
     "flights, few lost": lambda: pipelines.flights_few_lost(2),
-    "shuffled word count": lambda: pipelines.shuffled(2),
-    "measurements": lambda: pipelines.measurements("records", 2),
-    "word count": lambda: pipelines.wordcount(2),
+    "shuffled word count": lambda: pipelines.shuffled(True),
+    "measurements": lambda: pipelines.measurements("records", True),
+    "word count": lambda: pipelines.wordcount(True),
     "failing": lambda: pipelines.failing(True),
     "with a filter": lambda: pipelines.guaranteed("bloom"),
     "a table": lambda: pipelines.sized("small", "delta"),
     "by record": pipelines.by_record,
-    "acking": lambda: pipelines.acking(pipelines.wordcount(2), "split", "on_read"),
+    "acking": lambda: pipelines.acking(pipelines.wordcount(True), "split", "on_read"),
 }
 
 

@@ -295,7 +295,8 @@ def test_declarations_that_cannot_work(spoil, message):
     ("option", "value", "expected"),
     [
         ("max_replays", -1, "0 or more"),
-        ("ackers", -1, "0 or more"),
+        ("ackers", 2, "True or False"),
+        ("ackers", 0, "True or False"),
         ("max_failed_ratio", 1.5, "0 to 1, or None"),
         ("tolerate", 1, "a share of the records, from 0 to less than 1"),
         ("max_anchors", 0, "1 or more"),
@@ -350,7 +351,7 @@ def test_shipped_pipelines_load():
     assert [step.name for step in load_pipeline("jobs.flights:pipeline").steps()] == [
         "departures", "parse", "with_plane", "with_weather", "warehouse",
     ]  # fmt: skip
-    assert load_pipeline("jobs.wordcount:pipeline").ackers == 2
+    assert load_pipeline("jobs.wordcount:pipeline").ackers is True
 
 
 def test_two_sinks_of_one_path():

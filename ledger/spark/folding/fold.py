@@ -17,7 +17,7 @@ from ledger.spark.folding import ahead, driver
 from ledger.spark.folding.executors import Executors
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
-from ledger.storage.folders import private_output
+from ledger.storage.folders import private_output, remove_run_folder
 from ledger.store.queries import runs
 
 _log = logging.getLogger(__name__)
@@ -130,11 +130,17 @@ class _Fold:
             return replace(self._here(by_root.spanned), root_files=by_root.files)
 
     def posted(self, outcome: FoldOutcome) -> FoldOutcome:
-        """Post what was folded; then the files by root count."""
+        """Post what was folded; then the files by root count, or nothing is left of them where the
+        ledger has all.
+        """
         most = self.job.few_rows * max(1, len(self.spans.ranges))
-        done = ahead.posted(self.job, outcome, most)
+        done, folder = ahead.posted(self.job, outcome, most), self.job.root_files(self.run)
         if not self.spans.by_root:
-            write_listing(self.job.root_files(self.run), outcome.root_files)
+            with private_output(folder):
+                write_listing(folder, outcome.root_files)
+        elif outcome.files:
+            remove_run_folder(folder, self.run.run_id)
+            note_root_files(self.job.database, self.run, None)
         return done
 
     def _here(self, spanned: driver.Spanned) -> FoldOutcome:

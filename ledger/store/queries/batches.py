@@ -57,7 +57,7 @@ class Batch:
     replay_limit: int | None
     replay_backoff_seconds: float
     replay_backoff_cap_seconds: float
-    ackers: int
+    ackers: bool
     released: bool
     replaces_batch_id: int | None
     guarantee: Guarantee
