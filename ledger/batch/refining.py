@@ -57,8 +57,9 @@ class Refinement:
     def __init__(self, run_ids: Sequence[int]):
         self.run_ids = tuple(run_ids)
         self.rows = 0
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the refinement
-        self._file.write(HEADER)
+        with _writing():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the refinement
+            self._file.write(HEADER)
 
     def add(self, run_id: int, deltas: Deltas) -> None:
         """Add rows of a run."""
@@ -73,11 +74,15 @@ class Refinement:
             deltas.emitted_edges,
             deltas.acked_edges,
         )
-        self._file.write(encode(dict(zip(queries.COLUMNS, columns, strict=True))))
+        rows = encode(dict(zip(queries.COLUMNS, columns, strict=True)))
+        with _writing():
+            self._file.write(rows)
 
     def end(self) -> None:
         """Nothing more is added."""
-        self._file.write(TRAILER)
+        with _writing():
+            self._file.write(TRAILER)
+            self._file.flush()
 
     @property
     def file(self) -> BinaryIO:
@@ -89,6 +94,18 @@ class Refinement:
 
     def __exit__(self, *raised: object) -> None:
         self._file.close()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Say what to do where the temporary file cannot be written in the block."""
+    try:
+        yield
+    except OSError as exc:
+        raise UnavailableError(
+            f"the temporary file of a settlement could not be written to {tempfile.gettempdir()}:"
+            f" {exc}. Free some space there, or set TMPDIR, then run this again"
+        ) from exc
 
 
 def unrefined(connection: Connection, batch_id: int) -> Unrefined | None:

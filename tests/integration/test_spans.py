@@ -2,6 +2,7 @@
 
 import json
 import random
+import tempfile
 import tracemalloc
 from datetime import timedelta
 from pathlib import Path
@@ -430,6 +431,14 @@ def test_a_settlement_without_the_storage_leaves_the_batch_open(ledger):
     )
     away.rename(ledger.storage)
     assert ledger.settle(batch.batch_id).failed == 1
+
+
+def test_a_temporary_file_that_cannot_be_written_is_tried_again(ledger, monkeypatch):
+    """The sweep goes on with other batches, and says what to do about this one."""
+    batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[1], span=4)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert "set TMPDIR" in ledger.sweep().errors[batch.batch_id]
+    assert ledger.row("SELECT status FROM batch").status == "open"
 
 
 def test_a_run_that_noted_no_files_is_run_again(ledger):
