@@ -106,8 +106,8 @@ def open_replay(
     """
     if not pipeline.ackers:
         raise InputError(
-            f"pipeline {pipeline.name!r} has ackers=False, so the ledger would not know what a replay"
-            " lost: turn tracking on"
+            f"pipeline {pipeline.name!r} has ackers=False, so the ledger would not know what a"
+            " replay lost: turn tracking on"
         )
 
     def work(connection: Connection) -> Batch:
