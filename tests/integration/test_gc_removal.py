@@ -195,4 +195,4 @@ def test_gc_asks_nothing_of_what_has_expired(archive):
         archive.collect()
     finally:
         event.remove(archive.database.writer, "before_cursor_execute", listen)
-    assert len(asked) == 4  # the clock, candidates, what was begun, dead runs
+    assert len(asked) == 5  # the clock, candidates, what was begun, dead runs, root files
