@@ -157,11 +157,11 @@ SELECT step_run_id, 'cancelled', dropped FROM ran WHERE number = 2 AND dropped >
 
 INSERT INTO batch_source
   (batch_id, source, pipeline_id, path, interval_start, interval_end, claimed, emit_run_id,
-   first_root, roots, notified_at)
+   first_root, roots, span, notified_at)
 SELECT m.batch_id, 'orders', m.pipeline_id,
        format('/data/%s/%s.csv', m.pipeline, to_char(m.interval_start, 'YYYY-MM-DD')),
        m.interval_start, m.interval_start + interval '1 day',
-       m.role NOT IN ('replay', 'superseded'), r.step_run_id, m.first_root, m.roots,
+       m.role NOT IN ('replay', 'superseded'), r.step_run_id, m.first_root, m.roots, 1,
        m.settled_at + interval '1 minute'
 FROM made m JOIN ran r ON r.batch_id = m.batch_id AND r.number = 1 ORDER BY m.n;
 

@@ -28,6 +28,7 @@ from ledger.storage.folders import LASTING, reachable
 from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
+from ledger.store.queries import runs as run_queries
 from ledger.store.queries.refining import SpannedRun
 
 MOST_ROWS = 1 << 20  # of all runs that are looked at at once
@@ -112,7 +113,7 @@ def unrefined(connection: Connection, batch_id: int) -> Unrefined | None:
     """What a settlement of a batch needs to know root by root; None: all its spans are even, and no
     root of one failed.
     """
-    ranges = queries.ranges(connection, batch_id)
+    ranges = run_queries.root_ranges(connection, batch_id)
     if Spans(ranges).by_root:
         return None
     spans = queries.spans(connection, batch_id)

@@ -22,7 +22,7 @@ SETTLED = """
     WITH run AS (
       UPDATE step_run SET state = 'committed', closed_at = now() WHERE step_run_id = :run
     ), source AS (
-      UPDATE batch_source SET emit_run_id = :run, first_root = :first, roots = :roots
+      UPDATE batch_source SET emit_run_id = :run, first_root = :first, roots = :roots, span = 1
       WHERE batch_id = :batch
     )
     UPDATE batch SET status = 'settled', settled_at = now(), roots = :roots, failed_roots = :failed

@@ -27,7 +27,7 @@ from ledger.deltas.spans import RootRange, Spans
 from ledger.settings import Settings
 from ledger.store import asking
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications, refining, replays
+from ledger.store.queries import batches, publications, replays, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta, post_deltas, record_of
@@ -255,7 +255,7 @@ class Ledger:
     def _ranges(self, run: OpenedRun, emitted: Emitted | None = None) -> list[RootRange]:
         """The roots of a run's batch, with those that the run itself has ``emitted``."""
         own = [] if emitted is None else [emitted]
-        of_batch = self.transact(refining.ranges, run.batch.batch_id)
+        of_batch = self.transact(runs.root_ranges, run.batch.batch_id)
         return [
             *(of_batch if emitted is None else ()),
             *(RootRange(some.first_root, some.roots, some.span) for some in own),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.places import ROOT
 
-TESTS = ("test_spans.py", "test_random_pipelines.py")
+TESTS = ("test_spans.py", "test_random_pipelines.py", "test_fold_spans.py")
 UNITS = "test_a_random_pipeline_agrees_with_its_oracle"  # some are replayed by unit, at each span
 # Reader -> the test that shows how it takes spans. Where it reads what ``by_root`` has it reads
 # rows of single roots.
@@ -18,6 +18,7 @@ OF_DELTAS = {
     "refining.py: _ROWS": "test_spans_decide_as_roots_do",  # by_root, where nothing is spanned
     "refining.py: _SPANS": "test_a_fail_in_an_even_span",
     "refining.py: posted": "test_files_that_disagree_hold_the_batch",
+    "runs.py: posted_deltas": "test_the_ledger_has_by_span_what_files_have_by_root",
     "settlement.py: uneven_runs": "test_damaged_spans_hold_the_batch",
     "views.sql: pending_root": "test_what_is_pending_is_shown_by_span",
 }

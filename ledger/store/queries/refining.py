@@ -18,7 +18,7 @@ from ledger.deltas.binary_copy import decode
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.refining import taking
 from ledger.deltas.rows import Longs
-from ledger.deltas.spans import RootRange
+from ledger.store.queries import runs
 
 COLUMNS = ("step_run_id", "root_id", "delta", "acked", "emitted_edges", "acked_edges")
 _LIST = ", ".join(COLUMNS)
@@ -69,19 +69,9 @@ def by_root(spanned: bool) -> str:
     return _REFINED if spanned else _ROWS
 
 
-def ranges(connection: Connection, batch_id: int) -> list[RootRange]:
-    """The roots that the sources of a batch emitted, with their spans."""
-    statement = text("""
-        SELECT first_root, roots, span FROM batch_source
-        WHERE batch_id = :id AND emit_run_id IS NOT NULL AND roots > 0 ORDER BY first_root
-    """)
-    rows = connection.execute(statement, {"id": batch_id})
-    return [RootRange(row.first_root, row.roots, row.span or 1) for row in rows]
-
-
 def is_spanned(connection: Connection, batch_id: int) -> bool:
     """Whether some roots of a batch share the rows of a run."""
-    return any(some.span > 1 for some in ranges(connection, batch_id))
+    return any(some.span > 1 for some in runs.root_ranges(connection, batch_id))
 
 
 def spans(connection: Connection, batch_id: int) -> list[int]:

@@ -289,7 +289,7 @@ def root_ranges(connection: Connection, batch_id: int) -> list[RootRange]:
     """The roots of each source of a batch that has emitted."""
     statement = text("""
         SELECT first_root, roots, span FROM batch_source
-        WHERE batch_id = :id AND first_root IS NOT NULL ORDER BY first_root
+        WHERE batch_id = :id AND emit_run_id IS NOT NULL AND roots > 0 ORDER BY first_root
     """)
     return [RootRange(*row) for row in connection.execute(statement, {"id": batch_id})]
 

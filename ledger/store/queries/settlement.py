@@ -52,8 +52,8 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
                     THEN coalesce(f.last, s.first_root - s.span) END)::text AS found
           FROM step_run r
           LEFT JOIN (
-            SELECT emit_run_id, first_root, coalesce(span, 1) AS span,
-                   (roots + coalesce(span, 1) - 1) / coalesce(span, 1) AS spans
+            SELECT emit_run_id, first_root, span,
+                   (roots + span - 1) / span AS spans
             FROM batch_source WHERE batch_id = :id
           ) s ON s.emit_run_id = r.step_run_id
           LEFT JOIN (
