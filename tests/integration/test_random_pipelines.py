@@ -135,4 +135,6 @@ def test_a_random_pipeline_agrees_with_its_oracle(
     assert {row.status for row in records} <= {"recovered"}
     spans = {row.span for row in run.ledger.rows("SELECT span FROM batch_source WHERE roots > 0")}
     assert spans == {1 if span == AUTO else span}
-    assert not run.ledger.rows("SELECT FROM step_run WHERE root_files IS NOT NULL")
+    # A driver that died may still write: its files are gc's.
+    ended = "root_files IS NOT NULL AND state IN ('committed', 'superseded')"
+    assert not run.ledger.rows(f"SELECT FROM step_run WHERE {ended}")
