@@ -88,6 +88,10 @@ class LostFileError(IntegrityError):
     """A file that a run wrote is gone, or was changed since."""
 
 
+class UnseenFilesError(ConfigurationError):
+    """Files of runs lie where this machine does not see them."""
+
+
 class TooManyFailedError(LedgerError):
     """More than ``max_failed_ratio`` of a batch's records failed through their own fault."""
 

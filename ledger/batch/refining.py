@@ -7,7 +7,7 @@ settlement asks again.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Self
@@ -19,11 +19,20 @@ from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode
 from ledger.deltas.kernel import Deltas
-from ledger.deltas.refining import NOTHING, by_root, differences, is_in, judged, parts_of
+from ledger.deltas.refining import (
+    NOTHING,
+    by_root,
+    columns_of,
+    differences,
+    is_in,
+    judged,
+    parts_of,
+    split,
+)
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import RootRange, Spans
-from ledger.errors import ConfigurationError, IntegrityError, LostFileError, UnavailableError
+from ledger.errors import IntegrityError, LostFileError, UnavailableError, UnseenFilesError
 from ledger.storage.folders import LASTING, reachable
 from ledger.store.connection import Database
 from ledger.store.queries import batches
@@ -67,14 +76,7 @@ class Refinement:
         if not len(deltas.root):
             return
         self.rows += len(deltas.root)
-        columns = (
-            run_id,
-            deltas.root,
-            deltas.delta,
-            deltas.acked,
-            deltas.emitted_edges,
-            deltas.acked_edges,
-        )
+        columns = (run_id, *columns_of(deltas))
         rows = encode(dict(zip(queries.COLUMNS, columns, strict=True)))
         with _writing():
             self._file.write(rows)
@@ -133,22 +135,84 @@ def is_past(connection: Connection, asked: Unrefined) -> bool:
 def refine(database: Database, asked: Unrefined) -> Refinement:
     """Read what is asked from the files of the runs.
 
-    Raises ConfigurationError where this process does not see them, LostFileError if one is gone,
+    Raises UnseenFilesError where this process does not see them, LostFileError if one is gone,
     UnavailableError if their storage does not answer, and IntegrityError if they are not what the
     ledger has by span.
     """
-    files = {run.step_run_id: _files(asked, run) for run in asked.runs}
+    parts = list(parts_of(asked.spans, asked.ranges, max(1, MOST_ROWS // len(asked.runs))))
     refinement = Refinement(asked.run_ids)
     try:
-        most = max(1, MOST_ROWS // len(asked.runs))
-        for part in parts_of(asked.spans, asked.ranges, most):
-            for run_id, deltas in _part(database, asked, part, files):
-                refinement.add(run_id, deltas)
+        with _spooled(asked, parts) as spool:
+            for number, part in enumerate(parts):
+                for run_id, deltas in _part(database, asked, number, part, spool):
+                    refinement.add(run_id, deltas)
         refinement.end()
     except BaseException:
         refinement.file.close()
         raise
     return refinement
+
+
+class _Spool:
+    """Rows of single roots by part and run, in a local temporary file: the files of a run are read
+    once, in whatever order its rows lie.
+    """
+
+    def __init__(self) -> None:
+        with _writing():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the spool
+        self._places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def add(self, part: int, run_id: int, deltas: Deltas) -> None:
+        """Add rows of a run in a part."""
+        place = self._file.tell(), len(deltas.root)
+        self._places.setdefault((part, run_id), []).append(place)
+        with _writing():
+            self._file.write(np.stack(columns_of(deltas)).tobytes())
+            self._file.flush()
+
+    def rows(self, part: int, run_id: int) -> Deltas:
+        """What a run adds to the roots of a part, a row a root."""
+        return by_root([self._read(*place) for place in self._places.get((part, run_id), ())])
+
+    def _read(self, start: int, count: int) -> Deltas:
+        self._file.seek(start)
+        columns = np.frombuffer(self._file.read(5 * 8 * count), np.int64)
+        return Deltas(*columns.reshape(5, count))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+
+
+def _spooled(asked: Unrefined, parts: Sequence[Longs]) -> _Spool:
+    """What each run adds to the roots of the spans that are asked for, by parts of these."""
+    spans, starts = Spans(asked.ranges), np.array([part[0] for part in parts], np.int64)
+    first, last = _ends(asked, asked.spans)
+
+    def is_asked(root: Longs) -> Flags:
+        return is_in(spans.of(root), asked.spans)
+
+    spool = _Spool()
+    try:
+        for run in asked.runs:
+            files, advice = _files(asked, run), _advice(asked, run)
+            with _reading(run.root_files or "", advice):
+                for deltas in read_roots(files, first, last, is_asked, advice):
+                    number = np.searchsorted(starts, spans.of(deltas.root), "right") - 1
+                    for part, some in split(deltas, number):
+                        spool.add(part, run.step_run_id, some)
+    except BaseException:
+        spool.__exit__()
+        raise
+    return spool
+
+
+def _ends(asked: Unrefined, part: Longs) -> tuple[int, int]:
+    """The first root of some spans, and one that is not before their last."""
+    return int(part[0]), int(part[-1]) + max(some.span for some in asked.ranges) - 1
 
 
 def _files(asked: Unrefined, run: SpannedRun) -> list[RootFile]:
@@ -158,7 +222,7 @@ def _files(asked: Unrefined, run: SpannedRun) -> list[RootFile]:
     if run.root_files is None:
         return []
     if not reachable(run.root_files):
-        raise ConfigurationError(
+        raise UnseenFilesError(
             f"{run.root_files}: expected the files of run {run.step_run_id} of {run.step}, which"
             " this machine does not see"
         )
@@ -177,7 +241,7 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, PermissionError) as exc:
-        raise ConfigurationError(f"files in {folder} could not be read: {exc}") from exc
+        raise UnseenFilesError(f"files in {folder} could not be read: {exc}") from exc
     except LASTING as exc:
         raise LostFileError(f"files in {folder} are gone: {exc}. {advice}") from exc
     except OSError as exc:
@@ -191,30 +255,24 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
 
 
 def _part(
-    database: Database, asked: Unrefined, part: Longs, files: Mapping[int, Sequence[RootFile]]
+    database: Database, asked: Unrefined, number: int, part: Longs, spool: _Spool
 ) -> Iterator[tuple[int, Deltas]]:
-    """What each run adds to those roots of some spans that are not even, or failed."""
+    """What each run adds to those roots of a part's spans that are not even, or failed."""
     spans = Spans(asked.ranges)
-    first, last = int(part[0]), int(part[-1]) + max(some.span for some in asked.ranges) - 1
-
-    def is_asked(root: Longs) -> Flags:
-        return is_in(spans.of(root), part)
-
+    first, last = _ends(asked, part)
     posted = database.transact(lambda c: queries.posted(c, asked.batch_id, part.tolist()))
     rows = []
     for run in asked.runs:
-        advice, of_run = _advice(asked, run), posted.get(run.step_run_id, NOTHING)
+        of_run = posted.get(run.step_run_id, NOTHING)
         if run.root_files is None and len(of_run.root):
             raise LostFileError(
                 f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans,"
-                f" and noted no folder of what it adds to each record. {advice}"
+                f" and noted no folder of what it adds to each record. {_advice(asked, run)}"
             )
-        with _reading(run.root_files or "", advice):
-            parts = read_roots(files[run.step_run_id], first, last, is_asked, advice)
-            rows.append(by_root(list(parts)))
+        rows.append(spool.rows(number, run.step_run_id))
         _check(asked, run, of_run, rows[-1], spans)
     failed = database.transact(lambda c: queries.failed_roots(c, asked.batch_id, first, last))
-    failed = failed[is_asked(failed)]
+    failed = failed[is_in(spans.of(failed), part)]
     yield from zip(asked.run_ids, judged(rows, failed), strict=True)
 
 
@@ -222,15 +280,10 @@ def _check(asked: Unrefined, run: SpannedRun, posted: Deltas, rows: Deltas, span
     """Raise IntegrityError unless the rows of a run add up, span by span, to what it has posted."""
     wrong = differences(posted, rows, spans)
     if len(wrong.root):
-        difference = (
-            int(wrong.delta[0]),
-            int(wrong.acked[0]),
-            int(wrong.emitted_edges[0]),
-            int(wrong.acked_edges[0]),
-        )
+        first, *difference = (int(column[0]) for column in columns_of(wrong))
         raise IntegrityError(
-            f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted for the span from"
-            f" {int(wrong.root[0])} on what its files in {run.root_files} do not add up"
-            f" to: they differ by (XOR, acked XOR, emitted, acked) = {difference}, and in"
-            f" {quantity(len(wrong.root), 'span')} of those read: run {run.step} again"
+            f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted other sums than"
+            f" its files in {run.root_files} have: {quantity(len(wrong.root), 'span')} differ, the"
+            f" one from root {first} on by (XOR, acked XOR, emitted, acked) ="
+            f" {tuple(difference)}. Run {run.step} again"
         )

@@ -20,11 +20,11 @@ from ledger.core.states import BatchKind, BatchStatus, RunState, SettlePolicy
 from ledger.core.text import quantity
 from ledger.core.verdict import Decision, Hop, Limits, StepFacts, Verdict, decide, hops
 from ledger.errors import (
-    ConfigurationError,
     IntegrityError,
     LedgerError,
     LostFileError,
     NotReadyError,
+    UnseenFilesError,
 )
 from ledger.store.connection import Database
 from ledger.store.queries import (
@@ -97,8 +97,9 @@ def _settled(
             refinement = refine(database, outcome)
             reached("refined")
         except LedgerError as exc:
-            if not database.transact(partial(is_past, asked=outcome)):
-                return _unsettled(database, batch_id, exc)
+            settlement = database.transact(partial(_unsettled, asked=outcome, exc=exc))
+            if settlement is not None:
+                return settlement
             outcome = _settled_with(database, batch_id, now, skip_locked, None)
         else:
             with refinement:
@@ -106,15 +107,19 @@ def _settled(
     return outcome
 
 
-def _unsettled(database: Database, batch_id: int, exc: LedgerError) -> Settlement:
-    """What becomes of a batch whose files could not be refined. Raises ``exc`` if a later try may
-    have them."""
-    if isinstance(exc, ConfigurationError):
+def _unsettled(connection: Connection, asked: Unrefined, exc: LedgerError) -> Settlement | None:
+    """What becomes of a batch whose files could not be refined; None: other runs of it count by
+    now. Raises ``exc`` if a later try may have them."""
+    batch_id = asked.batch_id
+    batches.lock_batch(connection, batch_id)
+    if is_past(connection, asked):
+        return None
+    if isinstance(exc, UnseenFilesError):
         ways = sentences(where_seen(batch_id))
         reason = f"needs refinement, and this machine cannot read what that takes: {exc}. {ways}"
         return Settlement(batch_id, BatchStatus.OPEN, reason)
     if isinstance(exc, IntegrityError) and not isinstance(exc, LostFileError):
-        return database.transact(lambda c: _hold(c, batch_id, str(exc)))
+        return _hold(connection, batch_id, str(exc))
     raise exc
 
 

@@ -337,9 +337,9 @@ def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
     database.transact(lambda c: runs.set_folder(c, run.run_id, folder))
 
 
-def note_root_files(database: Database, run: OpenedRun, folder: str | None) -> None:
-    """Note where a run is about to write what it adds to each root, as ``note_folder``; None: that
-    nothing is there any more, for the ledger has all.
+def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:
+    """Note where a run is about to write what it folds, as ``note_folder``: its commit finds a
+    listing there of the files that count.
     """
     database.transact(lambda c: runs.set_root_files(c, run.run_id, folder))
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ledger.deltas.kernel import Deltas, united
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.kernel import Deltas, changes, order_of, united
+from ledger.deltas.rows import Flags, Longs, Places
 from ledger.deltas.spans import RootRange, Spans
 
 _NO_ROOTS: Longs = np.empty(0, np.int64)
@@ -66,15 +66,25 @@ def judged(runs: Sequence[Deltas], failed: Longs) -> list[Deltas]:
     return [taking(rows, is_in(rows.root, judged_roots)) for rows in runs]
 
 
-def taking(deltas: Deltas, flags: Flags) -> Deltas:
-    """The deltas that are flagged."""
-    return Deltas(
-        deltas.root[flags],
-        deltas.delta[flags],
-        deltas.acked[flags],
-        deltas.emitted_edges[flags],
-        deltas.acked_edges[flags],
-    )
+def columns_of(deltas: Deltas) -> list[Longs]:
+    """What deltas add: root, delta, acked, emitted_edges, acked_edges."""
+    return [
+        deltas.root, deltas.delta, deltas.acked, deltas.emitted_edges, deltas.acked_edges
+    ]  # fmt: skip
+
+
+def taking(deltas: Deltas, places: Places) -> Deltas:
+    """The deltas at these places."""
+    return Deltas(*(column[places] for column in columns_of(deltas)))
+
+
+def split(deltas: Deltas, numbers: Longs) -> Iterator[tuple[int, Deltas]]:
+    """The deltas of each of these numbers, one a delta, in their order."""
+    order = order_of([numbers])
+    ordered = numbers[order]
+    starts = changes(ordered)
+    for start, end in zip(starts, [*starts[1:], len(ordered)], strict=True):
+        yield int(ordered[start]), taking(deltas, order[start:end])
 
 
 def by_root(parts: Sequence[Deltas]) -> Deltas:

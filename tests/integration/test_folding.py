@@ -346,12 +346,16 @@ def test_a_file_that_a_task_left_and_that_is_changed_fails_the_run(runner, monke
 
 
 def test_executors_leave_nothing_that_was_posted(runner, tmp_path):
-    """Reasons and texts of records lie in the ledger alone."""
+    """Reasons and texts of records lie in the ledger alone; what is left says that no file counts,
+    and goes with the settlement."""
     (tmp_path / "in.csv").write_text("n\n1\nsecret\n3\n")
     run = runner(chain(thrice), **EXECUTORS)
     batch = run.open()
     run.steps(batch)
     assert run.ledger.row("SELECT detail FROM root_fail").detail == "secret"
-    assert [row[0] for row in run.ledger.rows("SELECT root_files FROM step_run")] == [None] * 3
     (folder,) = tmp_path.rglob("_roots")
+    left = [file for file in folder.rglob("*") if file.is_file()]
+    assert [(file.name, file.read_text()) for file in left] == [("files.json", "[]")] * 3
+    settle_and_follow(run.job, batch.batch_id)
+    assert [row[0] for row in run.ledger.rows("SELECT root_files FROM step_run")] == [None] * 3
     assert list(folder.iterdir()) == []

@@ -383,7 +383,8 @@ def test_files_that_disagree_hold_the_batch(ledger, damage, step):
     damage(folder)
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
-    assert f"of {step} posted for the span from {roots[0]} on" in settlement.reason
+    assert f"of {step} posted other sums than its files in " in settlement.reason
+    assert f"1 span differ, the one from root {roots[0]} on by" in settlement.reason
     assert str(folder) in settlement.reason
     if step == "sink":
         ledger.run_sink(batch, roots, [roots[1]])
@@ -590,11 +591,12 @@ def test_gc_removes_those_of_runs_that_never_count(ledger):
 
 
 def test_an_expired_batch_is_refined_part_by_part(ledger, monkeypatch):
-    """A step is missing, so nearly every span is uneven: what is in memory at once has a bound, and
-    all roots fail."""
+    """A step is missing, so nearly every span is uneven: what is in memory at once has a bound, the
+    files of each run are read once, and all roots fail."""
     monkeypatch.setattr(refining, "MOST_ROWS", 32)
-    parts = []
-    part_of = queries.posted
+    parts, reads = [], []
+    part_of, read = queries.posted, refining.read_roots
+    monkeypatch.setattr(refining, "read_roots", lambda *asked: reads.append(asked) or read(*asked))
     monkeypatch.setattr(
         queries, "posted", lambda c, b, spans: parts.append(len(spans)) or part_of(c, b, spans)
     )
@@ -604,7 +606,7 @@ def test_an_expired_batch_is_refined_part_by_part(ledger, monkeypatch):
     ledger.start(batch.batch_id, "sink")
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).failed == 50
-    assert parts == [4, 4, 4, 1]
+    assert (parts, len(reads)) == ([4, 4, 4, 1], 2)
     rows = ledger.rows("SELECT DISTINCT step, reason, own_failure FROM failed_root")
     assert rows == [("sink", "did not commit in time", False)]
 

@@ -1,5 +1,6 @@
 """Tracking on real Spark: what a stage loses is named, what storage loses is noticed."""
 
+import importlib
 import struct
 import time
 from dataclasses import replace
@@ -711,6 +712,34 @@ def test_executors_get_no_address_of_the_ledger(runner, tmp_path, monkeypatch):
     address = run.job.database.url
     words = ["postgresql", address.render_as_string(hide_password=False), *address.query.values()]
     assert not [word for word in words for task in tasks if word.encode() in task]
+
+
+def test_executors_that_cannot_connect(runner, spark, tmp_path, monkeypatch):
+    """Workers that have no driver of a database fold what a batch wrote, with records that are lost
+    and one that is malformed."""
+
+    def tried(batches):
+        for _ in batches:
+            try:
+                importlib.import_module("psycopg2")
+            except ImportError as exc:
+                yield pa.RecordBatch.from_pylist([{"why": str(exc)}])
+
+    blocked = tmp_path / "blocked"
+    for name in ("psycopg2", "sqlalchemy"):
+        (blocked / name).mkdir(parents=True)
+        (blocked / name / "__init__.py").write_text("raise ImportError('no database here')")
+    before = dict(spark.sparkContext.environment)
+    spark.sparkContext.environment["PYTHONPATH"] = str(blocked)
+    try:
+        reasons = spark.range(0, 1, 1, 1).mapInArrow(tried, "why string").collect()
+        assert [row.why for row in reasons] == ["no database here"]
+        (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in (1, 2, "x", 4, 5)))
+        run = runner(chain(odd), few_rows=-1, driver_bytes=-1)
+        assert run.settled(run.open()).failed == 3
+    finally:
+        spark.sparkContext.environment.clear()
+        spark.sparkContext.environment.update(before)
 
 
 def test_tasks_are_counted_while_they_run(spark):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.batch.step_runs import OpenedRun
@@ -92,8 +92,8 @@ class Executors:
         return reports_of(self.job.spark.range(0, len(tasks), 1, len(tasks)), work)
 
     def _exchanged(self, portion: Output, files: Sequence[DataFile]) -> FoldOutcome:
-        """The rows of files by what they come from, so that all of one input are together, and of
-        one span, where roots have one: then the same kernel.
+        """The rows of files by what they come from, so that all of one input are together: then the
+        same kernel.
         """
         manifest = Manifest(tuple(files))
         stored = positioned(self.job.spark, manifest, POSITION)
@@ -102,9 +102,8 @@ class Executors:
         seen = Witness(*identity)
         rows = seen.watch(stored.select(*identity, POSITION, *marks))
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
-        keys = [F.col(n) for n in (ROOT, PARENT, INPUT) if n in flat.columns]
         parts = max(min(MOST_TASKS, len(files)), manifest.rows // MOST_ROWS + 1)
-        parted = flat.repartition(parts, *(keys if self.spans.by_root else [_span(self.spans)]))
+        parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
         fold_table = replace(portion, files=()).fold_table
         outcome = FoldOutcome.of_reports(self.run, self._by_rows(parted, fold_table, None))
         return outcome + FoldOutcome(self.run, wrote=seen.seen)
@@ -130,16 +129,6 @@ def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
     for number in sorted(range(len(files)), key=lambda number: -files[number].rows):
         min(tasks, key=lambda task: sum(files[place].rows for place in task)).append(number)
     return tasks
-
-
-def _span(spans: Spans) -> Column:
-    """The span of a row's root, as ``Spans.of`` has it."""
-    root = F.col(ROOT)
-    span = root
-    for some in spans.ranges:
-        inside = (root >= some.first_root) & (root < some.first_root + some.roots)
-        span = F.when(inside, root.bitwiseAND(F.lit(-some.span).cast("bigint"))).otherwise(span)
-    return span
 
 
 def by_anchor(output: DataFrame) -> DataFrame:

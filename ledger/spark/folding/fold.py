@@ -11,13 +11,13 @@ from ledger.deltas.fold_files import ByRoot
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
 from ledger.deltas.posted import Posted
-from ledger.deltas.root_files import write_listing
+from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
 from ledger.spark.folding import ahead, driver
 from ledger.spark.folding.executors import Executors
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
-from ledger.storage.folders import private_output, remove_run_folder
+from ledger.storage.folders import private_output
 from ledger.store.queries import runs
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,10 @@ def fold_proved(
     """
     fold_ = _Fold.of(job, run, portions)
     outcome = fold_.outcome()
-    return fold_.posted(outcome) if is_proved(outcome.posted) else None
+    if is_proved(outcome.posted):
+        return fold_.posted(outcome)
+    fold_.list_files([])
+    return None
 
 
 @dataclass(frozen=True)
@@ -130,18 +133,19 @@ class _Fold:
             return replace(self._here(by_root.spanned), root_files=by_root.files)
 
     def posted(self, outcome: FoldOutcome) -> FoldOutcome:
-        """Post what was folded; then the files by root count, or nothing is left of them where the
-        ledger has all.
-        """
+        """Post what was folded; then the files by root count."""
         most = self.job.few_rows * max(1, len(self.spans.ranges))
-        done, folder = ahead.posted(self.job, outcome, most), self.job.root_files(self.run)
-        if not self.spans.by_root:
-            with private_output(folder):
-                write_listing(folder, outcome.root_files)
-        elif outcome.files:
-            remove_run_folder(folder, self.run.run_id)
-            note_root_files(self.job.database, self.run, None)
+        done = ahead.posted(self.job, outcome, most)
+        self.list_files(outcome.root_files)
         return done
+
+    def list_files(self, files: Sequence[RootFile]) -> None:
+        """Say which files by root count, if the run has noted a folder of them."""
+        if self.spans.by_root and _fit_here(self.job, self.plans):
+            return
+        folder = self.job.root_files(self.run)
+        with private_output(folder):
+            write_listing(folder, files)
 
     def _here(self, spanned: driver.Spanned) -> FoldOutcome:
         """Fold in the driver."""

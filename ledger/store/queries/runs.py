@@ -150,8 +150,8 @@ def set_folder(connection: Connection, run_id: int, folder: str) -> None:
     )
 
 
-def set_root_files(connection: Connection, run_id: int, folder: str | None) -> None:
-    """Note the folder of what a run adds to each root, before it writes there; None: no more."""
+def set_root_files(connection: Connection, run_id: int, folder: str) -> None:
+    """Note the folder of what a run adds to each root, before it writes there."""
     connection.execute(
         text("UPDATE step_run SET root_files = :folder WHERE step_run_id = :id"),
         {"id": run_id, "folder": folder},

@@ -46,14 +46,15 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
                   s.first_root + (s.spans - 1) * s.span)::text AS recorded,
                  (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0),
                   coalesce(f.acked, 0),
-                  CASE WHEN s.spans IS NOT NULL THEN coalesce(f.rows, 0) END,
+                  CASE WHEN s.spans IS NULL THEN NULL WHEN s.span = 1 THEN coalesce(f.rows, 0)
+                    ELSE (SELECT count(DISTINCT d.root_id) FROM ledger_delta d  -- it may recur
+                          WHERE d.batch_id = :id AND d.step_run_id = s.emit_run_id) END,
                   CASE WHEN s.spans IS NOT NULL THEN coalesce(f.first, s.first_root) END,
                   CASE WHEN s.spans IS NOT NULL
                     THEN coalesce(f.last, s.first_root - s.span) END)::text AS found
           FROM step_run r
           LEFT JOIN (
-            SELECT emit_run_id, first_root, span,
-                   (roots + span - 1) / span AS spans
+            SELECT emit_run_id, first_root, span, (roots + span - 1) / span AS spans
             FROM batch_source WHERE batch_id = :id
           ) s ON s.emit_run_id = r.step_run_id
           LEFT JOIN (
