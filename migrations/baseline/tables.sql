@@ -405,7 +405,7 @@ CREATE TABLE ledger_delta (
   acked_edges bigint NOT NULL
 ) PARTITION BY LIST (batch_id);
 COMMENT ON TABLE ledger_delta IS
-  'What each run adds to each root''s ack value. BIT_XOR(delta) per root is 0 once all is acked.';
+  'What each run adds to a root, or span of roots. BIT_XOR(delta) of one is 0 once all is acked.';
 COMMENT ON COLUMN ledger_delta.batch_id IS 'Batch; one partition each.';
 COMMENT ON COLUMN ledger_delta.step_run_id IS
   'Run that posted; counts only once that is committed.';

@@ -62,6 +62,22 @@ def test_no_password_is_written_down():
             assert "${" in line, line
 
 
+def test_only_drivers_have_an_address_of_the_ledger(compose):
+    """Tasks of Airflow, where drivers run, have it; executors and Spark's master have none, and no
+    password of it."""
+    for name, service in compose["services"].items():
+        of_ledger = {
+            key: value
+            for key, value in service["environment"].items()
+            if key.startswith("PG") or "postgres" in value
+        }
+        if name.startswith("spark-"):
+            assert of_ledger == {}, name
+        elif name != "postgres":
+            urls = {"ACKLEDGER_DATABASE_URL", "ACKLEDGER_READER_URL", "PGPASSWORD"}
+            assert urls <= set(of_ledger), name
+
+
 def test_commands_of_the_stack_exist(compose):
     """Each service's program is installed with the project."""
     programs = {

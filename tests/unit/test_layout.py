@@ -124,7 +124,7 @@ def test_core_is_pure():
 
 # Where SQL may be built: of the ledger in the store, of other databases where their kind lives.
 SQL_PLACES = ("ledger.store.", "ledger.sources.table.", "ledger.sinks.postgres.")
-# Executors post deltas by a connection of their own, and what that raises is translated.
+# A run's driver posts deltas by COPY, and what that raises is translated.
 DRIVER_PLACES = (*SQL_PLACES, "ledger.deltas.posting", "ledger.spark.folding.")
 
 
