@@ -76,8 +76,8 @@ class Refinement:
         if not len(deltas.root):
             return
         self.rows += len(deltas.root)
-        columns = (run_id, *columns_of(deltas))
-        rows = encode(dict(zip(queries.COLUMNS, columns, strict=True)))
+        of_root = dict(zip(queries.COLUMNS[1:], columns_of(deltas), strict=True))
+        rows = encode({queries.COLUMNS[0]: run_id, **of_root})
         with _writing():
             self._file.write(rows)
 
@@ -177,8 +177,8 @@ class _Spool:
 
     def _read(self, start: int, count: int) -> Deltas:
         self._file.seek(start)
-        columns = np.frombuffer(self._file.read(5 * 8 * count), np.int64)
-        return Deltas(*columns.reshape(5, count))
+        columns = np.frombuffer(self._file.read(5 * 8 * count), np.int64).reshape(5, count)
+        return Deltas(columns[0], columns[1], columns[2], columns[3], columns[4])
 
     def __enter__(self) -> Self:
         return self

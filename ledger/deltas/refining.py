@@ -66,16 +66,18 @@ def judged(runs: Sequence[Deltas], failed: Longs) -> list[Deltas]:
     return [taking(rows, is_in(rows.root, judged_roots)) for rows in runs]
 
 
-def columns_of(deltas: Deltas) -> list[Longs]:
+def columns_of(deltas: Deltas) -> tuple[Longs, Longs, Longs, Longs, Longs]:
     """What deltas add: root, delta, acked, emitted_edges, acked_edges."""
-    return [
-        deltas.root, deltas.delta, deltas.acked, deltas.emitted_edges, deltas.acked_edges
-    ]  # fmt: skip
+    edges = deltas.emitted_edges, deltas.acked_edges
+    return (deltas.root, deltas.delta, deltas.acked, *edges)
 
 
 def taking(deltas: Deltas, places: Places) -> Deltas:
     """The deltas at these places."""
-    return Deltas(*(column[places] for column in columns_of(deltas)))
+    root, delta, acked, emitted_edges, acked_edges = columns_of(deltas)
+    return Deltas(
+        root[places], delta[places], acked[places], emitted_edges[places], acked_edges[places]
+    )
 
 
 def split(deltas: Deltas, numbers: Longs) -> Iterator[tuple[int, Deltas]]:
