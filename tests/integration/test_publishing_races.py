@@ -44,7 +44,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     for replay in (first, second):
         ledger.run_replay(replay)
     with ledger.database.writer.begin() as connection:
-        _settle(connection, first.batch_id, None, False)  # not committed yet
+        _settle(connection, first.batch_id, None, False, None)  # not committed yet
         other = threading.Thread(target=lambda: ledger.settle(second.batch_id))
         other.start()
         other.join(1)
