@@ -39,7 +39,7 @@ def run_dropping(
         Delta(root, root + 1000, 0 if place < many else root + 2000, 1, int(place >= many))
         for place, root in enumerate(every)
     ]
-    assert ledger.post(run, deltas)
+    ledger.post(run, deltas)
     rows = {"input_rows": len(every), "output_rows": len(every) - many}
     ledger.commit(run, replace(record_of(deltas), **rows), drops=drops)
     return every[many:]
