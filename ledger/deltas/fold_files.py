@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ledger.deltas.kernel import Deltas, Fails, Messages, compacted
 from ledger.deltas.portions import Folded
@@ -25,6 +23,7 @@ from ledger.deltas.root_files import RootFile, RootWriter, read_roots
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import Seen, texts_of
+from ledger.deltas.table_writer import TableWriter
 from ledger.storage.parquet import iter_batches, stored_file
 
 FAIL_ROWS = 1_000  # with their texts
@@ -125,9 +124,9 @@ class FoldWriter:
             roots = None
             if not self.spans.by_root:
                 roots = stack.enter_context(RootWriter(new_path(self.folder, "roots")))
-            fails = stack.enter_context(_TableWriter(new_path(self.folder, "fails"), _FAILS))
+            fails = stack.enter_context(TableWriter(new_path(self.folder, "fails"), _FAILS))
             messages = stack.enter_context(
-                _TableWriter(new_path(self.folder, "messages"), _MESSAGES)
+                TableWriter(new_path(self.folder, "messages"), _MESSAGES)
             )
 
             def spanned() -> Iterator[Deltas]:
@@ -136,9 +135,9 @@ class FoldWriter:
                     report = _added(report, part)
                     drops.update(part.deltas.drops)
                     for some in part.deltas.fails:
-                        fails.add(_fail_columns(some))
+                        fails.write(_fail_columns(some))
                     for pairs in part.deltas.messages:
-                        messages.add([pairs.root, pairs.message])
+                        messages.write([pairs.root, pairs.message])
                     deltas = replace(part.deltas, fails=(), messages=(), drops={})
                     if roots is not None:
                         roots.add(deltas)
@@ -148,7 +147,7 @@ class FoldWriter:
             for deltas in compacted(spanned(), self.most):
                 rows.add(deltas)
             by_root = None if roots is None else roots.close()
-            files = FoldFiles(rows.close(), by_root, fails.close(), messages.close())
+            files = FoldFiles(rows.close(), by_root, fails.finish(), messages.finish())
         return replace(report, files=files, drops=dict(drops))
 
 
@@ -189,48 +188,6 @@ def remove_posted(files: Iterable[FoldFiles]) -> None:
         for path in some.posted:
             fs, place = fsspec.core.url_to_fs(path)
             fs.rm_file(place)
-
-
-class _TableWriter:
-    """Writes a file of columns that begins with the first of them."""
-
-    def __init__(self, path: str, schema: pa.Schema):
-        self._path, self._schema = path, schema
-        self._fs, self._place = fsspec.core.url_to_fs(path)
-        self._stream: Any = None
-        self._writer: Any = None
-
-    def add(self, columns: list[Any]) -> None:
-        """Write some rows."""
-        if not len(columns[0]):
-            return
-        if self._writer is None:
-            self._fs.makedirs(self._fs._parent(self._place), exist_ok=True)
-            self._stream = self._fs.open(self._place, "wb")
-            self._writer = pq.ParquetWriter(
-                self._stream, self._schema, compression="lz4", write_page_checksum=True
-            )
-        self._writer.write_table(pa.table(columns, schema=self._schema))
-
-    def close(self) -> str | None:
-        """Finish the file; None, and no file, if nothing was added."""
-        if self._writer is None:
-            return None
-        self._writer.close()
-        self._stream.close()
-        return self._path
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if exc is not None and self.close() is not None:
-            self._fs.rm_file(self._place)
 
 
 def _added(report: TaskReport, part: Folded) -> TaskReport:

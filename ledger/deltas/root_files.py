@@ -6,10 +6,8 @@ of its roots failed. Nothing needs them once the batch is decided.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -19,12 +17,12 @@ import pyarrow.parquet as pq
 
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.table_writer import TableWriter
 from ledger.errors import LostFileError
 from ledger.storage.folders import RUN_AGAIN
 from ledger.storage.parquet import read_row_group, stored_file
 
 LISTING = "files.json"  # of a run's files, those that count
-GROUP_ROWS = 1 << 20
 
 _SCHEMA = pa.schema(
     (name, pa.int64()) for name in ("root", "emitted", "acked", "emitted_edges", "acked_edges")
@@ -42,69 +40,39 @@ class RootFile:
     last_root: int
 
 
-class RootWriter:
+class RootWriter(TableWriter):
     """Writes a file of deltas, part by part; of several parts more than one may be of one root."""
 
     def __init__(self, path: str):
-        self._path = path
-        self._fs, place = fsspec.core.url_to_fs(path)
-        self._fs.makedirs(self._fs._parent(place), exist_ok=True)
-        self._stream = self._fs.open(place, "wb")
-        self._place = place
-        self._rows = 0
-        self._least: list[int] = []
-        self._greatest: list[int] = []
-        self._writer = pq.ParquetWriter(
-            self._stream,
+        super().__init__(
+            path,
             _SCHEMA,
-            compression="lz4",
             use_dictionary=["emitted_edges", "acked_edges"],
             column_encoding={
                 "root": "DELTA_BINARY_PACKED", "emitted": "PLAIN", "acked": "PLAIN"
             },
-            write_page_checksum=True,
         )  # fmt: skip
+        self._rows = 0
+        self._least: list[int] = []
+        self._greatest: list[int] = []
 
     def add(self, deltas: Deltas) -> None:
         """Write the deltas of one fold."""
         if not len(deltas.root):
             return
-        columns = (
-            deltas.root,
-            deltas.delta ^ deltas.acked,
-            deltas.acked,
-            deltas.emitted_edges,
-            deltas.acked_edges,
-        )
-        self._writer.write_table(pa.table(list(columns), schema=_SCHEMA), GROUP_ROWS)
+        emitted, edges = deltas.delta ^ deltas.acked, (deltas.emitted_edges, deltas.acked_edges)
+        self.write([deltas.root, emitted, deltas.acked, *edges])
         self._rows += len(deltas.root)
         self._least.append(int(deltas.root.min()))
         self._greatest.append(int(deltas.root.max()))
 
     def close(self) -> RootFile | None:
         """Finish the file; None, and no file, if nothing was added."""
-        self._writer.close()
-        self._stream.close()
-        if not self._rows:
-            self._fs.rm_file(self._place)
+        path = self.finish()
+        if path is None:
             return None
         size = int(self._fs.info(self._place)["size"])
-        return RootFile(self._path, size, self._rows, min(self._least), max(self._greatest))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if exc is not None:  # what was written so far counts for nothing
-            self._writer.close()
-            self._stream.close()
-            with suppress(FileNotFoundError):
-                self._fs.rm_file(self._place)
+        return RootFile(path, size, self._rows, min(self._least), max(self._greatest))
 
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:

@@ -1,0 +1,61 @@
+"""Writes files of columns, each whole or not at all."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+GROUP_ROWS = 1 << 20
+
+
+class TableWriter:
+    """Writes a file that begins with the first of its rows, and is removed if the block raises.
+    ``options``: of Arrow's writer.
+    """
+
+    def __init__(self, path: str, schema: pa.Schema, **options: Any):
+        self._path, self._schema, self._options = path, schema, options
+        self._fs, self._place = fsspec.core.url_to_fs(path)
+        self._stream: Any = None
+        self._writer: Any = None
+
+    def write(self, columns: Sequence[Any]) -> None:
+        """Write some rows."""
+        if not len(columns[0]):
+            return
+        if self._writer is None:
+            self._fs.makedirs(self._fs._parent(self._place), exist_ok=True)
+            self._stream = self._fs.open(self._place, "wb")
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                self._schema,
+                compression="lz4",
+                write_page_checksum=True,
+                **self._options,
+            )
+        self._writer.write_table(pa.table(list(columns), schema=self._schema), GROUP_ROWS)
+
+    def finish(self) -> str | None:
+        """Finish the file, of this path; None, and no file, if nothing was written."""
+        if self._writer is None:
+            return None
+        self._writer.close()
+        self._stream.close()
+        return self._path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if exc is not None and self.finish() is not None:
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(self._place)
