@@ -76,8 +76,7 @@ class Refinement:
         if not len(deltas.root):
             return
         self.rows += len(deltas.root)
-        of_root = dict(zip(queries.COLUMNS[1:], columns_of(deltas), strict=True))
-        rows = encode({queries.COLUMNS[0]: run_id, **of_root})
+        rows = encode([run_id, *columns_of(deltas)])
         with _writing():
             self._file.write(rows)
 

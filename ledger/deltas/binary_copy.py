@@ -5,45 +5,46 @@ Format: documentation of COPY, "Binary Format".
 
 import io
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from ledger.deltas.rows import Longs
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
 
-Columns = Mapping[str, npt.NDArray[np.int64] | npt.NDArray[np.int32] | int]
 
-
-def encode(columns: Columns) -> bytes:
-    """Rows of int8 and int4 columns; a plain int is a bigint, the same in every row."""
-    length = next(len(value) for value in columns.values() if not isinstance(value, int))
-    fields: list[tuple[str, str]] = [("fields", ">i2")]
-    for name, value in columns.items():
-        width = 4 if getattr(value, "dtype", None) == np.int32 else 8
-        fields += [(f"{name}_size", ">i4"), (name, f">i{width}")]
-    same = np.zeros((), dtype=fields)  # what is equal in every row is laid out once, and copied
+def encode(columns: Sequence[Longs | int]) -> bytes:
+    """Rows of bigints; a plain int is the same in every row."""
+    length = next(len(value) for value in columns if not isinstance(value, int))
+    # What is equal in every row is laid out once, and copied.
+    same = np.zeros((), _row(len(columns)))
     same["fields"] = len(columns)
-    for name, value in columns.items():
-        same[f"{name}_size"] = same.dtype[name].itemsize
+    for number, value in enumerate(columns):
+        same[f"size{number}"] = 8
         if isinstance(value, int):
-            same[name] = value
+            same[f"column{number}"] = value
     rows = np.full(length, same)
-    for name, value in columns.items():
+    for number, value in enumerate(columns):
         if not isinstance(value, int):
-            rows[name] = value
+            rows[f"column{number}"] = value
     return rows.tobytes()
 
 
-def decode(data: bytes, columns: int) -> list[npt.NDArray[np.int64]]:
-    """The columns of rows that have int8 alone, none of it null, as a COPY hands them out."""
-    fields: list[tuple[str, str]] = [("fields", ">i2")]
+def decode(data: bytes, columns: int) -> list[Longs]:
+    """The columns of rows that have bigints alone, none of it null, as a COPY hands them out."""
+    body = memoryview(data)[len(HEADER) : len(data) - len(TRAILER)]
+    rows = np.frombuffer(body, _row(columns))
+    return [rows[f"column{number}"].astype(np.int64) for number in range(columns)]
+
+
+def _row(columns: int) -> np.dtype[np.void]:
+    """A row of so many bigints, each after its length."""
+    fields = [("fields", ">i2")]
     for number in range(columns):
         fields += [(f"size{number}", ">i4"), (f"column{number}", ">i8")]
-    body = memoryview(data)[len(HEADER) : len(data) - len(TRAILER)]
-    rows = np.frombuffer(body, np.dtype(fields))
-    return [rows[f"column{number}"].astype(np.int64) for number in range(columns)]
+    return np.dtype(fields)
 
 
 class Stream(io.RawIOBase):

@@ -74,16 +74,6 @@ class Folded:
         """How many deltas of roots were folded."""
         return len(self.deltas.root) if self.by_root is None else self.by_root
 
-    @classmethod
-    def joined(cls, parts: Sequence["Folded"]) -> "Folded":
-        """What all parts add, at least one: a delta for each root."""
-        return cls(
-            united([part.deltas for part in parts]),
-            sum((part.wrote for part in parts), _NOTHING),
-            sum(part.read_carried for part in parts),
-            sum(part.roots for part in parts),
-        )
-
 
 class Acks(Protocol):
     """What of its input a stage acks."""

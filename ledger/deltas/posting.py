@@ -88,15 +88,15 @@ def _delta_rows(batch_id: int, run_id: int, deltas: Deltas) -> Iterator[bytes]:
     for start in range(0, len(deltas.root), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         yield encode(
-            {
-                "batch": batch_id,
-                "run": run_id,
-                "root": deltas.root[rows],
-                "delta": deltas.delta[rows],
-                "acked": deltas.acked[rows],
-                "emitted_edges": deltas.emitted_edges[rows],
-                "acked_edges": deltas.acked_edges[rows],
-            }
+            [
+                batch_id,
+                run_id,
+                deltas.root[rows],
+                deltas.delta[rows],
+                deltas.acked[rows],
+                deltas.emitted_edges[rows],
+                deltas.acked_edges[rows],
+            ]
         )
 
 
@@ -122,11 +122,4 @@ def _message_rows(batch_id: int, run_id: int, messages: Iterable[Messages]) -> I
     for some in messages:
         for start in range(0, len(some.root), CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
-            yield encode(
-                {
-                    "batch": batch_id,
-                    "run": run_id,
-                    "root": some.root[rows],
-                    "message": some.message[rows],
-                }
-            )
+            yield encode([batch_id, run_id, some.root[rows], some.message[rows]])

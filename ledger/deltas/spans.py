@@ -30,11 +30,6 @@ class RootRange:
     roots: int
     span: int = 1
 
-    @property
-    def spans(self) -> int:
-        """How many spans there are; the last may be cut short."""
-        return -(-self.roots // self.span)
-
 
 class Spans:
     """The spans of a batch's roots, those of each source by that one's own."""

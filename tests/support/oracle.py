@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from ledger.core.outcomes import REPEATED
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import hash_longs, hash_text
+from ledger.deltas.kernel import united
+from ledger.deltas.portions import Folded
 from ledger.deltas.rows import NONE, Rows, Texts
+from ledger.deltas.stored import Seen
 
 INPUTS = {"one": 11, "two": 12}
 REASONS = (None, "", "b", "a", "c")
@@ -143,6 +146,15 @@ def outputs(draw):
 def edges(consumers):
     """Edges of run 7 to so many consumers."""
     return Edges(7, "step", [f"c{n}" for n in range(consumers)], INPUTS)
+
+
+def joined(parts):
+    """What all parts of a fold add, at least one: a delta for each root."""
+    return Folded(
+        united([part.deltas for part in parts]),
+        sum((part.wrote for part in parts), Seen()),
+        sum(part.read_carried for part in parts),
+    )
 
 
 def as_dict(deltas):

@@ -13,6 +13,7 @@ from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import Folded, Portion
 from ledger.spark.folding import driver
 from ledger.spark.folding.executors import Executors
+from tests.support.oracle import joined
 
 WINDOW_ROWS = 3
 FoldFiles = Callable[..., tuple[list[Folded], str]]  # as the driver's
@@ -55,7 +56,7 @@ def _folded(
         parts, _ = fold_files(portion, footers)
     if not parts:
         return ()
-    all_ = Folded.joined(parts)
+    all_ = joined(parts)
     deltas = all_.deltas
     columns = (deltas.root, deltas.delta, deltas.acked, deltas.emitted_edges, deltas.acked_edges)
     by_root = sorted(zip(*(column.tolist() for column in columns), strict=True))

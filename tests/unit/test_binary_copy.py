@@ -9,12 +9,8 @@ from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, decode, encode
 
 def test_rows_as_documented():
     """A tuple is a 16-bit count of fields, then each field's length and big-endian value."""
-    result = encode(
-        {"batch": 7, "delta": np.array([-1, 2], np.int64), "edges": np.array([3, 4], np.int32)}
-    )
-    expected = b"".join(
-        struct.pack(">hiqiqii", 3, 8, 7, 8, delta, 4, edges) for delta, edges in [(-1, 3), (2, 4)]
-    )
+    result = encode([7, np.array([-1, 2], np.int64)])
+    expected = b"".join(struct.pack(">hiqiq", 2, 8, 7, 8, delta) for delta in (-1, 2))
     assert result == expected
 
 
@@ -36,7 +32,7 @@ def test_stream_reads_any_size():
 def test_columns_come_back():
     """What was encoded is decoded; no rows are empty columns."""
     values = np.array([-1, 2, 1 << 62], np.int64)
-    data = HEADER + encode({"run": 7, "root": values}) + TRAILER
+    data = HEADER + encode([7, values]) + TRAILER
     run, root = decode(data, 2)
     assert (run.tolist(), root.tolist()) == ([7, 7, 7], values.tolist())
     assert [len(column) for column in decode(HEADER + TRAILER, 2)] == [0, 0]

@@ -11,11 +11,11 @@ import pytest
 from ledger.deltas import stored
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
-from ledger.deltas.portions import Folded, OnEmit, OnRead, Output, Reading
+from ledger.deltas.portions import OnEmit, OnRead, Output, Reading
 from ledger.deltas.stored import Written
 from ledger.spark.folding import driver
 from ledger.storage.manifest import DataFile
-from tests.support.oracle import as_dict, fails_of
+from tests.support.oracle import as_dict, fails_of, joined
 
 EXTREMES = [-(2**63), -(2**63) + 1, -5, -1, 0, 1, 2, 3, 2**62, 2**63 - 2, 2**63 - 1]
 NAMES = ("a", "b", "é", "𐀀")  # their order in UTF-8 is not that in UTF-16
@@ -112,7 +112,7 @@ def require_same(parts, whole, way):
     if not parts or not whole:
         assert not any(len(part.deltas.root) for part in [*parts, *whole]), way
         return
-    result, expected = Folded.joined(parts), Folded.joined(whole)
+    result, expected = joined(parts), joined(whole)
     assert as_dict(result.deltas) == as_dict(expected.deltas), way
     assert fails_of(result.deltas) == fails_of(expected.deltas), way
     assert result.deltas.drops == expected.deltas.drops, way

@@ -25,7 +25,7 @@ from ledger.deltas.stored import Part, Seen, Written, read_windows
 from ledger.deltas.windows import UnorderedError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
-from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
+from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, joined, marks
 
 BIGINT, TEXT, FLAG = pa.int64(), pa.string(), pa.bool_()
 KEYS = ("_ackledger_root", "_ackledger_parent", "_ackledger_input")
@@ -173,7 +173,7 @@ def windows_of(rows):
 def united(parts):
     """What all parts add."""
     nothing = Rows(*(np.array([], np.int64) for _ in range(3)))
-    return portions.Folded.joined([portions.Folded(fold_read(nothing, edges_of(1))), *parts])
+    return joined([portions.Folded(fold_read(nothing, edges_of(1))), *parts])
 
 
 def require(folded, rows, oracle, inputs):
@@ -315,12 +315,10 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
             assert result.read_carried == whole.read_carried
 
 
-def test_parts_are_joined_at_once(monkeypatch):
+def test_parts_are_united_at_once(monkeypatch):
     """Each delta of a thousand parts is sorted once, and not with each part that follows."""
     rows = [Rows(*(np.array([n % 7, n]) for _ in range(3))) for n in range(1000)]
-    parts = [
-        portions.Folded(fold_read(row, edges_of(1)), Seen(2, n), n) for n, row in enumerate(rows)
-    ]
+    parts = [fold_read(row, edges_of(1)) for row in rows]
     sizes = []
 
     def noted(keys):
@@ -328,10 +326,9 @@ def test_parts_are_joined_at_once(monkeypatch):
         return order_of(keys)
 
     monkeypatch.setattr(kernel, "order_of", noted)
-    joined = portions.Folded.joined(parts)
-    assert sizes == [sum(len(part.deltas.root) for part in parts)]
-    assert as_dict(joined.deltas) == as_dict(fold_read(Rows.joined(rows), edges_of(1)))
-    assert (joined.wrote.rows, joined.read_carried) == (2000, sum(range(1000)))
+    deltas = kernel.united(parts)
+    assert sizes == [sum(len(part.root) for part in parts)]
+    assert as_dict(deltas) == as_dict(fold_read(Rows.joined(rows), edges_of(1)))
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])

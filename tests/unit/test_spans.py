@@ -33,8 +33,8 @@ def deltas(root):
 def test_a_span_is_the_least_by_which_a_range_has_few(roots, span):
     """A power of two; half of it would be too many."""
     assert span_of(roots) == span
-    assert RootRange(0, roots, span).spans <= MOST_SPANS
-    assert span == 1 or RootRange(0, roots, span // 2).spans > MOST_SPANS
+    assert roots <= span * MOST_SPANS
+    assert span == 1 or roots > span // 2 * MOST_SPANS
 
 
 def test_each_source_has_its_own_spans():
