@@ -22,7 +22,6 @@ from ledger.deltas.kernel import Deltas
 from ledger.deltas.refining import (
     NOTHING,
     by_root,
-    columns_of,
     differences,
     is_in,
     judged,
@@ -76,7 +75,7 @@ class Refinement:
         if not len(deltas.root):
             return
         self.rows += len(deltas.root)
-        rows = encode([run_id, *columns_of(deltas)])
+        rows = encode([run_id, *deltas.columns])
         with _writing():
             self._file.write(rows)
 
@@ -167,7 +166,7 @@ class _Spool:
         place = self._file.tell(), len(deltas.root)
         self._places.setdefault((part, run_id), []).append(place)
         with _writing():
-            self._file.write(np.stack(columns_of(deltas)).tobytes())
+            self._file.write(np.stack(deltas.columns).tobytes())
             self._file.flush()
 
     def rows(self, part: int, run_id: int) -> Deltas:
@@ -279,7 +278,7 @@ def _check(asked: Unrefined, run: SpannedRun, posted: Deltas, rows: Deltas, span
     """Raise IntegrityError unless the rows of a run add up, span by span, to what it has posted."""
     wrong = differences(posted, rows, spans)
     if len(wrong.root):
-        first, *difference = (int(column[0]) for column in columns_of(wrong))
+        first, *difference = (int(column[0]) for column in wrong.columns)
         raise IntegrityError(
             f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted other sums than"
             f" its files in {run.root_files} have: {quantity(len(wrong.root), 'span')} differ, the"

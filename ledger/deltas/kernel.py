@@ -64,6 +64,11 @@ class Deltas:
     with_rows: int = 0
     messages: Sequence[Messages] = ()
 
+    @property
+    def columns(self) -> tuple[Longs, ...]:
+        """Root, delta, acked, emitted_edges, acked_edges."""
+        return (self.root, self.delta, self.acked, self.emitted_edges, self.acked_edges)
+
 
 @dataclass(frozen=True)
 class _Ordered:

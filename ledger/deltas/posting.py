@@ -4,7 +4,7 @@ What a run posts counts only once it is committed; the commit compares it with w
 """
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import chain
 from typing import Any
@@ -15,6 +15,7 @@ from ledger.core.text import cut, storable
 from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, encode
 from ledger.deltas.fold_files import FAIL_ROWS
 from ledger.deltas.kernel import Deltas, Fails, Messages
+from ledger.deltas.rows import Longs
 
 NO_REASON = "no reason given"
 CHUNK_BYTES = 1 << 16  # handed to the connection at once; its default, 8 KiB, costs a tenth more
@@ -29,7 +30,7 @@ def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas) -> None:
     """Post deltas, and their fails and messages."""
     # Into the batch's own partition: routed through the parent it takes a fifth longer.
     into = f"COPY {partition(batch_id)} ({_DELTA}) FROM STDIN (FORMAT binary)"
-    rows = _delta_rows(batch_id, run_id, deltas)
+    rows = _rows(batch_id, run_id, deltas.columns)
     _copy(cursor, into, rows, HEADER, TRAILER)
     post_fails(cursor, batch_id, run_id, deltas.fails)
     post_messages(cursor, batch_id, run_id, deltas.messages)
@@ -52,8 +53,8 @@ def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Iterable[Fails]) 
 def post_messages(cursor: Any, batch_id: int, run_id: int, messages: Iterable[Messages]) -> None:
     """Post which message each root of a replay is."""
     into = f"COPY replay_root ({_MESSAGE}) FROM STDIN (FORMAT binary)"
-    rows = _message_rows(batch_id, run_id, messages)
-    _copy(cursor, into, rows, HEADER, TRAILER)
+    rows = (_rows(batch_id, run_id, (some.root, some.message)) for some in messages)
+    _copy(cursor, into, chain.from_iterable(rows), HEADER, TRAILER)
 
 
 def partition(batch_id: int) -> str:
@@ -84,20 +85,11 @@ def _copy(
         raise raised[0] if raised else exc from None
 
 
-def _delta_rows(batch_id: int, run_id: int, deltas: Deltas) -> Iterator[bytes]:
-    for start in range(0, len(deltas.root), CHUNK_ROWS):
+def _rows(batch_id: int, run_id: int, columns: Sequence[Longs]) -> Iterator[bytes]:
+    """Rows of these columns after the numbers of batch and run, some at a time."""
+    for start in range(0, len(columns[0]), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
-        yield encode(
-            [
-                batch_id,
-                run_id,
-                deltas.root[rows],
-                deltas.delta[rows],
-                deltas.acked[rows],
-                deltas.emitted_edges[rows],
-                deltas.acked_edges[rows],
-            ]
-        )
+        yield encode([batch_id, run_id, *(column[rows] for column in columns)])
 
 
 def _fail_lines(batch_id: int, run_id: int, fails: Fails) -> Iterator[bytes]:
@@ -116,10 +108,3 @@ def _fail_lines(batch_id: int, run_id: int, fails: Fails) -> Iterator[bytes]:
             stored = None if detail is None else storable(detail)
             writer.writerow([batch_id, run_id, number, reasons[code], stored, flag])
         yield lines.getvalue().encode()
-
-
-def _message_rows(batch_id: int, run_id: int, messages: Iterable[Messages]) -> Iterator[bytes]:
-    for some in messages:
-        for start in range(0, len(some.root), CHUNK_ROWS):
-            rows = slice(start, start + CHUNK_ROWS)
-            yield encode([batch_id, run_id, some.root[rows], some.message[rows]])

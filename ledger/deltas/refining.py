@@ -66,18 +66,10 @@ def judged(runs: Sequence[Deltas], failed: Longs) -> list[Deltas]:
     return [taking(rows, is_in(rows.root, judged_roots)) for rows in runs]
 
 
-def columns_of(deltas: Deltas) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-    """What deltas add: root, delta, acked, emitted_edges, acked_edges."""
-    edges = deltas.emitted_edges, deltas.acked_edges
-    return (deltas.root, deltas.delta, deltas.acked, *edges)
-
-
 def taking(deltas: Deltas, places: Places) -> Deltas:
     """The deltas at these places."""
-    root, delta, acked, emitted_edges, acked_edges = columns_of(deltas)
-    return Deltas(
-        root[places], delta[places], acked[places], emitted_edges[places], acked_edges[places]
-    )
+    root, delta, acked, emitted_edges, acked_edges = (column[places] for column in deltas.columns)
+    return Deltas(root, delta, acked, emitted_edges, acked_edges)
 
 
 def split(deltas: Deltas, numbers: Longs) -> Iterator[tuple[int, Deltas]]:

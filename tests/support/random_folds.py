@@ -58,8 +58,7 @@ def _folded(
         return ()
     all_ = joined(parts)
     deltas = all_.deltas
-    columns = (deltas.root, deltas.delta, deltas.acked, deltas.emitted_edges, deltas.acked_edges)
-    by_root = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    by_root = sorted(zip(*(column.tolist() for column in deltas.columns), strict=True))
     drops = {reason: many for reason, many in deltas.drops.items() if many}
     return by_root, _fails(deltas.fails), drops, deltas.with_rows, all_.wrote, all_.read_carried
 
