@@ -106,10 +106,7 @@ def _record(rows: int, posted: Posted) -> Record:
         input_rows=rows,
         output_rows=rows - posted.failed_roots,
         failed_rows=posted.failed_roots,
-        delta_rows=posted.rows,
-        delta_xor=posted.delta_xor,
-        emitted_edges=posted.emitted_edges,
-        acked_edges=posted.acked_edges,
+        posted=posted,
     )
 
 

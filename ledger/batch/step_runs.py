@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.text import storable
+from ledger.deltas.posted import Posted
 from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, runs
@@ -74,10 +75,7 @@ class Record:
     output_rows: int = 0
     failed_rows: int = 0
     duplicate_rows: int = 0
-    delta_rows: int = 0
-    delta_xor: int = 0
-    emitted_edges: int = 0
-    acked_edges: int = 0
+    posted: Posted = field(default_factory=Posted)
     acks_proved: bool | None = None
 
 
@@ -317,7 +315,7 @@ def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState
 def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> None:
     """Raise IntegrityError unless the ledger has the deltas that were folded, each once."""
     posted = runs.posted_deltas(connection, run.batch.batch_id, run.run_id)
-    folded = tuple(getattr(record, name) for name in posted._fields)
+    folded = record.posted.sums
     if posted != folded:
         here, there = (
             "{} deltas with XOR {}, {} emitted and {} acked".format(*values)

@@ -20,6 +20,11 @@ class Posted:
     acked_edges: int = 0
     failed_roots: int = 0
 
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Rows, XOR, edges emitted and acked: what a commit compares."""
+        return self.rows, self.delta_xor, self.emitted_edges, self.acked_edges
+
     def __add__(self, other: "Posted") -> "Posted":
         return Posted(
             self.rows + other.rows,

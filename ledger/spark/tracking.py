@@ -202,11 +202,4 @@ def _roots(job: Job, run: OpenedRun, name: str, read: Run) -> range | None:
 
 def posted(record: Record, outcome: FoldOutcome) -> Record:
     """The record of a run with what it posted."""
-    return replace(
-        record,
-        delta_rows=outcome.posted.rows,
-        delta_xor=outcome.posted.delta_xor,
-        emitted_edges=outcome.posted.emitted_edges,
-        acked_edges=outcome.posted.acked_edges,
-        acks_proved=outcome.proved,
-    )
+    return replace(record, posted=outcome.posted, acks_proved=outcome.proved)

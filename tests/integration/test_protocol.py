@@ -242,10 +242,7 @@ def test_backend_killed_while_a_run_posts(ledger, monkeypatch, when):
         backends.append(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar())
         outcome.post(connection)
 
-    record = Record(
-        delta_rows=posted.rows, delta_xor=posted.delta_xor, emitted_edges=3, acked_edges=3
-    )
-    ledger.commit(run, record, post=post)
+    ledger.commit(run, Record(posted=posted), post=post)
     assert len(backends) == 2
     ledger.run_sink(batch, [int(number) for number in root])
     assert (
@@ -270,7 +267,7 @@ def test_deltas_that_wait_for_a_lock_in_vain(ledger):
             outcome.post(connection)
 
     with pytest.raises(WaitedError, match="Nothing was changed"):
-        ledger.commit(run, Record(delta_rows=1), post=post)
+        ledger.commit(run, Record(posted=outcome.posted), post=post)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,9 @@ def test_a_reason_of_its_own_says_more_than_repeated(ledger):
         ]
         own = [*deltas[task::2], *fails]
         ledger.post(run, own)
-    ledger.commit(run, replace(record_of(deltas), delta_rows=len(deltas) + 5))
+    record = record_of(deltas)
+    with_fails = replace(record.posted, rows=len(deltas) + 5)
+    ledger.commit(run, replace(record, posted=with_fails))
     sink = ledger.start(batch.batch_id, "sink")
     arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]
     ledger.finish(sink, [*arrived, Delta(roots[1], reason="at the sink")])

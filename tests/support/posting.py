@@ -9,6 +9,7 @@ from sqlalchemy import text
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.kernel import Fails
+from ledger.deltas.posted import Posted
 from ledger.deltas.posting import partition, post_fails
 from ledger.store.connection import Database
 
@@ -75,9 +76,4 @@ def record_of(deltas: Iterable[Delta]) -> Record:
         rows += 1
         emitted += delta.emitted_edges
         acked += delta.acked_edges
-    return Record(
-        delta_rows=rows,
-        delta_xor=signed(xor),
-        emitted_edges=emitted,
-        acked_edges=acked,
-    )
+    return Record(posted=Posted(rows, signed(xor), emitted_edges=emitted, acked_edges=acked))

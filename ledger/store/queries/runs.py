@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
@@ -226,11 +226,12 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
     statement = text("""
         UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows,
-          duplicate_rows = :duplicate_rows, delta_rows = :delta_rows, delta_xor = :delta_xor,
+          duplicate_rows = :duplicate_rows, delta_rows = :rows, delta_xor = :delta_xor,
           emitted_edges = :emitted_edges, acked_edges = :acked_edges, acks_proved = :acks_proved
         WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
-    return connection.execute(statement, {**record, "id": run_id}).first() is not None
+    values = {**record, **record["posted"], "id": run_id}
+    return connection.execute(statement, values).first() is not None
 
 
 def insert_files(connection: Connection, run_id: int, files: Sequence[Mapping[str, Any]]) -> None:
@@ -294,25 +295,15 @@ def root_ranges(connection: Connection, batch_id: int) -> list[RootRange]:
     return [RootRange(*row) for row in connection.execute(statement, {"id": batch_id})]
 
 
-class PostedDeltas(NamedTuple):
-    """What the ledger has of a run's deltas: as the run's record has what was folded."""
-
-    delta_rows: int
-    delta_xor: int
-    emitted_edges: int
-    acked_edges: int
-
-
-def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> PostedDeltas:
-    """The deltas that a run has posted."""
+def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> tuple[int, ...]:
+    """The deltas that a run has posted, as ``Posted.sums``."""
     statement = text("""
-        SELECT count(*) AS delta_rows, coalesce(bit_xor(delta), 0) AS delta_xor,
-          coalesce(sum(emitted_edges), 0) AS emitted_edges,
-          coalesce(sum(acked_edges), 0) AS acked_edges
+        SELECT count(*), coalesce(bit_xor(delta), 0), coalesce(sum(emitted_edges), 0),
+          coalesce(sum(acked_edges), 0)
         FROM ledger_delta WHERE batch_id = :batch_id AND step_run_id = :id
     """)
     row = connection.execute(statement, {"batch_id": batch_id, "id": run_id}).one()
-    return PostedDeltas(*map(int, row))
+    return tuple(map(int, row))
 
 
 def duplicate_rows(connection: Connection, run_id: int) -> int:
