@@ -6,10 +6,10 @@ the files that count. Of what is posted by span each fold writes what it adds to
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import fsspec
@@ -76,19 +76,52 @@ class FoldFiles:
             yield Messages(batch["root"].to_numpy(), batch["message"].to_numpy())
 
 
-@dataclass(frozen=True)
-class TaskReport:
-    """What a task folded. ``posted``: what its deltas by root come to. ``roots``: how many these
-    are. ``unordered``: the number of a file that was not folded, for its rows lie in no order.
+@dataclass(frozen=True, kw_only=True)
+class FoldSums:
+    """What a fold comes to, added up over its parts. ``posted``: what there is to post. ``roots``:
+    how many deltas of roots were folded. The others: as of ``Folded`` and ``Deltas``.
     """
 
-    files: FoldFiles
     posted: Posted = field(default_factory=Posted)
     wrote: Seen = field(default_factory=Seen)
     read_carried: int = 0
     with_rows: int = 0
-    drops: dict[str, int] = field(default_factory=dict)
+    drops: Mapping[str, int] = field(default_factory=dict)
     roots: int = 0
+
+    @classmethod
+    def of_part(cls, part: Folded) -> "FoldSums":
+        """Those of a part."""
+        deltas = part.deltas
+        return FoldSums(
+            posted=Posted.of(deltas),
+            wrote=part.wrote,
+            read_carried=part.read_carried,
+            with_rows=deltas.with_rows,
+            drops=dict(deltas.drops),
+            roots=part.roots,
+        )
+
+    def plus(self, other: "FoldSums") -> Self:
+        """The sums of both, beside whatever else this one has."""
+        return replace(
+            self,
+            posted=self.posted + other.posted,
+            wrote=self.wrote + other.wrote,
+            read_carried=self.read_carried + other.read_carried,
+            with_rows=self.with_rows + other.with_rows,
+            drops=dict(Counter(self.drops) + Counter(other.drops)),
+            roots=self.roots + other.roots,
+        )
+
+
+@dataclass(frozen=True)
+class TaskReport(FoldSums):
+    """What a task folded. ``unordered``: the number of a file that was not folded, for its rows lie
+    in no order.
+    """
+
+    files: FoldFiles
     unordered: int | None = None
 
     def as_text(self) -> str:
@@ -103,7 +136,7 @@ class TaskReport:
         for name in ("rows", "roots"):
             files[name] = files[name] and RootFile(**files[name])
         posted, wrote = Posted(**values.pop("posted")), Seen(**values.pop("wrote"))
-        return cls(FoldFiles(**files), posted, wrote, **values)
+        return cls(FoldFiles(**files), posted=posted, wrote=wrote, **values)
 
 
 @dataclass(frozen=True)
@@ -118,7 +151,7 @@ class FoldWriter:
 
     def write(self, parts: Iterable[Folded]) -> TaskReport:
         """What a task folds, part by part. If that raises no file is left."""
-        report, drops = TaskReport(FoldFiles()), Counter[str]()
+        report = TaskReport(FoldFiles())
         with ExitStack() as stack:
             rows = stack.enter_context(RootWriter(new_path(self.folder, "rows")))
             roots = None
@@ -132,8 +165,7 @@ class FoldWriter:
             def spanned() -> Iterator[Deltas]:
                 nonlocal report
                 for part in parts:
-                    report = _added(report, part)
-                    drops.update(part.deltas.drops)
+                    report = report.plus(FoldSums.of_part(part))
                     for some in part.deltas.fails:
                         fails.write(_fail_columns(some))
                     for pairs in part.deltas.messages:
@@ -148,7 +180,7 @@ class FoldWriter:
                 rows.add(deltas)
             by_root = None if roots is None else roots.close()
             files = FoldFiles(rows.close(), by_root, fails.finish(), messages.finish())
-        return replace(report, files=files, drops=dict(drops))
+        return replace(report, files=files)
 
 
 class ByRoot:
@@ -188,17 +220,6 @@ def remove_posted(files: Iterable[FoldFiles]) -> None:
         for path in some.posted:
             fs, place = fsspec.core.url_to_fs(path)
             fs.rm_file(place)
-
-
-def _added(report: TaskReport, part: Folded) -> TaskReport:
-    return replace(
-        report,
-        posted=report.posted + Posted.of(part.deltas),
-        wrote=report.wrote + part.wrote,
-        read_carried=report.read_carried + part.read_carried,
-        with_rows=report.with_rows + part.deltas.with_rows,
-        roots=report.roots + part.roots,
-    )
 
 
 def _fail_columns(fails: Fails) -> list[Any]:

@@ -2,7 +2,7 @@
 commits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ledger.batch.step_runs import OpenedRun, Record
@@ -41,7 +41,7 @@ class StageTracking:
     def check(self, outcome: FoldOutcome) -> None:
         """Raise IntegrityError unless what was folded is what was written and what was read."""
 
-    def drops(self, outcome: FoldOutcome) -> dict[str, int]:
+    def drops(self, outcome: FoldOutcome) -> Mapping[str, int]:
         """Inputs acked without an output, by reason."""
         return {}
 
@@ -95,7 +95,7 @@ class Tracked(StageTracking):
         if self.acks.by_reading:
             require_read(self.job, self.run, outcome)
 
-    def drops(self, outcome: FoldOutcome) -> dict[str, int]:
+    def drops(self, outcome: FoldOutcome) -> Mapping[str, int]:
         """What was dropped with a reason, and what was read without one."""
         if not self.acks.by_reading:
             return outcome.drops

@@ -220,7 +220,7 @@ def test_backend_killed_while_a_run_posts(ledger, monkeypatch, when):
     failed = Fails(root[:1], np.zeros(1, np.int32), np.zeros(1, bool), ("no good",))
     deltas = Deltas(root, (root + 1000) ^ (root + 2000), root + 1000, ones, ones, [failed])
     posted = Posted.of(deltas)
-    outcome = FoldOutcome(run, posted, pending=[deltas])
+    outcome = FoldOutcome(run, posted=posted, pending=[deltas])
     backends = []
 
     def kill_once():
@@ -258,7 +258,7 @@ def test_deltas_that_wait_for_a_lock_in_vain(ledger):
     batch = ledger.open(pipeline())
     run = ledger.start(batch.batch_id, "source")
     deltas = Deltas(*(np.arange(1) for _ in range(5)))
-    outcome = FoldOutcome(run, Posted.of(deltas), pending=[deltas])
+    outcome = FoldOutcome(run, posted=Posted.of(deltas), pending=[deltas])
 
     def post(connection):
         connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")

@@ -423,7 +423,7 @@ def test_database_gone_while_posting(runner, tmp_path):
     opened = run.ledger.open_run(batch.batch_id, "numbers", Attempt())
     url = "postgresql://nobody:secret@127.0.0.1:9/x"
     deltas = Deltas(*np.ones((5, 10), np.int64))
-    outcome = FoldOutcome(opened, Posted.of(deltas), pending=[deltas])
+    outcome = FoldOutcome(opened, posted=Posted.of(deltas), pending=[deltas])
     with pytest.raises(UnavailableError, match="did not take the deltas of run 1") as caught:
         posted(replace(run.job, database=Database(url)), outcome, 0)
     assert "\n" not in str(caught.value)

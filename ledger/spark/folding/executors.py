@@ -27,7 +27,7 @@ from ledger.core.column_names import (
     ROOT,
 )
 from ledger.deltas import fold_tasks
-from ledger.deltas.fold_files import FoldWriter, TaskReport
+from ledger.deltas.fold_files import FoldSums, FoldWriter, TaskReport
 from ledger.deltas.footers import Footer, sharing
 from ledger.deltas.portions import Output, Portion, fold_rows_read
 from ledger.deltas.spans import Spans
@@ -106,7 +106,7 @@ class Executors:
         parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
         fold_table = replace(portion, files=()).fold_table
         outcome = FoldOutcome.of_reports(self.run, self._by_rows(parted, fold_table, None))
-        return outcome + FoldOutcome(self.run, wrote=seen.seen)
+        return outcome.plus(FoldSums(wrote=seen.seen))
 
     def _by_rows(
         self, rows: DataFrame, fold: fold_tasks.Fold, most: int | None
