@@ -1,12 +1,12 @@
 """Where records share rows of the ledger: what is posted by span, what is in files by root."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.probes import listening
 from ledger.deltas.kernel import Deltas, united
 from ledger.deltas.root_files import LISTING, read_listing, read_roots
@@ -15,53 +15,34 @@ from ledger.errors import IntegrityError
 from ledger.spark import sink_tracking
 from ledger.spark.folding import ahead
 from ledger.store.queries import runs
+from tests.support import folds
+from tests.support.folds import COUNT, backwards, pairs, scattered, thrice, write_numbers
 
-COUNT = 20
-COLUMNS = ("root", "delta", "acked", "emitted_edges", "acked_edges")
 WAYS = ["driver", "threads", "executors", "exchange"]
 by_each_way = pytest.mark.parametrize("folded_by", WAYS, indirect=True)
+chain = partial(folds.chain, guarantee="at_least_once")
 
 
-def chain(stage, span="auto", **options):
-    """source -> stage -> sink."""
-    pipeline = Pipeline("chain", guarantee="at_least_once")
+def two(tmp_path, span="auto"):
+    """Two sources, the first with such a span, -> stage -> sink."""
+    write_numbers(tmp_path, name="more.csv")
+    pipeline = Pipeline("two", guarantee="at_least_once")
     pipeline.source("numbers", FileSource("in*.csv", schema="n INT"), span=span)
-    pipeline.stage(reads="numbers", **options)(stage)
-    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    pipeline.source("more", FileSource("more.csv", schema="n INT"))
+
+    @pipeline.stage(reads=["numbers", "more"])
+    def both(numbers, more):
+        return numbers.unionByName(more)
+
+    pipeline.sink("out", ParquetSink("out"), reads="both")
     return pipeline
-
-
-def thrice(frame):
-    """Three rows for each, one after the other."""
-    return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
-
-
-def backwards(frame):
-    """One file, in the opposite order."""
-    return frame.coalesce(1).sortWithinPartitions(F.col("n").desc())
-
-
-def scattered(frame):
-    """The rows of each record in three files."""
-    return thrice(frame).repartitionByRange(3, "copy")
-
-
-def pairs(frame):
-    """Rows of two records each, and one record in several rows."""
-    rows = frame.select((F.col("n") / 2).cast("int").alias("pair"), "_anchor")
-    totals = rows.groupBy("pair").agg(collect_anchors())
-    return totals.unionByName(totals.where("pair < 3"))
 
 
 @pytest.fixture(autouse=True)
 def numbers(tmp_path):
-    """A file of so many numbers."""
-
-    def write(count=COUNT):
-        (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
-
-    write()
-    return write
+    """A file of numbers; what writes another in its place."""
+    write_numbers(tmp_path)
+    return partial(write_numbers, tmp_path)
 
 
 def posted(run, step):
@@ -94,7 +75,7 @@ def by_root(run, step):
 
 def same(some, other):
     """Whether both have the same deltas."""
-    return all(np.array_equal(getattr(some, name), getattr(other, name)) for name in COLUMNS)
+    return all(map(np.array_equal, some.columns, other.columns))
 
 
 @by_each_way
@@ -227,17 +208,7 @@ def test_many_records_share_rows(runner, numbers):
 
 def test_sources_have_spans_of_their_own(runner, tmp_path):
     """The rows of one are by root, those of the other by span, of whichever run."""
-    (tmp_path / "more.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
-    pipeline = Pipeline("two", guarantee="at_least_once")
-    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"), span=8)
-    pipeline.source("more", FileSource("more.csv", schema="n INT"))
-
-    @pipeline.stage(reads=["numbers", "more"])
-    def both(numbers, more):
-        return numbers.unionByName(more)
-
-    pipeline.sink("out", ParquetSink("out"), reads="both")
-    run = runner(pipeline)
+    run = runner(two(tmp_path, 8))
     batch = run.open()
     run.steps(batch)
     rows = {step: len(posted(run, step).root) for step in ("numbers", "more", "both", "out")}
@@ -250,17 +221,7 @@ def test_sources_have_spans_of_their_own(runner, tmp_path):
 @pytest.mark.parametrize(("few", "ahead"), [(COUNT, False), (COUNT - 1, True)])
 def test_the_commit_takes_some_rows_for_each_source(runner, tmp_path, few, ahead):
     """More of them go ahead of it."""
-    (tmp_path / "more.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
-    pipeline = Pipeline("two", guarantee="at_least_once")
-    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"))
-    pipeline.source("more", FileSource("more.csv", schema="n INT"))
-
-    @pipeline.stage(reads=["numbers", "more"])
-    def both(numbers, more):
-        return numbers.unionByName(more)
-
-    pipeline.sink("out", ParquetSink("out"), reads="both")
-    run = runner(pipeline, few_rows=few)
+    run = runner(two(tmp_path), few_rows=few)
     places = []
     with listening(lambda place, of: places.append((place, of))):
         run.steps(run.open())

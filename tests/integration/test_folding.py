@@ -8,9 +8,8 @@ import psycopg2
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.deltas import posting, stored
 from ledger.deltas.fold_files import FoldFiles
 from ledger.errors import IntegrityError, UnavailableError
@@ -19,34 +18,10 @@ from ledger.spark import sink_tracking
 from ledger.spark.folding import ahead
 from ledger.spark.session import session_conf
 from tests.support.dying import Died, dies_at
+from tests.support.folds import COUNT, backwards, chain, pairs, scattered, thrice, write_numbers
 
-COUNT = 20
 DRIVER = {"few_rows": -1}
 EXECUTORS = {"few_rows": -1, "driver_bytes": -1}
-
-
-def chain(stage, *, acks="on_emit", **options):
-    """source -> stage -> sink."""
-    pipeline = Pipeline("chain", **options)
-    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
-    pipeline.stage(reads="numbers", acks=acks)(stage)
-    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
-    return pipeline
-
-
-def thrice(frame):
-    """Three rows for each, one after the other."""
-    return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
-
-
-def backwards(frame):
-    """One file, in the opposite order."""
-    return frame.coalesce(1).sortWithinPartitions(F.col("n").desc())
-
-
-def scattered(frame):
-    """The rows of each record in three files."""
-    return thrice(frame).repartitionByRange(3, "copy")
 
 
 def odd(frame):
@@ -57,7 +32,7 @@ def odd(frame):
 @pytest.fixture(autouse=True)
 def numbers(tmp_path, monkeypatch):
     """A file of numbers; few rows are read at a time."""
-    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    write_numbers(tmp_path)
     monkeypatch.setattr(stored, "WINDOW_ROWS", 8)
 
 
@@ -106,13 +81,6 @@ def acked_by(run, batch, step):
     return [tuple(row) for row in run.ledger.rows(statement, batch=batch.batch_id, step=step)]
 
 
-def whole(frame):
-    """Rows of two records each, and one record in several rows."""
-    pairs = frame.select((F.col("n") / 2).cast("int").alias("pair"), "_anchor")
-    totals = pairs.groupBy("pair").agg(collect_anchors())
-    return totals.unionByName(totals.where("pair < 3"))
-
-
 @pytest.mark.parametrize("is_whole", [False, True], ids=["by record", "whole"])
 def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     runner, ways, is_whole, monkeypatch
@@ -120,11 +88,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     """The input's files, in the driver and in the executors, and, where these prove nothing, the
     rows once more as the sink reads them come to the same deltas.
     """
-    pipeline = Pipeline("chain")
-    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
-    stage = whole if is_whole else scattered
-    pipeline.stage(reads="numbers", whole=is_whole)(stage)
-    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    pipeline = chain(pairs if is_whole else scattered, whole=is_whole)
     run = runner(pipeline, **DRIVER)
     batch = run.open()
     run.steps(batch)
@@ -213,11 +177,7 @@ def test_rows_of_other_batches_are_not_counted_as_edges(runner, ways, spark, ans
     def with_another(frame):
         return frame.unionByName(frame.select("pair").limit(1), allowMissingColumns=True)
 
-    pipeline = Pipeline("chain")
-    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
-    pipeline.stage(reads="numbers", whole=True)(whole)
-    pipeline.sink("out", ParquetSink("out"), reads="whole")
-    run = runner(pipeline, **DRIVER, on_write=hurt("out", with_another))
+    run = runner(chain(pairs, whole=True), **DRIVER, on_write=hurt("out", with_another))
     with session_conf(spark, {"spark.sql.ansi.enabled": ansi}):
         assert run.settled(run.open()).failed == 0
     assert [way.endswith("in the driver") for way in ways("out")] == [True]

@@ -1,0 +1,43 @@
+"""A pipeline of one stage, and stages whose rows lie in the ways that a fold tells apart."""
+
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
+
+COUNT = 20
+
+
+def chain(stage, span="auto", *, guarantee=None, **options):
+    """source -> stage -> sink. ``options``: of the stage."""
+    pipeline = Pipeline("chain", guarantee=guarantee)
+    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"), span=span)
+    pipeline.stage(reads="numbers", **options)(stage)
+    pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
+    return pipeline
+
+
+def thrice(frame):
+    """Three rows for each, one after the other."""
+    return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
+
+
+def backwards(frame):
+    """One file, in the opposite order."""
+    return frame.coalesce(1).sortWithinPartitions(F.col("n").desc())
+
+
+def scattered(frame):
+    """The rows of each record in three files."""
+    return thrice(frame).repartitionByRange(3, "copy")
+
+
+def pairs(frame):
+    """Rows of two records each, and one record in several rows."""
+    rows = frame.select((F.col("n") / 2).cast("int").alias("pair"), "_anchor")
+    totals = rows.groupBy("pair").agg(collect_anchors())
+    return totals.unionByName(totals.where("pair < 3"))
+
+
+def write_numbers(folder, count=COUNT, name="in.csv"):
+    """A file of so many numbers."""
+    (folder / name).write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
