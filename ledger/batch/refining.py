@@ -18,18 +18,17 @@ from sqlalchemy import Connection
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode
-from ledger.deltas.kernel import Deltas
-from ledger.deltas.refining import (
+from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.root_files import RootFile, read_listing, read_roots
+from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.single_roots import (
     NOTHING,
-    by_root,
     differences,
     is_in,
     judged,
     parts_of,
     split,
 )
-from ledger.deltas.root_files import RootFile, read_listing, read_roots
-from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import RootRange, Spans
 from ledger.errors import IntegrityError, LostFileError, UnavailableError, UnseenFilesError
 from ledger.storage.folders import LASTING, reachable
@@ -171,7 +170,8 @@ class _Spool:
 
     def rows(self, part: int, run_id: int) -> Deltas:
         """What a run adds to the roots of a part, a row a root."""
-        return by_root([self._read(*place) for place in self._places.get((part, run_id), ())])
+        places = self._places.get((part, run_id))
+        return united([self._read(*place) for place in places]) if places else NOTHING
 
     def _read(self, start: int, count: int) -> Deltas:
         self._file.seek(start)

@@ -178,12 +178,12 @@ class FoldWriter:
 
             for deltas in compacted(spanned(), self.most):
                 rows.add(deltas)
-            by_root = None if roots is None else roots.close()
-            files = FoldFiles(rows.close(), by_root, fails.finish(), messages.finish())
+            of_roots = None if roots is None else roots.close()
+            files = FoldFiles(rows.close(), of_roots, fails.finish(), messages.finish())
         return replace(report, files=files)
 
 
-class ByRoot:
+class DriverFiles:
     """Folds by span in the driver: what is added to each root goes to files below ``folder``.
     ``files``: those written as a whole.
     """
@@ -202,7 +202,7 @@ class ByRoot:
             for part in parts:
                 writer.add(part.deltas)
                 deltas = self._spans.united(part.deltas)
-                folded.append(replace(part, deltas=deltas, by_root=part.roots))
+                folded.append(replace(part, deltas=deltas, root_deltas=part.roots))
             file = writer.close()
         if file is not None:
             self.files.append(file)

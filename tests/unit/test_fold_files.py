@@ -12,7 +12,7 @@ import pytest
 
 from ledger.deltas import fold_files, fold_tasks
 from ledger.deltas.edges import Edges
-from ledger.deltas.fold_files import ByRoot, FoldWriter, TaskReport, remove_posted
+from ledger.deltas.fold_files import DriverFiles, FoldWriter, TaskReport, remove_posted
 from ledger.deltas.kernel import Deltas, Fails, Messages, united
 from ledger.deltas.portions import Folded, OnEmit, Output
 from ledger.deltas.posted import Posted
@@ -96,7 +96,7 @@ def interrupted():
     "write",
     [
         lambda folder: FoldWriter(folder, BY_SPAN, 1).write(interrupted()),
-        lambda folder: ByRoot(folder, BY_SPAN).spanned(interrupted()),
+        lambda folder: DriverFiles(folder, BY_SPAN).spanned(interrupted()),
     ],
     ids=["task", "driver"],
 )
@@ -109,10 +109,10 @@ def test_a_fold_that_fails_leaves_nothing(tmp_path, write):
 
 def test_the_driver_folds_by_span(tmp_path):
     """What is added to each root lies in a file for each fold; what else was folded stays."""
-    by_root = ByRoot(f"{tmp_path}", BY_SPAN)
-    parts = by_root.spanned(iter(PARTS))
-    assert by_root.spanned(iter(())) == []
-    (file,) = by_root.files
+    of_roots = DriverFiles(f"{tmp_path}", BY_SPAN)
+    parts = of_roots.spanned(iter(PARTS))
+    assert of_roots.spanned(iter(())) == []
+    (file,) = of_roots.files
     assert same(read(file), ROOTS)
     assert same(united([part.deltas for part in parts]), BY_SPAN.united(ROOTS))
     assert sum(part.roots for part in parts) == 34

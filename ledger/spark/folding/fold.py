@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ledger.batch.step_runs import OpenedRun, note_root_files
-from ledger.deltas.fold_files import ByRoot
+from ledger.deltas.fold_files import DriverFiles
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
 from ledger.deltas.posted import Posted
@@ -129,8 +129,8 @@ class _Fold:
         if self.spans.by_root:
             return self._here(list)
         with self._folder() as folder:
-            by_root = ByRoot(folder, self.spans)
-            return replace(self._here(by_root.spanned), root_files=by_root.files)
+            of_roots = DriverFiles(folder, self.spans)
+            return replace(self._here(of_roots.spanned), root_files=of_roots.files)
 
     def posted(self, outcome: FoldOutcome) -> FoldOutcome:
         """Post what was folded; then the files by root count."""

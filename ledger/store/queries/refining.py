@@ -16,8 +16,8 @@ from sqlalchemy import Connection, text
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.binary_copy import decode
 from ledger.deltas.kernel import Deltas
-from ledger.deltas.refining import taking
 from ledger.deltas.rows import Longs
+from ledger.deltas.single_roots import taking
 from ledger.store.queries import runs
 
 COLUMNS = ("step_run_id", "root_id", "delta", "acked", "emitted_edges", "acked_edges")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ledger.deltas.kernel import Deltas
-from ledger.deltas.refining import NOTHING, by_root, differences, is_in, judged, parts_of
+from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.single_roots import NOTHING, differences, is_in, judged, parts_of
 from ledger.deltas.spans import RootRange, Spans
 
 RANGES = (RootRange(0, 100, 16), RootRange(4096, 50, 4))
@@ -62,14 +62,14 @@ def test_rows_that_add_up_differ_in_nothing():
     """By span, whatever their order, and if a root has several rows."""
     spans = Spans(RANGES)
     rows = acking([17, 3, 4099, 4099, 16])
-    assert not len(differences(spans.united(rows), by_root([rows]), spans).root)
+    assert not len(differences(spans.united(rows), united([rows]), spans).root)
 
 
 @pytest.mark.parametrize("name", ["delta", "acked", "emitted_edges", "acked_edges"])
 def test_each_number_is_compared(name):
     """XOR, acked XOR and both counts: the span that differs is named, and by how much."""
     spans = Spans(RANGES)
-    rows = by_root([acking([17, 3, 4099])])
+    rows = united([acking([17, 3, 4099])])
     posted = spans.united(rows)
     column = getattr(posted, name).copy()
     column[1] ^= 1
@@ -81,7 +81,7 @@ def test_each_number_is_compared(name):
 def test_rows_of_one_side_alone_differ():
     """A span that was posted and is in no file, and one that is in a file and was not posted."""
     spans = Spans(RANGES)
-    rows = by_root([acking([3, 17])])
+    rows = united([acking([3, 17])])
     assert differences(spans.united(rows), NOTHING, spans).root.tolist() == [0, 16]
     assert differences(NOTHING, rows, spans).root.tolist() == [0, 16]
 

@@ -79,8 +79,3 @@ def split(deltas: Deltas, numbers: Longs) -> Iterator[tuple[int, Deltas]]:
     starts = changes(ordered)
     for start, end in zip(starts, [*starts[1:], len(ordered)], strict=True):
         yield int(ordered[start]), taking(deltas, order[start:end])
-
-
-def by_root(parts: Sequence[Deltas]) -> Deltas:
-    """What a run adds to each root, of several parts of its files; of none of them no row."""
-    return united(parts) if parts else NOTHING
