@@ -1,0 +1,222 @@
+"""CSV read by columns: each field as a text with Arrow's reader, then as a value of its type.
+
+Arrow's reader takes what the exact one refuses, and its conversions fail for a whole column. So a
+record gets to it only if it is cut into fields without doubt, and a text is converted only if both
+make the same value of it. All other records are left to the exact reader.
+"""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+from pyspark.sql import types as T
+
+from ledger.sources.files.lines import Format, record_pattern
+from ledger.sources.vectorized import texts
+from ledger.sources.vectorized.lines import Lines, Read
+
+# Both readers drop a byte order mark at the beginning of what they read, each of something else.
+# Spark's ends a record with U+FFFF, and leaves out NUL behind a quote, or puts one more in.
+_DOUBTFUL = "\ufeff\0\uffff"
+_OPTIONS = {"sep", "quote", "escape"}  # not emptyValue, which is another null
+_TIME_FORMATS: dict[str, type[T.DataType]] = {
+    "dateFormat": T.DateType,
+    "timestampFormat": T.TimestampType,
+    "timestampNTZFormat": T.TimestampNTZType,
+}
+_MOST_BYTES = 1 << 30  # Arrow counts those of a block, and of a column, with 32 bits
+
+
+def reads(form: Format) -> bool:
+    """Whether records of this form can be read by columns: its types and its options."""
+    kinds = [field.dataType for field in form.schema.fields]
+    return (
+        form.format == "csv"
+        and not form.multiline
+        and all(map(texts.converts, kinds))
+        and all(_is_read(option, kinds) for option in form.options)
+        and all(map(_is_plain, (form.separator, form.quote, form.escape)))
+        and form.separator not in ("", form.quote, form.escape)
+        and (not form.quote or form.quote > " ")  # Spark's reader trims blanks that are quotes
+        and (form.null_value is None or _is_utf8(form.null_value.encode(errors="surrogatepass")))
+        and len(set(form.names)) == len(form.names)
+        and not set(form.names).isdisjoint(form.schema.names)
+    )
+
+
+def read(records: Lines, form: Format) -> Read:
+    """The records by columns; ``form`` is one that ``reads``."""
+    records = records.between(0, len(records))
+    certain = _certain(records, form)
+    if not certain.any():
+        return _nothing(records, form)
+    rows = _fields(records, certain, form)
+    if rows is None:
+        return _nothing(records, form)
+    fields, places = rows
+    fit = np.ones(len(fields), bool)
+    columns = []
+    for field in form.schema.fields:
+        target = texts.target(field.dataType)
+        if field.name not in form.names:
+            column = pa.nulls(len(fields), target)
+        else:
+            text = _nulled(fields.column(field.name).combine_chunks(), form)
+            column = texts.converted(text, field.dataType)
+            fit &= _valid(column) | ~_valid(text)
+        if not field.nullable:
+            fit &= _valid(column)
+        columns.append(column)
+    was_read = np.zeros(len(records), bool)
+    was_read[places[fit]] = True
+    if not was_read.all():
+        row_of = np.zeros(len(records), np.int64)
+        row_of[places] = np.arange(len(places))
+        rows_read = pa.array(row_of, mask=~was_read)
+        columns = [column.take(rows_read) for column in columns]
+    return Read(pa.RecordBatch.from_arrays(columns, schema=_schema(form)), was_read)
+
+
+def _is_read(option: str, kinds: list[T.DataType]) -> bool:
+    if option in _TIME_FORMATS:
+        return not any(isinstance(kind, _TIME_FORMATS[option]) for kind in kinds)
+    return option in _OPTIONS
+
+
+def _is_plain(character: str) -> bool:
+    """Whether Arrow can be given it, which takes one byte, or nothing."""
+    return len(character) <= 1 and character.isascii() and not {*character} & {*"\0\r\n"}
+
+
+def _schema(form: Format) -> pa.Schema:
+    return pa.schema(
+        [pa.field(field.name, texts.target(field.dataType)) for field in form.schema.fields]
+    )
+
+
+def _nothing(records: Lines, form: Format) -> Read:
+    """Of none of the records a row that was read."""
+    schema, count = _schema(form), len(records)
+    columns = [pa.nulls(count, kind) for kind in schema.types]
+    return Read(pa.RecordBatch.from_arrays(columns, schema=schema), np.zeros(count, bool))
+
+
+def _certain(records: Lines, form: Format) -> np.ndarray:
+    """Which records both readers cut into the same fields."""
+    data, starts, ends = records.data, records.starts, records.ends
+    between = len(data) - int((ends - starts).sum())
+    # A record with a line break would be two to Arrow.
+    if len(data) > _MOST_BYTES or data.count(b"\n") + data.count(b"\r") != between:
+        return np.zeros(len(records), bool)
+    lines = _lines(records)
+    certain = ends > starts
+    if not _is_utf8(data):
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        certain &= [_is_utf8(data[start:end]) for start, end in spans]
+    for character in _DOUBTFUL:
+        certain &= ~_holds(lines, data, character)
+    if form.escape != form.quote:
+        # Where the two readers differ, as in an escape that stands before any other character.
+        for character in (form.quote, form.escape):
+            certain &= ~_holds(lines, data, character)
+    elif form.quote and form.quote.encode() in data:
+        certain &= _has_whole_quotes(lines, form) | ~_holds(lines, data, form.quote)
+    return certain
+
+
+def _lines(records: Lines) -> pa.LargeBinaryArray:
+    """The records with their line breaks, which are not copied."""
+    offsets = np.append(records.starts, len(records.data))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(records.data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(records), buffers)
+
+
+def _holds(lines: pa.LargeBinaryArray, data: bytes, character: str) -> np.ndarray:
+    """Which lines have a character."""
+    if not character or character.encode() not in data:
+        return np.zeros(len(lines), bool)
+    return _mask(pc.match_substring(lines, character))
+
+
+def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
+    """In which lines quotes enclose whole fields. Arrow's reader takes others too, and looks for
+    the end of one that does not close in the lines that follow."""
+    pattern, _ = record_pattern(form)
+    field = pattern.replace("*+", "*")  # it has no possessive quantifiers, and needs none
+    separator = re.escape(form.separator)
+    return _mask(pc.match_substring_regex(lines, f"^{field}(?:{separator}{field})*[\r\n]*$"))
+
+
+def _fields(
+    records: Lines, certain: np.ndarray, form: Format
+) -> tuple[pa.Table, np.ndarray] | None:
+    """The fields that a column is made of, as texts by name, of the records that are ``certain``
+    and have as many fields as there are names, and the numbers of these records. None if Arrow
+    counts other records than there are.
+    """
+    places = np.flatnonzero(certain)
+    lines = _lines(records)
+    data = records.data if certain.all() else _joined(lines.filter(pa.array(certain)))
+    misfits: list[int] = []
+
+    def skip(row: csv.InvalidRow) -> str:
+        misfits.append(row.number - 1)
+        return "skip"
+
+    names = {f"c{number}": name for number, name in enumerate(form.names)}
+    included = [short for short, name in names.items() if name in form.schema.names]
+    table = csv.read_csv(
+        pa.BufferReader(data),
+        read_options=csv.ReadOptions(
+            use_threads=False, block_size=len(data) + 1, column_names=list(names)
+        ),
+        parse_options=csv.ParseOptions(
+            delimiter=form.separator, quote_char=form.quote or False, invalid_row_handler=skip
+        ),
+        convert_options=csv.ConvertOptions(
+            include_columns=included,
+            column_types=dict.fromkeys(included, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            # Spark compares a field with what means null, which is nothing if nothing is declared,
+            # whether it was in quotes or not.
+            quoted_strings_can_be_null=not form.null_value,
+            check_utf8=False,  # they are
+        ),
+    )
+    if len(table) + len(misfits) != len(places):
+        return None
+    return table.rename_columns([names[short] for short in included]), np.delete(places, misfits)
+
+
+def _joined(lines: pa.LargeBinaryArray) -> pa.Buffer:
+    """The bytes of lines, one after the other."""
+    _, offsets, data = lines.buffers()
+    ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
+    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
+def _nulled(texts: pa.StringArray, form: Format) -> pa.StringArray:
+    """Texts of fields, those that mean null being null."""
+    if not form.null_value:
+        return texts
+    is_null = pc.equal(texts, form.null_value)
+    return pc.if_else(is_null, None, texts) if pc.any(is_null).as_py() else texts
+
+
+def _valid(column: pa.Array) -> np.ndarray:
+    return _mask(pc.is_valid(column))
+
+
+def _mask(column: pa.BooleanArray) -> np.ndarray:
+    return np.asarray(column)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

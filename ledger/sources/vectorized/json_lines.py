@@ -1,0 +1,329 @@
+"""JSON lines by columns, with Arrow's reader of JSON.
+
+That reader takes more for JSON than the exact one, or reads it otherwise. What may be so is looked
+for in the bytes before, or in the values behind, and its record is left unread.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+from pyspark.sql import types as T
+
+from ledger.sources.files.lines import Format
+from ledger.sources.parsing.keys import folded
+from ledger.sources.parsing.values import FORMATS
+from ledger.sources.vectorized.lines import Lines, Read
+
+_TYPES: Mapping[T.DataType, pa.DataType] = {
+    T.StringType(): pa.string(),
+    T.ByteType(): pa.int8(),
+    T.ShortType(): pa.int16(),
+    T.IntegerType(): pa.int32(),
+    T.LongType(): pa.int64(),
+    T.DoubleType(): pa.float64(),
+    T.BooleanType(): pa.bool_(),
+    T.DateType(): pa.date32(),
+    T.TimestampType(): pa.timestamp("us", "UTC"),
+    T.TimestampNTZType(): pa.timestamp("us"),
+}
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+
+# Days that there are, as of year 1000: Arrow's cast raises for the whole column if one is none.
+_LEAP = r"(?:[1-9]\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)"
+_DAY = (
+    r"^(?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
+    rf"|{_LEAP}-02-29)"
+)
+# Spark's cast takes a zone only behind seconds.
+_CLOCK = r"[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?"
+_ZONE = r"(?:Z|[+-](?:0\d|1[0-7]):[0-5]\d)"
+
+# What the exact reader refuses, and Arrow's takes in a field that is no column.
+_REFUSED = (
+    (b"NaN", re.compile(rb"NaN(?<=[:\[,\s-]NaN)\s*+[,\]}]")),
+    (b"Inf", re.compile(rb"Inf(?<=[:\[,\s-]Inf)(?:inity)?+\s*+[,\]}]")),
+    # A key of the exact reader's own, which it fails with another type, by its letters or escapes.
+    (b"_ackledger", re.compile(b"_ackledger")),
+    (b"\\u00", re.compile(rb"\\u00[567]")),
+)
+# Limits of Spark's reader: bytes of a key and of a number, objects and lists in one another.
+_MOST_BYTES, _MOST_DIGITS, _MOST_NESTED = 50_000, 1000, 1000
+_STRIDE = 64  # of so many bytes one is looked at for long numbers
+_LONG_NUMBER = re.compile(rb"[-+.eE\d]{%d}" % (_MOST_DIGITS // _STRIDE))
+
+# A name that JSON writes in one way, and that stands nowhere but in quotes.
+_SIMPLE = re.compile(r"[\w.$@/#*+-][\w .$@/#*+-]*", re.ASCII)
+_FOLDS = bytes(range(256)).upper()
+# The last escape of a key, or its last character beyond ASCII: such a key may be any name.
+_ESCAPED_KEY = re.compile(rb'\\.[^"\\\n]*+"\s*+:')
+_FOREIGN_KEY = re.compile(rb'[\x80-\xff][^"\\\x80-\xff\n]*+"\s*+:')
+
+_PART = 1 << 20  # bytes that are read in one go
+_UNEXPECTED = "unexpected field"  # what Arrow says of a key that is no column
+_ROW = re.compile(r" in row (\d+)$")
+_FEWEST = 64  # records that are not halved again if they cannot be read
+_TRIALS, _PAY = 16, 32  # of a part: once more for so many of its records that were read
+
+
+def reads(form: Format) -> bool:
+    """Whether records of a form can be read by columns: its types and options."""
+    kinds = [field.dataType for field in form.schema.fields]
+    return (
+        form.format == "json"
+        and bool(kinds)
+        and list(form.names) == form.schema.names
+        and all(kind in _TYPES for kind in kinds)
+        and all(name in FORMATS for name in form.options)
+        and not (form.options and any(isinstance(kind, _TIMES) for kind in kinds))
+    )
+
+
+def read(records: Lines, form: Format) -> Read:
+    """The records that are sure to be read as the exact reader does."""
+    candidates = np.flatnonzero(_candidates(records))
+    text = _only(records, candidates)
+    fields = form.schema.fields
+    schema = pa.schema([(field.name, _read_as(field.dataType)) for field in fields])
+    parts = list(_parts(text, schema))
+    rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
+    table = pa.concat_tables([schema.empty_table(), *(part.table for part in parts)])
+    good = np.ones(len(rows), bool)
+    columns = []
+    for field, chunks in zip(fields, table.columns, strict=True):
+        column, is_exact = _converted(chunks.combine_chunks(), field.dataType)
+        good &= is_exact
+        if not field.nullable:
+            good &= _mask(column.is_valid())
+        columns.append(column)
+    if not all(part.has_no_other_keys for part in parts):
+        good &= ~_refused(text)[rows]
+        good &= ~_may_lack(text, rows, dict(zip(schema.names, columns, strict=True)))
+    return _placed(len(records), candidates[rows], good, columns, form)
+
+
+def _placed(
+    count: int, places: np.ndarray, good: np.ndarray, columns: list[pa.Array], form: Format
+) -> Read:
+    """Rows that are ``good`` at their places among all records."""
+    was_read = np.zeros(count, bool)
+    was_read[places[good]] = True
+    if not was_read.all():
+        row = np.zeros(count, np.int64)
+        row[places] = np.arange(len(places))
+        rows = pa.array(row, mask=~was_read)
+        columns = [column.take(rows) for column in columns]
+    return Read(pa.RecordBatch.from_arrays(columns, form.schema.names), was_read)
+
+
+def _read_as(kind: T.DataType) -> pa.DataType:
+    return pa.string() if isinstance(kind, _TIMES) else _TYPES[kind]
+
+
+def _mask(flags: pa.Array) -> np.ndarray:
+    mask: np.ndarray = flags.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _candidates(records: Lines) -> np.ndarray:
+    """Which records may be handed to Arrow: one object each, so far as its ends show.
+
+    As each begins and ends with a brace, no object goes on in the next line: it would need a comma
+    there, or a brace that closes. So each record is one row or more; and where there are as many
+    rows as records, it is one. The first begins with a brace for another reason, too: Arrow crashes
+    on a null that stands there.
+    """
+    lengths = records.ends - records.starts
+    fit: np.ndarray = (lengths > 1) & (lengths <= _MOST_BYTES)
+    codes = np.frombuffer(records.data, np.uint8)
+    fit[fit] &= codes[records.starts[fit]] == ord("{")
+    fit[fit] &= codes[records.ends[fit] - 1] == ord("}")
+    if b"}{" in records.data:  # two objects, of which Arrow does not say in which line they are
+        fit &= ~_holders(records, re.compile(rb"}{"))
+    fit &= ~_holders(records, _LONG_NUMBER, _STRIDE) | (lengths < _MOST_DIGITS)
+    for number in np.flatnonzero(fit & (lengths > 2 * _MOST_NESTED)).tolist():
+        record = records.data[records.starts[number] : records.ends[number]]
+        fit[number] = record.count(b"{") + record.count(b"[") < _MOST_NESTED
+    fit &= ~_not_utf8(records)
+    return fit
+
+
+def _holders(records: Lines, pattern: re.Pattern[bytes], step: int = 1) -> np.ndarray:
+    """Which records hold a pattern: in every ``step``th of their bytes."""
+    matches = pattern.finditer(records.data[::step])
+    places = np.array([match.end() - 1 for match in matches], np.int64) * step
+    numbers = np.searchsorted(records.starts, places, side="right") - 1
+    holders: np.ndarray = np.zeros(len(records), bool)
+    holders[numbers[numbers >= 0]] = True
+    return holders
+
+
+def _refused(records: Lines) -> np.ndarray:
+    """Which records may hold what the exact reader refuses in any field."""
+    refused = np.zeros(len(records), bool)
+    for word, pattern in _REFUSED:
+        if word in records.data:
+            refused |= _holders(records, pattern)
+    return refused
+
+
+def _not_utf8(records: Lines) -> np.ndarray:
+    wrong = np.zeros(len(records), bool)
+    if not _is_utf8(records.data):
+        for number, (start, end) in enumerate(
+            zip(records.starts.tolist(), records.ends.tolist(), strict=True)
+        ):
+            wrong[number] = not _is_utf8(records.data[start:end])
+    return wrong
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        return data.isascii() or bool(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _only(records: Lines, numbers: np.ndarray) -> Lines:
+    """Those records alone, the others being blanks, which Arrow skips; and a line break behind the
+    last, without which Arrow counts its rows apart."""
+    if len(numbers) == len(records) and len(records.data) > records.ends[-1:].sum():
+        return records
+    data = bytearray(records.data) + b"\n"
+    others = np.ones(len(records), bool)
+    others[numbers] = False
+    for start, end in zip(
+        records.starts[others].tolist(), records.ends[others].tolist(), strict=True
+    ):
+        data[start:end] = b" " * (end - start)
+    return Lines(bytes(data), records.starts[numbers], records.ends[numbers])
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """Records that were read. ``has_no_other_keys``: each of their keys is a column's name."""
+
+    rows: np.ndarray
+    table: pa.Table
+    has_no_other_keys: bool
+
+
+def _parts(text: Lines, schema: pa.Schema) -> Iterator[_Parsed]:
+    """The ranges of records that could be read.
+
+    Arrow raises for all that it is given if one does not fit: it is left out, or these are halved,
+    as long as that pays.
+    """
+    places = np.arange(_PART, len(text.data), _PART)
+    bounds = [0, *np.searchsorted(text.starts, places).tolist(), len(text)]
+    behavior = "error"
+    for bound in pairwise(bounds):
+        pending, trials, count = [bound], 0, 0
+        while pending and trials < _TRIALS + count // _PAY:
+            first, last = pending.pop()
+            if first == last:
+                continue
+            trials += 1
+            try:
+                table = _table(text, first, last, schema, behavior)
+            except pa.ArrowInvalid as problem:
+                if behavior == "error" and _UNEXPECTED in str(problem):
+                    behavior = "ignore"
+                    pending.append((first, last))
+                else:
+                    pending += _without(first, last, str(problem))
+                continue
+            count += last - first
+            yield _Parsed(np.arange(first, last), table, behavior == "error")
+
+
+def _without(first: int, last: int, problem: str) -> list[tuple[int, int]]:
+    """What is left to be tried of records that could not be read, the last of it first."""
+    row = _ROW.search(problem)
+    if row and int(row[1]) < last - first:
+        wrong = first + int(row[1])
+        return [(wrong + 1, last), (first, wrong)]
+    middle = (first + last) // 2
+    return [(middle, last), (first, middle)] if last - first > _FEWEST else []
+
+
+def _table(text: Lines, first: int, last: int, schema: pa.Schema, behavior: str) -> pa.Table:
+    """Records by columns. Raises ArrowInvalid unless all could be read, and each is one object."""
+    start, end = int(text.starts[first]), int(text.ends[last - 1]) + 1
+    table = json.read_json(
+        pa.BufferReader(pa.py_buffer(text.data).slice(start, end - start)),
+        json.ReadOptions(use_threads=False, block_size=end - start + 1),
+        json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behavior),
+    )
+    if table.num_rows != last - first:
+        raise pa.ArrowInvalid(f"expected {last - first} objects, read {table.num_rows}")
+    return table.select(schema.names)
+
+
+def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray]:
+    """A column in its own type, and of which rows it is exact."""
+    if isinstance(kind, _TIMES):
+        times = _times(column, kind)
+        return times, _mask(pc.equal(times.is_null(), column.is_null()))
+    if isinstance(kind, T.DoubleType):
+        numbers = column.fill_null(0).to_numpy()
+        is_minus_zero = (numbers == 0) & np.signbit(numbers)  # Spark's reader takes -0 for 0
+        return column, np.isfinite(numbers) & ~is_minus_zero
+    return column, np.ones(len(column), bool)
+
+
+def _times(texts: pa.Array, kind: T.DataType) -> pa.Array:
+    """Dates, or timestamps; null where a text is none, or is written in a way that is rare."""
+    if isinstance(kind, T.DateType):
+        return _matching(texts, f"{_DAY}$").cast(pa.date32())
+    if isinstance(kind, T.TimestampNTZType):
+        return _matching(texts, f"{_DAY}{_CLOCK}$").cast(_TYPES[kind])
+    texts = _matching(texts, f"{_DAY}{_CLOCK}{_ZONE}?$")
+    zoned = pc.match_substring_regex(texts, f"{_ZONE}$")
+    in_utc = pc.binary_join_element_wise(texts, "Z", "")
+    return pc.if_else(zoned, texts, in_utc).cast(_TYPES[kind])
+
+
+def _matching(texts: pa.Array, pattern: str) -> pa.Array:
+    matches = pc.match_substring_regex(texts, pattern)
+    return pc.if_else(matches, texts, pa.scalar(None, texts.type))
+
+
+def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) -> np.ndarray:
+    """Which rows lack a column, and may have a key that is its name but for case or blanks: the
+    exact reader fails these."""
+    lacking = {name: ~_mask(column.is_valid()) for name, column in columns.items()}
+    lacking = {name: lacks for name, lacks in lacking.items() if lacks.any()}
+    wrong = np.zeros(len(rows), bool)
+    if not lacking:
+        return wrong
+    lacks_any = np.logical_or.reduce(list(lacking.values()))
+    if b"\\" in text.data:
+        wrong |= lacks_any & _holders(text, _ESCAPED_KEY)[rows]
+    if not text.data.isascii():
+        wrong |= lacks_any & _holders(text, _FOREIGN_KEY)[rows]
+    loose = _loose(text.data)
+    for name, lacks in lacking.items():
+        if not _SIMPLE.fullmatch(name):
+            wrong |= lacks
+        elif _has_nearly(name, text.data, loose):
+            for row in np.flatnonzero(lacks & ~wrong).tolist():
+                record = text.data[text.starts[rows[row]] : text.ends[rows[row]]]
+                wrong[row] = _has_nearly(name, record, _loose(record))
+    return wrong
+
+
+def _loose(data: bytes) -> bytes:
+    return data.translate(_FOLDS, b" ")
+
+
+def _has_nearly(name: str, data: bytes, loose: bytes) -> bool:
+    """Whether a text of JSON may have a key that is nearly a name: whether this is more often in
+    the text when case and blanks do not count."""
+    return loose.count(f'"{folded(name)}"'.encode()) > data.count(f'"{name}"'.encode())

@@ -1,0 +1,114 @@
+"""Columns of texts into values of a type: of a text only if the exact reader makes the same of it.
+
+A cast of Arrow fails for a column as a whole. So the texts that it is sure to take are looked for
+first; any other is null, as one that ``parsing.values`` may still make a value of.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+_TYPES: dict[type[T.DataType], pa.DataType] = {
+    T.StringType: pa.string(),
+    T.ByteType: pa.int8(),
+    T.ShortType: pa.int16(),
+    T.IntegerType: pa.int32(),
+    T.LongType: pa.int64(),
+    T.DoubleType: pa.float64(),
+    T.BooleanType: pa.bool_(),
+    T.DateType: pa.date32(),
+    T.TimestampType: pa.timestamp("us", "UTC"),
+    T.TimestampNTZType: pa.timestamp("us"),
+}
+# Of other signs and digits, such as +5 and those of Arabic, Spark makes numbers and Arrow none.
+_INTEGERS: dict[type[T.DataType], str] = {
+    T.ByteType: r"^-?\d{1,3}$",
+    T.ShortType: r"^-?\d{1,5}$",
+    T.IntegerType: r"^-?\d{1,10}$",
+    T.LongType: r"^-?(?:\d{1,18}|[1-8]\d{18})$",  # each of which a long holds
+}
+# With so few digits none is infinite, and of all both make the nearest double.
+_DOUBLE = r"^-?\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,2})?$"
+# A day that there is, of the year 0 too.
+_LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DAY = (
+    r"(?:\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
+    rf"|(?:0[13578]|1[02])-31)|{_LEAP}-02-29)"
+)
+_SECONDS = r":[0-5]\d(?:\.\d{1,6})?"
+_CLOCK = r"[T ](?:[01]\d|2[0-3]):[0-5]\d"
+_LOCAL = rf"^{_DAY}(?:{_CLOCK}(?:{_SECONDS})?)?$"
+_UTC = rf"^{_DAY}(?:{_CLOCK}(?:{_SECONDS}Z?)?)?$"  # Spark takes no zone behind minutes
+
+
+def converts(kind: T.DataType) -> bool:
+    """Whether texts can be made values of this type."""
+    if isinstance(kind, T.DecimalType):
+        return 0 <= kind.scale <= kind.precision
+    return kind == T.StringType() or type(kind) in _TYPES.keys() - {T.StringType}
+
+
+def target(kind: T.DataType) -> pa.DataType:
+    """The type of Arrow for one that ``converts``."""
+    if isinstance(kind, T.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    return _TYPES[type(kind)]
+
+
+def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
+    """Texts as values; null of one that is left to the exact reader."""
+    if isinstance(kind, T.StringType):
+        return texts
+    if isinstance(kind, T.BooleanType):
+        return _truths(texts)
+    if isinstance(kind, T.IntegralType):
+        return _integers(texts, kind)
+    if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType):
+        return _times(texts, kind)
+    pattern = _decimal(kind) if isinstance(kind, T.DecimalType) else _DOUBLE
+    return pc.cast(_matching(texts, pattern), target(kind))
+
+
+def _matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
+    return _where(texts, pc.match_substring_regex(texts, pattern))
+
+
+def _where(values: pa.Array, condition: pa.BooleanArray) -> pa.Array:
+    """The values, but for those that do not meet the condition, which are null."""
+    if pc.all(condition, min_count=0).as_py():
+        return values
+    return pc.if_else(condition, values, pa.scalar(None, values.type))
+
+
+def _truths(texts: pa.StringArray) -> pa.BooleanArray:
+    """In any case: of ASCII alone, for Java takes a long s for one."""
+    lower = pc.ascii_lower(texts)
+    is_true = pc.equal(lower, "true")
+    return _where(is_true, pc.or_(is_true, pc.equal(lower, "false")))
+
+
+def _integers(texts: pa.StringArray, kind: T.IntegralType) -> pa.Array:
+    values = pc.cast(_matching(texts, _INTEGERS[type(kind)]), pa.int64())
+    integer = target(kind)
+    if integer == pa.int64():
+        return values
+    most = 1 << (integer.bit_width - 1)
+    fits = pc.and_(pc.greater_equal(values, -most), pc.less(values, most))
+    return pc.cast(_where(values, fits), integer)
+
+
+def _decimal(kind: T.DecimalType) -> str:
+    """The texts of which a decimal is made without rounding, and that it has digits enough for."""
+    whole = kind.precision - kind.scale
+    digits = rf"\d{{1,{whole}}}" if whole else "0"
+    return rf"^-?{digits}(?:\.\d{{1,{kind.scale}}})?$" if kind.scale else f"^-?{digits}$"
+
+
+def _times(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
+    if isinstance(kind, T.DateType):
+        return pc.cast(_matching(texts, f"^{_DAY}$"), pa.date32())
+    in_utc = isinstance(kind, T.TimestampType)
+    times = _matching(texts, _UTC if in_utc else _LOCAL)
+    if in_utc:
+        times = pc.utf8_rtrim(times, "Z")  # without a zone it is UTC, too: that of the session
+    return pc.cast(pc.cast(times, pa.timestamp("us")), target(kind))
