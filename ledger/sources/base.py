@@ -88,15 +88,6 @@ class SourceReader(Protocol):
         ``_ackledger_message``.
         """
 
-    def by_file(self, stored: "DataFrame") -> bool:
-        """Whether ``stored``, which ``records`` just gave, must be reread another way: its cut into
-        records was wrong."""
-        return False
-
-    def repeated_headers(self) -> "DataFrame | None":
-        """Records that ``records`` left out and that are known now that it was run."""
-        return None
-
     def check_read(self, source: str, rows: int, stored: "Callable[[], DataFrame]") -> None:
         """Raise InputError unless the ``rows`` records of ``records``, as they are ``stored``, are
         all that it is known to have. ``source``: its name. Called after each snapshot."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import IO, Any, cast
 
 from ledger.errors import InputError
 
@@ -15,8 +15,12 @@ SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
 # What reading raises for a file that is damaged, gone, or not what its name claims.
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 _CHUNK = 1 << 20
-# What Spark would take for text, or not decompress: by name, as it chooses how to read.
-_ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".xz", ".br")
+# What would be taken for text, though it is none, by the ends of names.
+_ARCHIVES = (
+    *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
+    *(".xz", ".br", ".deflate", ".snappy", ".lz4", ".lzo"),
+)
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,8 @@ def list_files(pattern: str) -> list[FoundFile]:
 def _require_readable(path: str) -> None:
     if path.lower().endswith(_ARCHIVES):
         raise InputError(
-            f"source file {path} is an archive, or compressed in a way that Spark does not read: "
-            "unpack it beside, "
-            "or compress it as .gz, .bz2 or .zst, and let the path match only that"
+            f"source file {path} is an archive, or compressed in a way that is not read: unpack it"
+            " beside, or compress it as .gz, .bz2 or .zst, and let the path match only that"
         )
 
 
@@ -116,7 +119,7 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
             with fsspec.open(file.path, "rb") as stream:
                 return int(pq.ParquetFile(stream).metadata.num_rows)
         lines, last = 0, b"\n"
-        for chunk in _chunks(file.path, "infer"):
+        for chunk in _chunks(opened(file.path)):
             ends = chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
             lines, last = lines + ends, chunk[-1:]
             if limit is not None and lines > limit:
@@ -145,15 +148,35 @@ def _with_digest(file: FoundFile) -> FoundFile:
         return file
     digest = hashlib.sha256()
     try:
-        for chunk in _chunks(file.path, None):
+        import fsspec
+
+        for chunk in _chunks(fsspec.open(file.path, "rb").open()):
             digest.update(chunk)
     except OSError as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
     return replace(file, digest=digest.hexdigest())
 
 
-def _chunks(path: str, compression: str | None) -> Iterator[bytes]:
+def compression(path: str) -> str | None:
+    """How a file is compressed, by its name; None: it is not."""
+    return next((how for end, how in _COMPRESSED.items() if path.lower().endswith(end)), None)
+
+
+def opened(path: str, offset: int = 0) -> IO[bytes]:
+    """A file to read from, decompressed; of one that is not compressed from a byte on."""
     import fsspec
 
-    with fsspec.open(path, "rb", compression=compression) as stream:
+    how = compression(path)
+    if how == "zstd":  # of which fsspec knows only with a package of its own
+        import pyarrow as pa
+
+        return cast(IO[bytes], pa.CompressedInputStream(fsspec.open(path, "rb").open(), how))
+    stream: IO[bytes] = fsspec.open(path, "rb", compression=how).open()
+    if offset:
+        stream.seek(offset)
+    return stream
+
+
+def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    with stream:
         yield from iter(partial(stream.read, _CHUNK), b"")

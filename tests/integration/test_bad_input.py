@@ -16,6 +16,7 @@ from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim
+from ledger.sources.files import lines as lines_of_text
 from ledger.sources.registry import source_of
 from ledger.spark import failures
 from ledger.spark.origins.claim import FromClaim
@@ -707,6 +708,22 @@ def test_lines_that_end_with_a_carriage_return(runner, tmp_path, sink_rows):
     assert run.settled(run.open("other", *_next_month())).failed == 2
     reasons = run.ledger.rows("SELECT reason FROM failed_root WHERE detail LIKE '2,%'")
     assert "declare the source with multiline=True" in reasons[0].reason
+
+
+@pytest.mark.parametrize("quote", ['"', ""])
+def test_characters_that_are_none_of_a_text(runner, tmp_path, sink_rows, quote):
+    """A record fails by name where Spark's reader of CSV would leave out a character, cut the
+    record there, or cut the one behind it; U+FEFF within a record is a character like others."""
+    bad = ["Ulm\uffffer,1", '"Ulm\0",2', "\0Ulm,3", "\ufeffUlm,4"]
+    good = ["Zurich,5", "U\ufefflm,6", "Bern,7"]
+    lines = ["s,n", good[1], *bad, good[0], bad[0], good[2], ""]
+    write(tmp_path, "a.csv", "\n".join(lines).encode())
+    # Of a type that is never read by columns: each record is parsed exactly.
+    run = runner(copying(schema="s STRING, n FLOAT", options={"quote": quote}))
+    assert run.settled(run.open()).failed == 5
+    assert sink_rows("out", "s", "n") == [("Bern", 7.0), ("U\ufefflm", 6.0), ("Zurich", 5.0)]
+    (row,) = run.ledger.rows("SELECT DISTINCT reason FROM failed_root")
+    assert row.reason == f"malformed csv: {lines_of_text.NO_TEXT}"
 
 
 def test_a_line_within_a_record_that_is_not_utf8(runner, tmp_path, sink_rows):

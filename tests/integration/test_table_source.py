@@ -516,7 +516,6 @@ def test_a_parallel_read_returns_every_row_once(spark, shop, lite, where, monkey
     assert set(rows["item"]) == {f"item {n}" for n in range(11, 25001)}
     assert rows["task"].nunique() == 3
     assert rows[own].isna().all(axis=None)
-    assert reader.repeated_headers() is None
     assert reader.rows([]).count() == 0
 
 

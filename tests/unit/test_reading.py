@@ -4,9 +4,7 @@ import errno
 import gzip
 import io
 import re
-from collections import Counter
 from decimal import Decimal
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +30,13 @@ from ledger import FileSource
 from ledger.errors import (
     DeclarationError,
     InputError,
-    IntegrityError,
     UnavailableError,
     redacted,
 )
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
-from ledger.sources.files.reader import _Text
+from ledger.sources.files.blocks import cut
+from ledger.sources.files.text import TextReader
 from ledger.sources.listing import FoundFile, most_records
 from ledger.sources.parsing import numerals
 from ledger.types.fitting import yielded
@@ -51,16 +49,17 @@ def schema(**kinds):
 
 def form(**options):
     names = ["n", "s"]
-    return lines.Format("csv", schema(n=IntegerType()), names, None, options, multiline=True)
+    # Of a type that is never read by columns: each record is handed on as it stands.
+    return lines.Format("csv", schema(n=FloatType()), names, None, options, multiline=True)
 
 
 def read(path, data, header=None, **options):
-    """The records that the reader of multi-line files hands to Spark."""
+    """The records of a file, as bytes."""
     path.write_bytes(data)
     headers = {} if header is None else {str(path): header}
-    task = pa.RecordBatch.from_arrays([pa.array([str(path)])], ["path"])
-    records = multiline._read(multiline.Splitter(form(**options)), headers, [task])
-    return [record for batch in records for record in batch.column(0).to_pylist()]
+    reader = TextReader(form(**options), [str(path)], headers)
+    batches = reader.batches(cut(str(path), reader.form, header))
+    return [record for batch in batches for record in batch.column(0).to_pylist()]
 
 
 def split(text, **options):
@@ -380,29 +379,3 @@ def test_numbers_of_other_classes_are_taken(kind, value, becomes):
     """A number that is one of the column's type is taken whatever its class."""
     columns, errors = yielded(schema(c=kind)).fit([(value,)])
     assert (columns[0].to_pylist(), errors) == ([becomes], [None])
-
-
-def test_a_lost_count_of_headers_is_no_count():
-    """Each file that begins with a header has it; fewer were counted where files changed or a
-    count was lost.
-    """
-    text = _Text.__new__(_Text)
-    text._headers, text._by_file = Counter({"n,s": 2}), False
-    text._observed = SimpleNamespace(get={"header_0": 3})
-    assert text.repeated_headers() == [("n,s", None)]
-    text._observed = SimpleNamespace(get={})
-    with pytest.raises(IntegrityError, match=r"2 files begin with the header 'n,s'.* counted 0"):
-        text.repeated_headers()
-
-
-def test_a_header_that_is_counted_is_a_quote():
-    """What a file begins with may be a record: its count's error names it as what is quoted, cut
-    as it is shown."""
-    text = _Text.__new__(_Text)
-    text._headers, text._by_file = Counter({f"ann@x.org,{'ann lee,' * 20}": 2}), False
-    text._observed = SimpleNamespace(get={})
-    with pytest.raises(IntegrityError, match=r"ann@x\.org,ann lee") as caught:
-        text.repeated_headers()
-    shown = str(redacted(caught.value))
-    assert "2 files begin with the header ***, and Spark has counted 0" in shown
-    assert "ann" not in shown

@@ -9,9 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
@@ -20,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
-from ledger.sources.listing import UNREADABLE
+from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.typed import check_columns
 from ledger.types.arrow import plain, rebuilt
@@ -147,12 +145,6 @@ def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
     for path, (columns, _) in footers.items():
         check_columns(path, columns, schema)
     return {path: records for path, (_, records) in footers.items()}
-
-
-def opened(path: str) -> IO[bytes]:
-    """A file to read from, decompressed if its name has such an ending."""
-    stream: IO[bytes] = fsspec.open(path, "rb", compression="infer").open()
-    return stream
 
 
 @contextmanager

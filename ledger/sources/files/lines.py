@@ -24,6 +24,9 @@ STRAY = (
     "a quote within a value: double it and enclose the value in quotes, or declare "
     "options={'quote': ''} if quotes mean nothing"
 )
+# Spark's reader of CSV takes U+FFFF for the end, of the next record, too; leaves out NUL behind a
+# quote; and a mark of UTF-8 at the beginning of the first record that a task parses.
+NO_TEXT = "a character that is none of a text: NUL, U+FFFF, or U+FEFF at its beginning"
 _END = "_ackledger_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
@@ -103,7 +106,7 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
 
 
 def _named(names: Sequence[str]) -> list[Column]:
-    return [F.col(_quoted(name)) for name in names]
+    return [F.col(quoted(name)) for name in names]
 
 
 def _columns(form: Format) -> list[Column]:
@@ -123,14 +126,7 @@ def _read(form: Format, field: T.StructField) -> Column:
     if form.format == "csv":
         return read
     restored = numerals.restored(read, exact[field.name], field.dataType)
-    return F.when(exact.isNotNull(), _aside(restored)).otherwise(read)
-
-
-def is_unclosed(form: Format) -> Column:
-    """Whether a record failed, of which a quote does not close where the record ends."""
-    if not form.quote:
-        return F.lit(False)
-    return F.col(ERROR).isNotNull() & _unclosed(F.col(RAW).cast("string"), form)
+    return F.when(exact.isNotNull(), aside(restored)).otherwise(read)
 
 
 def _barrier(rows: DataFrame) -> DataFrame:
@@ -166,9 +162,10 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     if form.null_value is not None:
         csv["nullValue"] = form.null_value
     ddl = ", ".join(
-        f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in target.fields
+        f"{quoted(field.name)} {field.dataType.simpleString()}" for field in target.fields
     )
-    return F.when(_few_fields(form), F.from_csv(text, ddl, {**csv, **_options(form)}))
+    is_safe = _few_fields(form) & ~_has_no_text(form)
+    return F.when(is_safe, F.from_csv(text, ddl, {**csv, **_options(form)}))
 
 
 def _most_fields(form: Format) -> int:
@@ -187,6 +184,14 @@ def _few_fields(form: Format) -> Column:
         field, _ = record_pattern(form)
         few = value.rlike(f"(?s)^{field}(?:{separator}{field}){{0,{most - 1}}}+$")
     return (F.octet_length(value) < most) | few
+
+
+def _has_no_text(form: Format) -> Column:
+    """Whether a record of CSV has a character of which Spark's reader makes another value."""
+    value = F.col(TEXT)
+    meant = {form.separator, form.quote, form.escape}
+    wrong = [F.contains(value, F.lit(character)) for character in {"\0", "\uffff"} - meant]
+    return values.any_of([value.startswith("\ufeff"), *wrong])
 
 
 def _options(form: Format) -> dict[str, str]:
@@ -214,7 +219,8 @@ def _marked(form: Format) -> Column:
     return numerals.marked(F.col(TEXT), form.options)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -229,7 +235,7 @@ def _error(form: Format) -> Column:
     malformed = f"malformed {form.format}: "
     shape = _csv_shape(form) if form.format == "csv" else _json_shape(form)
     missing = [
-        (F.col(_quoted(field.name)).isNull(), f"{field.name} is null")
+        (F.col(quoted(field.name)).isNull(), f"{field.name} is null")
         for field in form.schema.fields
         if not field.nullable
     ]
@@ -240,21 +246,22 @@ def _error(form: Format) -> Column:
         F.concat(F.lit(malformed), _misspelt(form)),
         *(F.when(condition, malformed + reason) for condition, reason in missing),
     ]
-    return F.coalesce(*problems).alias(ERROR)
+    # Where a record was read by columns there is no text, and nothing is asked of it.
+    return F.when(value.isNotNull(), F.coalesce(*problems)).alias(ERROR)
 
 
 def _misspelt(form: Format) -> Column:
     """Of JSON which column or field a record has by another case or with blanks; null if none."""
     if form.format == "csv":  # whose header is looked at
         return F.lit(None).cast("string")
-    columns = {name: F.col(_quoted(name)) for name in form.schema.names}
+    columns = {name: F.col(quoted(name)) for name in form.schema.names}
     return keys.misspelt(F.col(TEXT), form.schema, columns, _options(form))
 
 
 def _misfits(form: Format) -> Column:
     """Whether a text is no record of the schema, or that of a column no value of its type."""
     conditions = [
-        values.misfits(F.col(_RECORD)[field.name], F.col(_quoted(field.name)), field.dataType)
+        values.misfits(F.col(_RECORD)[field.name], F.col(quoted(field.name)), field.dataType)
         for field in form.schema.fields
         if field.name in form.names and not values.plain(field.dataType)
     ]
@@ -271,7 +278,7 @@ def _misfit(form: Format) -> Column:
     for field in form.schema.fields:
         if field.name not in form.names:
             continue
-        text, value = numerals.unmarked(texts[field.name]), F.col(_quoted(field.name))
+        text, value = numerals.unmarked(texts[field.name]), F.col(quoted(field.name))
         wrong = value.isNull()
         if not values.plain(field.dataType):
             wrong |= values.misfits(F.col(_RECORD)[field.name], value, field.dataType)
@@ -285,14 +292,14 @@ def _misfit(form: Format) -> Column:
     is_corrupt = F.col(_RECORD)[CORRUPT].isNotNull()
     otherwise = F.when(is_corrupt, F.array(F.lit(f"expected {declared}")))
     reason = F.coalesce(no_record, *reasons, otherwise)
-    return F.when(texts.isNotNull() | is_corrupt, _aside(reason))
+    return F.when(texts.isNotNull() | is_corrupt, aside(reason))
 
 
 def _misfit_reason(form: Format) -> Column:
     return F.concat(F.lit(f"malformed {form.format}: "), F.get(_MISFIT, F.lit(0)))
 
 
-def _aside(rare: Column) -> Column:
+def aside(rare: Column) -> Column:
     """A column that is seldom asked for, evaluated apart from the others: in one method with them
     its code is too much for the JVM to compile.
     """
@@ -340,13 +347,14 @@ def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
     """
     value = F.col(TEXT)
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
-    parted = [] if form.multiline else [(breaks, F.lit(PARTED))]
+    first = [(_has_no_text(form), F.lit(NO_TEXT))]
+    first += [] if form.multiline else [(breaks, F.lit(PARTED))]
     reason = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
     many = [(~_few_fields(form), F.lit(reason))]
     if not form.quote:
-        return [*parted, *many]
+        return [*first, *many]
     unclosed = (_unclosed(value, form), F.lit(UNCLOSED))
-    return [*parted, unclosed, (_broken(value, form), F.lit(STRAY)), *many]
+    return [*first, unclosed, (_broken(value, form), F.lit(STRAY)), *many]
 
 
 def _broken(value: Column, form: Format) -> Column:

@@ -1,23 +1,14 @@
 """Records of CSV files whose quoted values may hold line breaks, read file by file."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
-from itertools import islice
-from tempfile import TemporaryFile, gettempdir
+from tempfile import TemporaryFile
 from typing import IO
-from urllib.parse import quote
-
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from ledger.core.column_names import FILE, TEXT
-from ledger.errors import InputError
 from ledger.sources.files import layouts as files
 from ledger.sources.files.lines import Format, record_pattern
-from ledger.sources.listing import UNREADABLE
-from ledger.storage.folders import FULL, no_space
 
 MOST_LINES = 10_000  # of one record: one of more fails, and only so many of its lines are kept
 IS_LONG = "_ackledger_long"  # whether a record has more
@@ -27,56 +18,6 @@ TOO_LONG = (
 )
 _COLUMNS = f"{TEXT} binary, {IS_LONG} boolean, {FILE} string"
 _ROWS = 10_000  # records in one batch on their way to Spark
-
-
-def text_records(
-    spark: SparkSession, paths: Sequence[str], form: Format, headers: Mapping[str, str]
-) -> DataFrame:
-    """The records of ``paths`` as ``TEXT``, a string of raw bytes, ``IS_LONG``, and ``FILE``,
-    where it was read as a URL; a file is read by one task.
-
-    ``headers``: of files that have one the line with the names of the columns, which is left out.
-    """
-    tasks = spark.createDataFrame([(path,) for path in paths], "path string")
-    read = partial(_read, Splitter(form), dict(headers))
-    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, _COLUMNS)
-    return rows.selectExpr(f"cast({TEXT} AS string) AS {TEXT}", IS_LONG, FILE)
-
-
-def _read(
-    splitter: "Splitter", headers: Mapping[str, str], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for path in batch.column(0).to_pylist():
-            try:
-                with files.opened_text(path) as lines:
-                    records = _without_header(splitter.records(lines), headers.get(path))
-                    yield from _batched(records, path if "://" in path else quote(path))
-            except UNREADABLE as exc:
-                if isinstance(exc, OSError) and exc.errno in FULL:  # of what is kept of it
-                    raise no_space(gettempdir()) from exc
-                raise InputError(f"source file {path} cannot be read: {exc}") from exc
-
-
-def _without_header(
-    records: Iterator[tuple[str, bool]], header: str | None
-) -> Iterator[tuple[str, bool]]:
-    """The records but for the first that is the header; blank ones may stand before it."""
-    for record, is_long in records:
-        if record == header:
-            break
-        yield record, is_long
-    yield from records
-
-
-def _batched(records: Iterator[tuple[str, bool]], file: str) -> Iterator[pa.RecordBatch]:
-    while rows := list(islice(records, _ROWS)):
-        columns = [
-            pa.array([files.encoded(record) for record, _ in rows], pa.binary()),
-            pa.array([is_long for _, is_long in rows], pa.bool_()),
-            pa.array([file] * len(rows), pa.string()),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, [TEXT, IS_LONG, FILE])
 
 
 class _Taken:
@@ -147,6 +88,10 @@ class Splitter:
             re.compile(pattern, re.DOTALL) for pattern in (begun, ended, still)
         )
 
+    def begins(self, line: str) -> bool:
+        """Whether a quote of a line, without its line break, is open at its end."""
+        return bool(self._quote and self._quote in line and self._begun.fullmatch(line))
+
     def records(self, lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
         """The records of ``lines``, which end as they do in the file; without their own line break.
         Empty lines between records are none. With each whether it has more than ``MOST_LINES``
@@ -154,7 +99,7 @@ class Splitter:
         source = _Lines(lines)
         for line in source:
             record = line.rstrip("\r\n")
-            if self._quote and self._quote in record and self._begun.fullmatch(record):
+            if self.begins(record):
                 taken = _Taken()
                 if self._closes(source, taken):
                     yield "".join([line, *taken.first]).rstrip("\r\n"), taken.is_long

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import fsspec
-
 from ledger.sources.base import Sought
+from ledger.sources.listing import opened
 
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
 _PARQUET = b"PAR1"
@@ -38,7 +37,7 @@ def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tu
     """The wanted lines that hold more than ``blanks``: their number among these, their line and
     text."""
     read = number = 0
-    with fsspec.open(path, "rb", compression="infer") as stream:
+    with opened(path) as stream:
         for line, raw in enumerate(stream, 1):
             read += len(raw)
             if read > MOST_BYTES or number >= max(wanted) or (line == 1 and raw[:4] == _PARQUET):

@@ -22,18 +22,6 @@ class FromClaim(Origin):
         require_unchanged(self.step.name, self.claim.files)
         return with_unit(self.job, self.step, self.reader.records(self.claim))
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Write them, and once more where the reader has found out that it cut them wrongly; then
-        those that it knows once the others are read.
-        """
-        snapshot.add(self.read())
-        if snapshot.failed and self.reader.by_file(self._stored(snapshot)):
-            snapshot.clear()
-            snapshot.add(self.read())
-        repeated = self.reader.repeated_headers()
-        if repeated is not None:
-            snapshot.add(with_unit(self.job, self.step, repeated))
-
     def check(self, snapshot: Snapshot) -> None:
         """The files are as they were claimed, and the reader misses nothing."""
         require_unchanged(self.step.name, self.claim.files)

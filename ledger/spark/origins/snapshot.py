@@ -7,7 +7,6 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ERROR
 from ledger.sources.parsing.typed import with_quotes
 from ledger.spark.job import Witness, write_files
-from ledger.storage.folders import remove_folder
 
 # Untracked records lie in a folder of their own, whose files come last: roots are dense over the
 # others.
@@ -24,39 +23,32 @@ class Snapshot:
         self.folder = folder
         self._masked = masked
         self._track = track
-        self._witnesses: list[Witness] = []
+        self._witness = Witness(failed=ERROR)
 
-    def add(self, records: DataFrame) -> None:
-        """Write more records, the untracked ones after the others."""
-        witness = Witness(failed=ERROR)
-        watched = witness.watch(with_quotes(records, masked=self._masked))
+    def write(self, records: DataFrame) -> None:
+        """Write the records, the untracked ones after the others."""
+        watched = self._witness.watch(with_quotes(records, masked=self._masked))
         if self._track is None:
             write_files(watched, self.folder)
         else:
-            self._add_marked(watched, self._track, witness)
-        self._witnesses.append(witness)
-
-    def clear(self) -> None:
-        """Remove what was written."""
-        remove_folder(self.folder)
-        self._witnesses.clear()
+            self._write_marked(watched, self._track)
 
     @property
     def rows(self) -> int:
         """How many records were handed to the writer."""
-        return sum(witness.rows for witness in self._witnesses)
+        return self._witness.rows
 
     @property
     def failed(self) -> int:
         """How many of them did not parse."""
-        return sum(witness.failed for witness in self._witnesses)
+        return self._witness.failed
 
-    def _add_marked(self, records: DataFrame, track: str, witness: Witness) -> None:
+    def _write_marked(self, records: DataFrame, track: str) -> None:
         tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))
         marked = records.withColumn(UNTRACKED_COLUMN, ~tracked)
         write_files(marked, self.folder, by=[UNTRACKED_COLUMN])
         _rename_untracked(self.folder)
-        if witness.rows == 0:
+        if self._witness.rows == 0:
             # Partitioned, nothing writes no file, and a snapshot has its schema from one.
             nothing = records.sparkSession.createDataFrame([], records.schema)
             write_files(nothing, self.folder)

@@ -35,7 +35,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     origin = origin_of(job, run, step, reader)
     snapshot = Snapshot(job.folder(run), origin.track, masked=masked)
     with _reading(reader):
-        origin.write(snapshot)
+        snapshot.write(origin.read())
     origin.check(snapshot)
     manifest = take_manifest(snapshot.folder)
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)

@@ -1,0 +1,199 @@
+"""Cut the text of a file into blocks of whole records, which tasks read side by side.
+
+A record is a line, but where a quote of CSV stays open at its end: from there on one reader goes
+through the rest of the file, line by line.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import chain
+from typing import IO, Any
+
+import numpy as np
+
+from ledger.errors import InputError
+from ledger.sources.files.lines import Format
+from ledger.sources.files.multiline import Splitter
+from ledger.sources.listing import compression, opened
+from ledger.sources.vectorized.lines import Lines
+
+BLOCK = 8 << 20  # bytes
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of a file
+_LINE_FEED, _RETURN, _BRACE = b"\n\r{"
+_BLANKS = b" \t\r\f\v"  # a line of JSON that holds no more is no record
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a file, from the byte ``offset`` on. ``length``: its bytes; None: all that follow,
+    whose number is not known.
+
+    ``digest``: of these bytes, as they were when the block was cut; None: it was not read then.
+    ``header``: whether the header of the file, if it has one, may be in this part.
+    """
+
+    path: str
+    offset: int
+    length: int | None
+    digest: str | None
+    header: bool
+
+
+def cut(path: str, form: Format, header: str | None) -> list[Block]:
+    """The blocks of a file, in order. A compressed file is one."""
+    if compression(path) is not None:
+        return [Block(path, 0, None, None, header=True)]
+    blocks: list[Block] = []
+    offset, sought = 0, header
+    cutter = Cutter(form)
+    with opened(path) as stream:
+        for window in windows(stream):
+            block = Block(path, offset, len(window), digest(window), sought is not None)
+            if sought is not None or cutter.may_break_off(window):
+                records = cutter.lines(window, is_first=offset == 0)
+                if cutter.breaks_off(records):
+                    blocks.append(Block(path, offset, None, None, block.header))
+                    break
+                sought = sought if header_of(records, sought) is None else None
+            blocks.append(block)
+            offset += len(window)
+    return blocks
+
+
+def windows(stream: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of a stream, about ``BLOCK`` at a time, cut behind a line."""
+    parts: list[bytes] = []
+    while chunk := stream.read(BLOCK):
+        end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        if not end:  # a line that is longer
+            parts.append(chunk)
+            continue
+        yield b"".join([*parts, chunk[:end]])
+        parts = [chunk[end:]]
+    if rest := b"".join(parts):
+        yield rest
+
+
+def digest(data: bytes) -> str:
+    """What tells the bytes of a block from any others."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def header_of(records: Lines, header: str | None) -> int | None:
+    """The number of the first record that is the header; None if none is."""
+    if header is None:
+        return None
+    text = header.encode()
+    for number in np.flatnonzero(records.ends - records.starts == len(text)).tolist():
+        start = int(records.starts[number])
+        if records.data[start : start + len(text)] == text:
+            return int(number)
+    return None
+
+
+def without(records: Lines, number: int | None) -> Lines:
+    """The records but for one."""
+    if number is None:
+        return records
+    return Lines(records.data, np.delete(records.starts, number), np.delete(records.ends, number))
+
+
+def _without_blanks(lines: Lines) -> Lines:
+    """The lines that hold more than blanks."""
+    filled = np.frombuffer(lines.data, np.uint8)[lines.starts] == _BRACE
+    for number in np.flatnonzero(~filled).tolist():
+        start, end = int(lines.starts[number]), int(lines.ends[number])
+        filled[number] = lines.data[start:end].strip(_BLANKS) != b""
+    return Lines(lines.data, lines.starts[filled], lines.ends[filled])
+
+
+class Cutter:
+    """Cuts text of one form into its lines, and says where a line is no record."""
+
+    def __init__(self, form: Format):
+        self._form = form
+
+    @cached_property
+    def splitter(self) -> Splitter:
+        """What cuts lines of which a quote stays open."""
+        return Splitter(self._form)
+
+    def lines(self, data: bytes, *, is_first: bool) -> Lines:
+        """The lines of whole lines that may be records, not the empty ones. ``is_first``: whether
+        a file begins with them, and may have a mark before them."""
+        codes = np.frombuffer(data, np.uint8)
+        is_break = codes == _LINE_FEED
+        if b"\r" in data:
+            is_break |= codes == _RETURN
+        breaks = np.flatnonzero(is_break)
+        first = len(_MARK) if is_first and data.startswith(_MARK) else 0
+        starts, ends = np.concatenate([[first], breaks + 1]), np.concatenate([breaks, [len(data)]])
+        filled = ends > starts
+        records = Lines(data, starts[filled], ends[filled])
+        return _without_blanks(records) if self._form.format == "json" else records
+
+    def may_break_off(self, data: bytes) -> bool:
+        """Whether there is a quote in it, of CSV."""
+        quote = self._form.quote.encode() if self._form.format == "csv" else b""
+        return bool(quote) and quote in data
+
+    def breaks_off(self, records: Lines) -> bool:
+        """Whether a record of CSV may go on behind its line."""
+        if self._form.format != "csv" or not self._form.quote:
+            return False
+        return any(self.splitter.begins(records.text(number)) for number in self._doubtful(records))
+
+    def _doubtful(self, records: Lines) -> list[int]:
+        """The records whose quotes may not all be closed: of a line in which each is, there is an
+        even number, unless some are escaped otherwise than by doubling."""
+        form, data = self._form, records.data
+        quote, escape = form.quote.encode(), form.escape.encode()
+        if len(quote) > 1 or (escape not in (b"", quote) and escape in data):
+            return list(range(len(records)))
+        codes = np.frombuffer(data, np.uint8)
+        lines = np.searchsorted(records.starts, np.flatnonzero(codes == quote[0]), "right") - 1
+        counts = np.bincount(lines[lines >= 0], minlength=len(records))
+        odd: list[int] = np.flatnonzero(counts % 2).tolist()
+        return odd
+
+
+def read_whole(block: Block, stream: IO[bytes]) -> bytes:
+    """The bytes of a block whose length is known. Raises InputError unless they are as they were
+    when it was cut."""
+    assert block.length is not None
+    data = stream.read(block.length)
+    if block.digest is not None and digest(data) != block.digest:
+        raise InputError(
+            f"source file {block.path} was changed while it was read: expected the {block.length:,}"
+            f" bytes from {block.offset:,} on that were there when it was cut into records, found"
+            " others. Files must appear whole: write them under another name and rename them, then"
+            " run this again"
+        )
+    return data
+
+
+def text_lines(first: bytes, rest: Iterator[bytes], *, is_first: bool) -> Iterator[str]:
+    """The lines of a text as ``multiline.Splitter`` takes them. ``is_first``: as of ``lines``."""
+    chunks = chain([first.removeprefix(_MARK) if is_first else first], rest)
+    stream = io.BufferedReader(_Chunks(chunks), BLOCK)
+    return iter(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))
+
+
+class _Chunks(io.RawIOBase):
+    """A stream of what an iterator returns."""
+
+    def __init__(self, chunks: Iterator[bytes]):
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._rest = self._rest or next(self._chunks, b"")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size

@@ -1,0 +1,87 @@
+"""Text that tasks read has the records of text that the driver reads, in the same order."""
+
+import gzip
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource
+from ledger.errors import InputError
+from ledger.sources.base import Claim
+from ledger.sources.files import blocks, text
+from ledger.sources.registry import source_of
+
+AT = "2024-01-02T03:04:05.5"
+NUMBERS = [f"{n},name {n},{n}.25,2024-01-{n % 28 + 1:02},{AT}Z,{AT}" for n in range(3_000)]
+HEADER = "n,s,d,day,at,local"
+SCHEMA = "n INT, s STRING, d DOUBLE, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ"
+CSV = "\n".join([HEADER, *NUMBERS, ""])
+JSON = "".join(
+    f'{{"n":{n},"s":"name {n}","d":{n}.25,"day":"2024-01-01","at":"{AT}Z"}}\n' for n in range(3_000)
+)
+UGLY = (
+    f'{HEADER}\r\n1,"a, ""b""",1.5,2024-01-01,,\r2,"x\ny",2,2024-01-02,,\n\n{HEADER}\n'
+    '3,"never closed,3,2024-01-03\n4,plain,x,2024-01-04,,\n5,fünf,5e2,2024-02-30,,\n6,,,,,\n'
+)
+UGLY_JSON = (
+    '\ufeff{"n":1,"s":"a\\"b"}\n  {"n":2} \n\t\n{"n":"x"}\n'
+    '{"n":3}{"n":4}\n[1]\n{"N":5}\n{"n":1.0}\n'
+)
+FILES = {
+    "csv": ({"a.csv": CSV, "b.csv": CSV}, {}),
+    "csv without header": ({"a.csv": "\n".join(NUMBERS)}, {"header": False}),
+    "ugly csv": ({"a.csv": UGLY, "b.csv": CSV + UGLY.partition("\n")[2]}, {}),
+    "ugly csv, multiline": ({"a.csv": UGLY, "b.csv": CSV}, {"multiline": True}),
+    "bytes": ({"a.csv": CSV.encode() + b"\xff,x,1,,,\n7,\x00,1,2024-01-01,,\n"}, {}),
+    "by name": (
+        {"a.csv": CSV, "b.csv": f"day,n,more\n2024-01-01,1,x\n2024-13-01,2,y\n{'3,' * 9}\n"},
+        {"columns": "by_name"},
+    ),
+    "compressed": ({"a.csv.gz": gzip.compress(CSV.encode()) + gzip.compress(b"1,b,2,,,\n")}, {}),
+    "json": ({"a.json": JSON, "b.json": JSON}, {"format": "json"}),
+    "ugly json": ({"a.json": UGLY_JSON, "b.json": JSON + UGLY_JSON}, {"format": "json"}),
+    "empty": ({"a.csv": HEADER, "b.csv": "", "c.csv": "\n\n"}, {}),
+}
+
+
+def records(spark, folder, options):
+    source = FileSource(f"{folder}/*", schema=SCHEMA, **options)
+    frame = source_of("in", source).reader(spark).records(Claim("in", f"{folder}/*"))
+    rows = frame.withColumn("task", F.spark_partition_id()).collect()
+    return [tuple(row)[:-1] for row in rows], len({row["task"] for row in rows})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_tasks_read_what_the_driver_reads(spark, tmp_path, monkeypatch, name):
+    """However files are cut into blocks, and whoever reads these, the records are the same: values,
+    raw texts, reasons, files, and their order."""
+    files, options = FILES[name]
+    for path, data in files.items():
+        (tmp_path / path).write_bytes(data if isinstance(data, bytes) else data.encode())
+    here, _ = records(spark, tmp_path, options)
+    monkeypatch.setattr(text, "HERE", 0)
+    monkeypatch.setattr(blocks, "BLOCK", 1_000)
+    in_tasks, tasks = records(spark, tmp_path, options)
+    assert in_tasks == here
+    assert tasks > 1 or len(files) == 1 or name == "empty"
+    monkeypatch.setattr(text, "CUT_HERE", 0)
+    cut_in_tasks, _ = records(spark, tmp_path, options)
+    assert cut_in_tasks == here
+
+
+def test_a_file_that_changes_before_a_task_reads_it_is_named(spark, tmp_path, monkeypatch):
+    """The bytes that were cut are those that are read: other ones fail, whatever size and time the
+    file has."""
+    monkeypatch.setattr(text, "HERE", 0)
+    path = tmp_path / "a.csv"
+    path.write_text(CSV)
+    source = source_of("in", FileSource(str(path), schema=SCHEMA))
+    reader = source.reader(spark)
+    frame = reader.records(Claim("in", str(path)))
+    assert frame.count() == len(NUMBERS)
+    path.write_text(CSV.replace("name 7,", "name 8,"))
+    with pytest.raises(Exception, match="changed while it was read") as caught:
+        frame.count()
+    failure = reader.failure(caught.value)
+    assert isinstance(failure, InputError)
+    assert "a.csv was changed while it was read: expected the" in str(failure)

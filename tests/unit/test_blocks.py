@@ -1,0 +1,173 @@
+"""How the text of a file is cut into blocks, and these into records; without Spark."""
+
+import bz2
+import gzip
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import FloatType, StructField, StructType
+
+from ledger.errors import InputError
+from ledger.sources.files import blocks, multiline
+from ledger.sources.files.blocks import Cutter, cut
+from ledger.sources.files.layouts import layouts
+from ledger.sources.files.lines import Format
+from ledger.sources.files.text import TextReader
+from ledger.sources.listing import FoundFile, most_records
+
+SCHEMA = StructType([StructField("n", FloatType())])  # of a type that is never read by columns
+
+
+def form(format="csv", **options):
+    return Format(format, SCHEMA, ["n"], None, options)
+
+
+def texts(batches):
+    return [
+        (text, bool(is_long))
+        for batch in batches
+        for text, is_long in zip(batch[0].to_pylist(), batch[1].to_pylist(), strict=True)
+    ]
+
+
+def read(path, form, header=None, parts=None):
+    """The records of a file, or of blocks of it."""
+    headers = {} if header is None else {str(path): header}
+    reader = TextReader(form, [str(path)], headers)
+    return texts(reader.batches(cut(str(path), form, header) if parts is None else parts))
+
+
+def whole(data, csv, header):
+    """The records of a text that one reader goes through, line by line."""
+    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8", "surrogateescape", newline="")
+    records = list(multiline.Splitter(csv).records(iter(lines)))
+    if header is not None and (header, False) in records:
+        records.remove((header, False))
+    return [(text.encode("utf-8", "surrogateescape"), long) for text, long in records]
+
+
+PARTS = st.sampled_from(
+    [b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"\\", b"a", b"n", b" ", "é".encode(), b"\xff", b"'"]
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(PARTS, max_size=40).map(b"".join),
+    st.sampled_from([{}, {"escape": "\\"}, {"quote": ""}, {"quote": "'"}, {"quote": "é"}]),
+    st.sampled_from([None, "n"]),
+    st.integers(1, 12),
+)
+def test_blocks_have_the_records_of_the_file(tmp_path_factory, data, options, header, size):
+    """Wherever the blocks of a file end, their records are those that one reader finds in it, in
+    order: lines that end in each way, quotes that stay open, escapes, bytes that are no text."""
+    path = tmp_path_factory.getbasetemp() / "in.csv"
+    path.write_bytes(data)
+    csv = form(**options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", size)
+        records = read(path, csv, header)
+    assert records == whole(data, csv, header)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([b"{", b"}", b"\n", b"\r", b" ", b"\t", b"\f", b"x"]), max_size=30))
+def test_lines_of_blanks_are_no_json(tmp_path_factory, parts):
+    """A line of JSON lines that holds blanks alone is no record; any other is one, as it stands."""
+    data = b"".join(parts)
+    path = tmp_path_factory.getbasetemp() / "in.json"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", 7)
+        records = read(path, form("json"))
+    lines = data.replace(b"\r", b"\n").split(b"\n")
+    assert [text for text, _ in records] == [line for line in lines if line.strip(b" \t\r\f\v")]
+
+
+def test_a_mark_is_no_part_of_the_first_record(tmp_path):
+    """The byte order mark of a file is left out where it begins; elsewhere it is text."""
+    path = tmp_path / "a.csv"
+    for data, records in [
+        (b"\xef\xbb\xbf1\n\xef\xbb\xbf2\n", [b"1", b"\xef\xbb\xbf2"]),
+        (b'\xef\xbb\xbf"1\n2"\n', [b'"1\n2"']),
+        (b"\xef\xbb\xbf", []),
+    ]:
+        path.write_bytes(data)
+        assert [text for text, _ in read(path, form())] == records
+
+
+def test_a_large_file_has_blocks_of_whole_lines(tmp_path):
+    """Blocks follow one another without a gap, each ends with a line, and one behind which a quote
+    stays open has the rest of the file."""
+    path = tmp_path / "a.csv"
+    line = b"%07d," + b"x" * 92 + b"\n"
+    path.write_bytes(b"".join(line % n for n in range(200_000)))
+    parts = cut(str(path), form(), None)
+    assert [part.offset for part in parts] == list(np.cumsum([0, *(p.length for p in parts)])[:-1])
+    assert sum(part.length for part in parts) == path.stat().st_size
+    assert {part.length % 101 for part in parts} == {0}
+    assert len(parts) == 3
+    with path.open("r+b") as stream:
+        stream.seek(parts[1].offset)
+        stream.write(b'"')
+    opened = cut(str(path), form(), None)
+    assert opened[0] == parts[0]
+    assert [(part.offset, part.length) for part in opened[1:]] == [(parts[1].offset, None)]
+
+
+def test_a_compressed_file_is_one_block(tmp_path):
+    """What is decompressed is cut as it is read, members one after the other."""
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"1\n2\n") + gzip.compress(b'3\n"4\n5"\n'))
+    (block,) = cut(str(path), form(), None)
+    assert [text for text, _ in read(path, form(), parts=[block])] == [b"1", b"2", b"3", b'"4\n5"']
+
+
+def test_a_file_that_changes_after_it_was_cut_is_named(tmp_path):
+    """Other bytes of the same number, fewer of them or none: an error with the file's name, and
+    never a record of them."""
+    path = tmp_path / "a.csv"
+    for change in (b"1\n9\n", b"1\n", b""):
+        path.write_bytes(b"1\n2\n")
+        parts = cut(str(path), form(), None)
+        path.write_bytes(change)
+        with pytest.raises(InputError, match=r"a\.csv was changed while it was read: expected the"):
+            read(path, form(), parts=parts)
+    path.unlink()
+    with pytest.raises(InputError, match=r"a\.csv cannot be read"):
+        read(path, form(), parts=parts)
+
+
+def test_a_quote_that_closes_in_its_line_breaks_off_nothing():
+    """However many quotes a line has, and wherever they stand."""
+    for data, breaks in [
+        (b'"a""b",c\n', False),
+        (b'a"b\n', False),
+        (b'"a"b\n', False),
+        (b'"a\n', True),
+        (b'a,"b""\n', True),
+        (b'1\n2,"\n3\n', True),
+    ]:
+        cutter = Cutter(form())
+        assert cutter.breaks_off(cutter.lines(data, is_first=False)) is breaks, data
+
+
+@pytest.mark.parametrize("end", ["gz", "bz2", "zst", "GZ"])
+def test_each_way_of_compression(tmp_path, end):
+    """A compressed file has the records of what was compressed, for its cut, its header and the
+    count of its lines; whatever is installed beside Arrow."""
+    data = b"n\n" + b"".join(b"%d\n" % number for number in range(300_000))
+    packed = {
+        "gz": gzip.compress, "GZ": gzip.compress, "bz2": bz2.compress,
+        "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    }[end](data)  # fmt: skip
+    path = tmp_path / f"a.csv.{end}"
+    path.write_bytes(packed)
+    (layout,) = layouts([str(path)], SCHEMA, "in_order", form())
+    assert layout.headers == {str(path): "n"}
+    assert [text for text, _ in read(path, form(), "n")] == data.split(b"\n")[1:-1]
+    assert most_records(FoundFile(str(path), len(packed), None), "csv") == 300_001
