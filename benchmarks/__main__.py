@@ -195,6 +195,11 @@ def throughput(
         _, times = bench.batch(make(True))
         tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
         tracked_folds = bench.folds
+        sizes_ = {
+            "records": RECORDS[name],
+            "snapshot_bytes": bench.snapshot_bytes,
+            "ledger_rows": sum(bench.ledger_rows.values()),
+        }
         _, untracked = bench.batch(make(False))
         by_step["untracked"] = bench.step_seconds
         round_ = {"tracked": times.total, "untracked": untracked.total}
@@ -224,6 +229,7 @@ def throughput(
         f"{name}.sweep_over_bare_group_by": statistics.median(settled) / statistics.median(bare),
         f"{name}.settle_seconds": statistics.median(settled),
         f"{name}.storage_overhead": overhead,
+        f"{name}.batch": sizes_,
         f"{name}.seconds": taken,
         f"{name}.step_seconds": {variant: _medians(rounds_) for variant, rounds_ in steps.items()},
         f"{name}.fold_rows_per_second": fold_rows_per_second(folds),

@@ -120,6 +120,8 @@ class Bench:
         self._settings = settings
         self.database = database
         self.written: dict[str, int] = {}
+        self.snapshot_bytes = 0  # of the last batch
+        self.ledger_rows: dict[str, int] = {}  # that its runs have posted, by step
         self.step_seconds: dict[str, float] = {}  # of the last batch
         self.folds: dict[str, list[Fold]] = {}  # of its steps, as far as they were logged
         self._fold_log = FoldLog()
@@ -202,8 +204,19 @@ class Bench:
         before_settling(batch)
         settle = seconds(lambda: settle_once(self.database, batch.batch_id))
         published = seconds(lambda: self._publish(self._job(pipeline), batch.batch_id))
+        self._note_sizes(pipeline, batch.batch_id)
         self._clean(pipeline)
         return batch, Times(steps_seconds, settle, published)
+
+    def _note_sizes(self, pipeline: Pipeline, batch_id: int) -> None:
+        storage = Path(self._settings.storage_root()) / pipeline.name
+        self.snapshot_bytes = sum(
+            data_bytes(storage / step.name / f"batch={batch_id}") for step in pipeline.sources()
+        )
+        query = "SELECT step, delta_rows FROM step_run WHERE batch_id = :id AND state = 'committed'"
+        with self.database.owner.begin() as connection:
+            rows = connection.execute(text(query), {"id": batch_id}).all()
+        self.ledger_rows = {row.step: int(row.delta_rows or 0) for row in rows}
 
     def _publish(self, job: Job, batch_id: int) -> None:
         withhold(job, batch_id)

@@ -40,7 +40,7 @@ _WARM_UP = 1_000_000  # records: what a session's first batch pays is in none of
 
 def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
     """By size and variant the median seconds per million records, over fewer rounds the larger they
-    are, and the peak resident megabytes of driver and workers.
+    are, the peak resident megabytes of driver and workers, and the most rows that a run posts.
     """
     figures: dict[str, Any] = {}
     places = [(size, variant) for size in SIZES for variant in VARIANTS]
@@ -79,7 +79,8 @@ def _in_process(home: Path, records: int, variant: str, rounds: int) -> dict[str
 def figures_of(home: Path, records: int, variant: str, rounds: int) -> dict[str, Any]:
     """What one size takes in one variant, in a session that has run a million records before."""
     session = build_session("scale", "local[2]")
-    run = {"tracked": _tracked, "plain": _by_hand}[variant](session, home)
+    ledger_rows: dict[str, int] = {}
+    run = _tracked(session, home, ledger_rows) if variant == "tracked" else _by_hand(session, home)
     try:
         _write(session, home / "data" / "warm-up", _WARM_UP)
         _write(session, home / "data" / "records", records)
@@ -92,10 +93,14 @@ def figures_of(home: Path, records: int, variant: str, rounds: int) -> dict[str,
         "seconds": taken,
         "seconds_per_million": statistics.median(taken) / (records / 1e6),
         "peak_rss_mb": memory.mb,
+        "ledger_rows_a_run": max(ledger_rows.values(), default=0),
     }
 
 
-def _tracked(session: SparkSession, home: Path) -> Callable[[str], float]:
+def _tracked(
+    session: SparkSession, home: Path, ledger_rows: dict[str, int]
+) -> Callable[[str], float]:
+    """Runs batches; notes in ``ledger_rows`` what each run of the last one posted."""
     database = Database(embedded.start(home))
     upgrade(database)
     settings = Settings(home=home, storage=str(home / "storage"), data=str(home / "data"))
@@ -103,6 +108,7 @@ def _tracked(session: SparkSession, home: Path) -> Callable[[str], float]:
 
     def run(folder: str) -> float:
         _, times = bench.batch(measurements(folder, True))
+        ledger_rows.update(bench.ledger_rows)
         return times.total
 
     return run
