@@ -96,6 +96,35 @@ def test_even_spans_settle_without_a_file(ledger):
     assert root_folders(ledger) == ([], [])
 
 
+def kept_bytes(ledger, batch):
+    """By table the bytes of the rows that belong to a batch."""
+    tables = ledger.rows(
+        "SELECT c.table_name FROM information_schema.columns c JOIN information_schema.tables t"
+        " USING (table_schema, table_name) WHERE c.column_name = 'batch_id'"
+        " AND c.table_schema = current_schema() AND t.table_type = 'BASE TABLE'"
+    )
+    query = "SELECT coalesce(sum(pg_column_size(t.*)), 0) FROM {} t WHERE t.batch_id = :b"
+    sizes = {
+        name: int(ledger.rows(query.format(name), b=batch.batch_id)[0][0]) for (name,) in tables
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def test_a_clean_batch_leaves_nothing_of_its_roots(ledger):
+    """Once it is settled the ledger has a row for the batch, its source and each run: no more of
+    20,000 roots than of 20."""
+    small, _ = ledger.whole_batch(pipeline("small"), 20, span=1)
+    large, _ = ledger.whole_batch(pipeline("large"), 20_000, span=4096)
+    assert {"ledger_delta"} <= kept_bytes(ledger, large).keys()
+    for batch in (small, large):
+        ledger.settle(batch.batch_id)
+    left = [kept_bytes(ledger, batch) for batch in (small, large)]
+    expected = {"batch", "batch_source", "batch_step", "publication", "step_run"}
+    assert left[1].keys() == left[0].keys() == expected
+    assert sum(left[1].values()) - sum(left[0].values()) < 64
+    assert sum(left[1].values()) < 500 * len(expected - {"batch"})  # of three steps
+
+
 @pytest.mark.parametrize("span", SPANS)
 def test_the_hop_is_named(ledger, span):
     """Of a span that is not even just the roots that were lost fail, where they were."""
