@@ -162,19 +162,24 @@ def compression(path: str) -> str | None:
     return next((how for end, how in _COMPRESSED.items() if path.lower().endswith(end)), None)
 
 
-def opened(path: str, offset: int = 0) -> IO[bytes]:
-    """A file to read from, decompressed; of one that is not compressed from a byte on."""
+def opened(path: str) -> IO[bytes]:
+    """A file to read from, decompressed."""
     import fsspec
 
-    how = compression(path)
+    return decompressed(fsspec.open(path, "rb").open(), compression(path))
+
+
+def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:
+    """What a stream holds, which is compressed in this way; None: in none."""
     if how == "zstd":  # of which fsspec knows only with a package of its own
         import pyarrow as pa
 
-        return cast(IO[bytes], pa.CompressedInputStream(fsspec.open(path, "rb").open(), how))
-    stream: IO[bytes] = fsspec.open(path, "rb", compression=how).open()
-    if offset:
-        stream.seek(offset)
-    return stream
+        return cast(IO[bytes], pa.CompressedInputStream(stream, how))
+    if how is None:
+        return stream
+    from fsspec.compression import compr
+
+    return cast(IO[bytes], compr[how](stream, mode="rb"))
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

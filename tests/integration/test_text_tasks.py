@@ -1,6 +1,7 @@
 """Text that tasks read has the records of text that the driver reads, in the same order."""
 
 import gzip
+from urllib.parse import unquote
 
 import pytest
 from pyspark.sql import functions as F
@@ -85,3 +86,27 @@ def test_a_file_that_changes_before_a_task_reads_it_is_named(spark, tmp_path, mo
     failure = reader.failure(caught.value)
     assert isinstance(failure, InputError)
     assert "a.csv was changed while it was read: expected the" in str(failure)
+
+
+def test_what_comes_out_of_a_small_file_may_be_too_much_for_the_driver(
+    spark, tmp_path, monkeypatch, capsys
+):
+    """A file that is small because it is compressed is read by a task."""
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(CSV.encode()))
+    here, _ = records(spark, tmp_path, {})
+    monkeypatch.setattr(text, "MOST_HERE", 10_000)
+    source = source_of("in", FileSource(f"{tmp_path}/*", schema=SCHEMA))
+    source.reader(spark).records(Claim("in", f"{tmp_path}/*")).explain()
+    assert "MapInArrow" in capsys.readouterr().out
+    assert records(spark, tmp_path, {})[0] == here
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_file_is_named_as_a_url(spark, tmp_path, scheme):
+    """Whatever characters its path has, it is found again."""
+    path = tmp_path / "a%41 é:#.csv"
+    path.write_text(CSV)
+    name = f"{scheme}{path}"
+    source = source_of("in", FileSource(f"{scheme}{tmp_path}/*", schema=SCHEMA))
+    frame = source.reader(spark).records(Claim("in", f"{scheme}{tmp_path}/*"))
+    assert unquote(frame.first()["_ackledger_file"]) == name

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import FloatType, StructField, StructType
 
-from ledger.errors import InputError
+from ledger.errors import InputError, redacted
 from ledger.sources.files import blocks, multiline
 from ledger.sources.files.blocks import Cutter, cut
 from ledger.sources.files.layouts import layouts
@@ -116,7 +117,10 @@ def test_a_large_file_has_blocks_of_whole_lines(tmp_path):
         stream.write(b'"')
     opened = cut(str(path), form(), None)
     assert opened[0] == parts[0]
-    assert [(part.offset, part.length) for part in opened[1:]] == [(parts[1].offset, None)]
+    rest = path.stat().st_size - parts[1].offset
+    assert [(part.offset, part.length, part.streamed) for part in opened[1:]] == [
+        (parts[1].offset, rest, True)
+    ]
 
 
 def test_a_compressed_file_is_one_block(tmp_path):
@@ -127,19 +131,64 @@ def test_a_compressed_file_is_one_block(tmp_path):
     assert [text for text, _ in read(path, form(), parts=[block])] == [b"1", b"2", b"3", b'"4\n5"']
 
 
-def test_a_file_that_changes_after_it_was_cut_is_named(tmp_path):
-    """Other bytes of the same number, fewer of them or none: an error with the file's name, and
-    never a record of them."""
-    path = tmp_path / "a.csv"
-    for change in (b"1\n9\n", b"1\n", b""):
-        path.write_bytes(b"1\n2\n")
+WRITTEN = {
+    "a.csv": lambda data: data,
+    "open.csv": lambda data: b'"0\n' + data,
+    "a.csv.gz": lambda data: gzip.compress(data, mtime=0),
+    "a.csv.bz2": lambda data: bz2.compress(b"0\n") + data,  # what lies behind the end is ignored
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_file_that_changes_after_it_was_cut_is_named(tmp_path, name):
+    """Other bytes of the same number and time, fewer, or none, and more where the rest of a file is
+    read: an error with the file's name, however it is read, and never an end without one."""
+    path, write = tmp_path / name, WRITTEN[name]
+    more = [] if name == "a.csv" else [b"1\n2\n3\n"]
+    for change in (b"1\n9\n", b"1\n", b"", *more):
+        path.write_bytes(write(b"1\n2\n"))
         parts = cut(str(path), form(), None)
-        path.write_bytes(change)
-        with pytest.raises(InputError, match=r"a\.csv was changed while it was read: expected the"):
+        time = path.stat().st_mtime_ns
+        path.write_bytes(write(change))
+        os.utime(path, ns=(time, time))
+        with pytest.raises(InputError, match=f"{name} was changed while it was read: expected the"):
             read(path, form(), parts=parts)
     path.unlink()
-    with pytest.raises(InputError, match=r"a\.csv cannot be read"):
+    with pytest.raises(InputError, match=f"{name} cannot be read"):
         read(path, form(), parts=parts)
+
+
+def test_what_is_added_to_a_file_is_none_of_its_blocks(tmp_path):
+    """What was not cut is not read; that the file has grown is noticed once all is read."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"1\n2\n")
+    parts = cut(str(path), form(), None)
+    path.write_bytes(b"1\n2\n3\n")
+    assert [text for text, _ in read(path, form(), parts=parts)] == [b"1", b"2"]
+
+
+def test_long_records_come_in_small_batches(tmp_path):
+    """However many bytes records have, a batch on its way to Spark has not many more than 8 MB."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"".join(b'"%d\n%s"\n' % (n, b"x" * 1_000_000) for n in range(30)))
+    reader = TextReader(form(), [str(path)], {})
+    sizes = [batch.num_rows for batch in reader.batches(cut(str(path), form(), None))]
+    assert sum(sizes) == 30
+    assert max(sizes) < 10
+
+
+def test_what_an_error_quotes_is_marked(tmp_path, monkeypatch):
+    """What a reader says of a value may quote it."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"1\n")
+
+    def quoting(*_):
+        raise ValueError("found ann@x.org")
+
+    monkeypatch.setattr(blocks, "windows", quoting)
+    with pytest.raises(InputError, match=r"a\.csv cannot be read: found ann@") as caught:
+        TextReader(form(), [str(path)], {}).frame(None, [FoundFile(str(path), 2, None)])
+    assert "ann@" not in str(redacted(caught.value))
 
 
 def test_a_quote_that_closes_in_its_line_breaks_off_nothing():

@@ -193,9 +193,8 @@ def _located(path: str) -> bool:
 class _Numbers:
     """Which record of its source file each record is.
 
-    Spark reads the parts of a file in order, and its tasks write in order, so the records of a file
-    lie in the snapshot as in the file. Not so where records were moved: beside untracked ones, and
-    where a repeated header was put back.
+    The parts of a file are read in order, and tasks write in order, so the records of a file lie in
+    the snapshot as in the file. Not so where records were moved: beside untracked ones.
     """
 
     def __init__(self) -> None:

@@ -5,19 +5,20 @@ through the rest of the file, line by line.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
 from typing import IO, Any
 
+import fsspec
 import numpy as np
 
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
 from ledger.sources.files.multiline import Splitter
-from ledger.sources.listing import compression, opened
+from ledger.sources.listing import compression, decompressed
 from ledger.sources.vectorized.lines import Lines
 
 BLOCK = 8 << 20  # bytes
@@ -28,39 +29,108 @@ _BLANKS = b" \t\r\f\v"  # a line of JSON that holds no more is no record
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file, from the byte ``offset`` on. ``length``: its bytes; None: all that follow,
-    whose number is not known.
+    """A part of a file, from the byte ``offset`` on: ``length`` bytes, as they lie there.
 
-    ``digest``: of these bytes, as they were when the block was cut; None: it was not read then.
-    ``header``: whether the header of the file, if it has one, may be in this part.
+    ``digest``: of these bytes, as they were when the block was cut. ``streamed``: it has the rest
+    of its file, is read in parts, and may be compressed. ``header``: whether the header of the
+    file, if it has one, may be in it.
     """
 
     path: str
     offset: int
-    length: int | None
-    digest: str | None
+    length: int
+    digest: str
+    streamed: bool
     header: bool
 
 
 def cut(path: str, form: Format, header: str | None) -> list[Block]:
     """The blocks of a file, in order. A compressed file is one."""
-    if compression(path) is not None:
-        return [Block(path, 0, None, None, header=True)]
     blocks: list[Block] = []
     offset, sought = 0, header
     cutter = Cutter(form)
-    with opened(path) as stream:
-        for window in windows(stream):
-            block = Block(path, offset, len(window), digest(window), sought is not None)
-            if sought is not None or cutter.may_break_off(window):
+    with _bytes(path, 0) as stream:
+        if compression(path) is not None:
+            packed = iter(partial(stream.read, BLOCK), b"")
+            return [_block(path, 0, packed, streamed=True, header=header is not None)]
+        whole = windows(stream)
+        for window in whole:
+            has_header = sought is not None
+            if has_header or cutter.may_break_off(window):
                 records = cutter.lines(window, is_first=offset == 0)
                 if cutter.breaks_off(records):
-                    blocks.append(Block(path, offset, None, None, block.header))
+                    rest = chain([window], whole)
+                    blocks.append(_block(path, offset, rest, streamed=True, header=has_header))
                     break
                 sought = sought if header_of(records, sought) is None else None
-            blocks.append(block)
+            blocks.append(_block(path, offset, [window], streamed=False, header=has_header))
             offset += len(window)
     return blocks
+
+
+class _Digest:
+    """Tells the bytes of a block from any others."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self.length = 0
+
+    def add(self, data: bytes) -> None:
+        """Some more bytes."""
+        self._hash.update(data)
+        self.length += len(data)
+
+    @property
+    def text(self) -> str:
+        """The digest of all bytes that were added."""
+        return self._hash.hexdigest()
+
+    def check(self, block: Block) -> None:
+        """Raise InputError unless the bytes that were added are those of the block."""
+        if (self.length, self.text) != (block.length, block.digest):
+            raise InputError(
+                f"source file {block.path} was changed while it was read: expected the"
+                f" {block.length:,} bytes from {block.offset:,} on that were there when it was cut"
+                " into records, found others. Files must appear whole: write them under another"
+                " name and rename them, then run this again"
+            )
+
+
+def _bytes(path: str, offset: int) -> IO[bytes]:
+    """A file as it lies there, from a byte on."""
+    stream: IO[bytes] = fsspec.open(path, "rb").open()
+    if offset:
+        stream.seek(offset)
+    return stream
+
+
+def _block(
+    path: str, offset: int, chunks: Iterable[bytes], *, streamed: bool, header: bool
+) -> Block:
+    """The block of what a file holds from a byte on."""
+    digest = _Digest()
+    for chunk in chunks:
+        digest.add(chunk)
+    return Block(path, offset, digest.length, digest.text, streamed, header)
+
+
+def parts(block: Block) -> Iterator[bytes]:
+    """What a block holds, decompressed, cut behind lines. Raises InputError, at the end at the
+    latest, unless it is what was there when the block was cut."""
+    digest = _Digest()
+    with _bytes(block.path, block.offset) as stream:
+        if not block.streamed:
+            data = stream.read(block.length)
+            digest.add(data)
+            digest.check(block)
+            yield data
+            return
+        watched = _Watched(stream, digest)
+        with decompressed(io.BufferedReader(watched, BLOCK), compression(block.path)) as text:
+            yield from windows(text)
+            while chunk := stream.read(BLOCK):  # behind the end of what is compressed
+                digest.add(chunk)
+        digest.check(block)
 
 
 def windows(stream: IO[bytes]) -> Iterator[bytes]:
@@ -75,11 +145,6 @@ def windows(stream: IO[bytes]) -> Iterator[bytes]:
         parts = [chunk[end:]]
     if rest := b"".join(parts):
         yield rest
-
-
-def digest(data: bytes) -> str:
-    """What tells the bytes of a block from any others."""
-    return blake2b(data, digest_size=16).hexdigest()
 
 
 def header_of(records: Lines, header: str | None) -> int | None:
@@ -160,26 +225,28 @@ class Cutter:
         return odd
 
 
-def read_whole(block: Block, stream: IO[bytes]) -> bytes:
-    """The bytes of a block whose length is known. Raises InputError unless they are as they were
-    when it was cut."""
-    assert block.length is not None
-    data = stream.read(block.length)
-    if block.digest is not None and digest(data) != block.digest:
-        raise InputError(
-            f"source file {block.path} was changed while it was read: expected the {block.length:,}"
-            f" bytes from {block.offset:,} on that were there when it was cut into records, found"
-            " others. Files must appear whole: write them under another name and rename them, then"
-            " run this again"
-        )
-    return data
-
-
 def text_lines(first: bytes, rest: Iterator[bytes], *, is_first: bool) -> Iterator[str]:
     """The lines of a text as ``multiline.Splitter`` takes them. ``is_first``: as of ``lines``."""
     chunks = chain([first.removeprefix(_MARK) if is_first else first], rest)
     stream = io.BufferedReader(_Chunks(chunks), BLOCK)
     return iter(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))
+
+
+class _Watched(io.RawIOBase):
+    """A stream whose bytes are added to a digest as they are read."""
+
+    def __init__(self, stream: IO[bytes], digest: _Digest):
+        self._stream = stream
+        self._digest = digest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._stream.read(len(buffer))
+        self._digest.add(data)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _Chunks(io.RawIOBase):

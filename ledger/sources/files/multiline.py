@@ -1,4 +1,4 @@
-"""Records of CSV files whose quoted values may hold line breaks, read file by file."""
+"""Records of CSV whose quoted values may hold line breaks, cut line by line."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -6,18 +6,14 @@ from io import TextIOWrapper
 from tempfile import TemporaryFile
 from typing import IO
 
-from ledger.core.column_names import FILE, TEXT
 from ledger.sources.files import layouts as files
 from ledger.sources.files.lines import Format, record_pattern
 
 MOST_LINES = 10_000  # of one record: one of more fails, and only so many of its lines are kept
-IS_LONG = "_ackledger_long"  # whether a record has more
 TOO_LONG = (
     f"malformed csv: a quote is open for more than {MOST_LINES:,} lines, of which the first "
     f"{MOST_LINES:,} are kept"
 )
-_COLUMNS = f"{TEXT} binary, {IS_LONG} boolean, {FILE} string"
-_ROWS = 10_000  # records in one batch on their way to Spark
 
 
 class _Taken:

@@ -15,7 +15,7 @@ from ledger.sources.files import layouts as files
 from ledger.sources.files import lines
 from ledger.sources.files.multiline import TOO_LONG
 from ledger.sources.files.source import FileSource
-from ledger.sources.files.text import IS_LONG, TextReader, read_as
+from ledger.sources.files.text import IS_LONG, READ, TextReader
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
 from ledger.storage.paths import literal
 
@@ -137,7 +137,7 @@ class Reader(SourceReader):
         long = F.when(F.col(IS_LONG), TOO_LONG)
         columns = []
         for number, name in enumerate(self.schema.names):
-            read = [read_as(number)] if read_as(number) in text.columns else []
+            read = [F.col(READ)[str(number)]] if READ in text.columns else []
             columns.append(F.coalesce(*read, F.col(lines.quoted(name))).alias(name))
         marks = [
             F.coalesce(long, ERROR).alias(ERROR),

@@ -69,8 +69,9 @@ class FileSource(_FileOptions):
     is never dropped. ``header``: csv files begin with names. ``columns``: these are the
     schema's, ``in_order``, or are looked up ``by_name``: others are noted and ignored, and a
     column that a file lacks is null if it may be. ``multiline``: values of csv in quotes may
-    hold line breaks; a file is then read by one task. ``null_value``: text that means null, for
-    example ``NA``. ``allow_missing``: no matching file means no records instead of an error.
+    hold line breaks; from the first on one task reads its file. ``null_value``: text that means
+    null, for example ``NA``. ``allow_missing``: no matching file means no records instead of an
+    error.
     ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval;
     a file is another one once its size or modification time differ, but for a small one that has
     the same content. ``options``: further options of the reader, for example ``sep``: those in

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from tempfile import gettempdir
 from typing import Any
 from urllib.parse import quote
@@ -19,34 +18,34 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ledger.core.column_names import FILE, PREFIX, TEXT
+from ledger.core.column_names import FILE, TEXT
 from ledger.errors import InputError
 from ledger.sources.files.blocks import (
+    BLOCK,
     Block,
     Cutter,
     cut,
     header_of,
-    read_whole,
+    parts,
     text_lines,
-    windows,
     without,
 )
 from ledger.sources.files.layouts import encoded
 from ledger.sources.files.lines import Format
 from ledger.sources.files.multiline import Splitter
-from ledger.sources.listing import UNREADABLE, FoundFile, compression, opened
+from ledger.sources.listing import UNREADABLE, FoundFile, compression
 from ledger.sources.vectorized.choice import reader_of
 from ledger.sources.vectorized.lines import Lines
 from ledger.storage.folders import FULL, no_space
 
 IS_LONG = "_ackledger_long"  # whether a record has more lines than one may have
-WAS_READ = "_ackledger_was_read"  # whether a record was read by columns: then it has no ``TEXT``
 HERE = 4 << 20  # bytes of all files that the driver reads by itself: no Python worker is started
+MOST_HERE = 4 * HERE  # of their records by columns
 CUT_HERE = 256 << 20  # bytes of all files that the driver cuts into blocks
 _THREADS = 8
 _TASK = 32 << 20  # bytes that a task reads
 _FEWEST_TASKS = 4  # where there are so many blocks
-_PACKED = 20  # about how many bytes come out of one that is compressed
+_PACKED = 5  # about how many bytes come out of one that is compressed
 _ROWS = 32_768  # records in one batch on their way to Spark
 
 
@@ -59,9 +58,7 @@ _TEXTS = (
 )
 
 
-def read_as(number: int) -> str:
-    """What the column is called that has the values of the schema's column of this number."""
-    return f"{PREFIX}read_{number}"
+READ = "_ackledger_read"  # what was read of a record by columns, a struct
 
 
 @dataclass(frozen=True)
@@ -82,29 +79,44 @@ class TextReader:
     @cached_property
     def schema(self) -> T.StructType:
         """Of ``batches``: a record's text, null if it was read by columns; whether it is long;
-        the number of its file; and, if some are read by columns, these."""
-        fields = self.form.schema.fields if self.by_columns else []
-        read = [T.StructField(read_as(n), field.dataType) for n, field in enumerate(fields)]
-        return T.StructType([*_TEXTS, *read])
+        the number of its file; and, if some are read by columns, ``READ``."""
+        # A struct: of many columns Spark makes a method that is too much for the JVM to compile.
+        read = T.StructType(
+            [T.StructField(str(n), f.dataType) for n, f in enumerate(self.form.schema.fields)]
+        )
+        return T.StructType([*_TEXTS, *([T.StructField(READ, read)] if self.by_columns else [])])
 
     def frame(self, spark: SparkSession, files: Sequence[FoundFile]) -> DataFrame:
-        """The records of the files, in order: ``TEXT``, a string of raw bytes, ``IS_LONG``,
-        ``FILE`` as a URL; and, if some are read by columns, ``WAS_READ`` and these. Lazy, but that
-        the files are cut into blocks. ``files``: those of ``paths``."""
+        """The records of the files, in order: ``FILE`` as a URL; ``TEXT``, a string of raw bytes,
+        and ``IS_LONG``, null of one that was read by columns; and, if some may be, ``READ``, null
+        of all others. Lazy, but that the files are cut into blocks. ``files``: of ``paths``."""
         rows = self._rows(spark, files)
         urls = F.split(F.lit(_BETWEEN.join(map(_url, self.paths))), _BETWEEN)
         file, text = F.get(urls, F.col(_FILE)).alias(FILE), F.col(TEXT).cast("string").alias(TEXT)
-        names = self.schema.names[len(_TEXTS) :]
-        was_read = [F.col(TEXT).isNull().alias(WAS_READ)] if names else []
-        return rows.select(file, text, IS_LONG, *was_read, *names)
+        return rows.select(file, text, IS_LONG, *self.schema.names[len(_TEXTS) :])
 
     def _rows(self, spark: SparkSession, files: Sequence[FoundFile]) -> DataFrame:
         blocks = self._blocks(spark, files)
-        if not blocks or sum(map(_unpacked, files)) <= HERE:
-            schema = to_arrow_schema(self.schema, timezone="UTC")
-            table = pa.Table.from_batches(self.batches(blocks), schema)
-            return spark.createDataFrame(table, self.schema)
-        return _in_tasks(spark, self.batches, _shared_out(blocks, _TASK), self.schema)
+        batches = self._few(blocks) if sum(file.bytes for file in files) <= HERE else None
+        if not blocks or batches == []:
+            return spark.createDataFrame([], self.schema)
+        if batches is None:
+            return _in_tasks(spark, self.batches, _shared_out(blocks, _TASK), self.schema)
+        table = pa.Table.from_batches(batches, self._arrow)
+        # In one part: a small source leaves one file, however many cores there are.
+        return spark.createDataFrame(table, self.schema).coalesce(1)
+
+    def _few(self, blocks: Sequence[Block]) -> list[pa.RecordBatch] | None:
+        """The records of blocks; None where more comes out of them, once they are decompressed,
+        than the driver reads."""
+        batches: list[pa.RecordBatch] = []
+        bytes_ = 0
+        for batch in self.batches(blocks):
+            batches.append(batch)
+            bytes_ += batch.nbytes
+            if bytes_ > MOST_HERE:
+                return None
+        return batches
 
     def _blocks(self, spark: SparkSession, files: Sequence[FoundFile]) -> list[Block]:
         if sum(file.bytes for file in files) <= CUT_HERE:
@@ -135,18 +147,17 @@ class TextReader:
         cutter = Cutter(self.form)
         header = self.headers.get(block.path) if block.header else None
         is_first = block.offset == 0
-        with opened(block.path, block.offset) as stream:
-            parts = windows(stream) if block.length is None else iter([read_whole(block, stream)])
-            for part in parts:
-                records = cutter.lines(part, is_first=is_first)
-                if cutter.breaks_off(records):
-                    lines = text_lines(part, parts, is_first=is_first)
-                    yield from self._split(cutter.splitter, block, lines, header)
-                    return
-                number = header_of(records, header)
-                header = header if number is None else None
-                is_first = False
-                yield self._batch(block, without(records, number))
+        whole = parts(block)
+        for part in whole:
+            records = cutter.lines(part, is_first=is_first)
+            if cutter.breaks_off(records):
+                lines = text_lines(part, whole, is_first=is_first)
+                yield from self._split(cutter.splitter, block, lines, header)
+                return
+            number = header_of(records, header)
+            header = header if number is None else None
+            is_first = False
+            yield self._batch(block, without(records, number))
 
     def _batch(self, block: Block, records: Lines) -> pa.RecordBatch:
         """Each line is a record."""
@@ -154,30 +165,39 @@ class TextReader:
         if reader is None:
             return self._row_batch(block, records.texts(np.ones(len(records), bool)))
         read = reader(records, self.form)
-        return self._row_batch(block, records.texts(~read.was_read), read.columns.columns)
+        names = [str(number) for number in range(len(read.columns.columns))]
+        is_null = pa.array(~read.was_read)
+        structs = pa.StructArray.from_arrays(read.columns.columns, names, mask=is_null)
+        return self._row_batch(block, records.texts(~read.was_read), structs)
 
     def _split(
         self, splitter: Splitter, block: Block, lines: Iterator[str], header: str | None
     ) -> Iterator[pa.RecordBatch]:
         """Some lines are no record."""
         records = _without_header(splitter.records(lines), header)
-        kinds = to_arrow_schema(self.schema, timezone="UTC").types[len(_TEXTS) :]
-        while rows := list(islice(records, _ROWS)):
-            texts = pa.array([encoded(record) for record, _ in rows], pa.binary())
+        while rows := _next_rows(records):
+            texts = pa.array([text for text, _ in rows], pa.binary())
             is_long = pa.array([is_long for _, is_long in rows], pa.bool_())
-            columns = [pa.nulls(len(rows), kind) for kind in kinds]
-            yield self._row_batch(block, texts, columns, is_long)
+            yield self._row_batch(block, texts, is_long=is_long)
 
     def _row_batch(
         self,
         block: Block,
         texts: pa.Array,
-        columns: Sequence[pa.Array] = (),
+        structs: pa.Array | None = None,
         is_long: pa.Array | None = None,
     ) -> pa.RecordBatch:
         number = pa.repeat(pa.scalar(self._numbers[block.path], pa.int32()), len(texts))
-        is_long = pa.nulls(len(texts), pa.bool_()) if is_long is None else is_long
-        return pa.RecordBatch.from_arrays([texts, is_long, number, *columns], self.schema.names)
+        columns = [texts, is_long, number, structs][: len(self._arrow)]
+        arrays = [
+            pa.nulls(len(texts), field.type) if column is None else column
+            for column, field in zip(columns, self._arrow, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, self.schema.names)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        return to_arrow_schema(self.schema, timezone="UTC")
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -185,8 +205,9 @@ class TextReader:
 
 
 def _url(path: str) -> str:
-    """A path as Spark writes it, without what comes between two."""
-    return path.replace(_BETWEEN, quote(_BETWEEN)) if "://" in path else quote(path)
+    """A path, in which quoted characters stand for those that a URL has not."""
+    scheme, separator, rest = path.rpartition("://")
+    return f"{scheme}{separator}{quote(rest, errors='surrogateescape')}"
 
 
 def _in_tasks(
@@ -220,12 +241,20 @@ def _shared_out(parts: Sequence[Any], size: int) -> list[list[Any]]:
 
 def _weight(part: FoundFile | Block) -> int:
     bytes_ = part.bytes if isinstance(part, FoundFile) else part.length
-    return max(1, _TASK if bytes_ is None else bytes_)
+    return max(1, bytes_ * (1 if compression(part.path) is None else _PACKED))
 
 
-def _unpacked(file: FoundFile) -> int:
-    """About how many bytes a file has once it is decompressed."""
-    return file.bytes * (1 if compression(file.path) is None else _PACKED)
+def _next_rows(records: Iterator[tuple[str, bool]]) -> list[tuple[bytes, bool]]:
+    """The next records of a batch, as bytes."""
+    rows: list[tuple[bytes, bool]] = []
+    size = 0
+    for record, is_long in records:
+        text = encoded(record)
+        rows.append((text, is_long))
+        size += len(text)
+        if len(rows) == _ROWS or size >= BLOCK:
+            break
+    return rows
 
 
 def _without_header(
@@ -248,4 +277,5 @@ def _reading(path: str) -> Iterator[None]:
     except UNREADABLE as exc:
         if isinstance(exc, OSError) and exc.errno in FULL:  # of what is kept of it
             raise no_space(gettempdir()) from exc
-        raise InputError(f"source file {path} cannot be read: {exc}") from exc
+        quotes = [str(exc)] if isinstance(exc, ValueError) else []
+        raise InputError(f"source file {path} cannot be read: {exc}", quotes=quotes) from exc
