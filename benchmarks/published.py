@@ -130,19 +130,22 @@ def million(results: Results) -> str:
 
 
 def _million(results: Results, name: str) -> list[str]:
-    batch = results.get(f"{name}.batch")
-    if batch is None:
-        return [NOT_MEASURED] * 5
-    millions = batch["records"] / 1e6
+    millions = (2_000_000 if name == "wordcount" else FLIGHTS) / 1e6
     plain, tracked = (
         statistics.median(results[f"{name}.seconds"][variant]) for variant in ("plain", "tracked")
     )
+    batch = results.get(f"{name}.batch")
+    sizes_ = [NOT_MEASURED] * 2
+    if batch is not None:
+        sizes_ = [
+            f"{batch['snapshot_bytes'] / millions / 1e6:.0f}",
+            f"{batch['ledger_rows'] / millions:,.0f}",
+        ]
     return [
         f"{plain / millions:.1f}",
         f"{(tracked - plain) / millions:.1f}",
         f"{results[f'{name}.settle_seconds'] / millions:.1f}",
-        f"{batch['snapshot_bytes'] / millions / 1e6:.0f}",
-        f"{batch['ledger_rows'] / millions:,.0f}",
+        *sizes_,
     ]
 
 
