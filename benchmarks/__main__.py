@@ -53,13 +53,6 @@ from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 
 HOME = Path("var/bench").absolute()
-FLIGHTS = published.FLIGHTS
-RECORDS = {
-    "flights": FLIGHTS,
-    "flights_few_lost": FLIGHTS,
-    "flights_clean": FLIGHTS,
-    "wordcount": data.SENTENCES,
-}
 console = Console()
 
 
@@ -196,7 +189,6 @@ def throughput(
         tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
         tracked_folds = bench.folds
         sizes_ = {
-            "records": RECORDS[name],
             "snapshot_bytes": bench.snapshot_bytes,
             "ledger_rows": sum(bench.ledger_rows.values()),
         }
@@ -225,7 +217,7 @@ def throughput(
             f"{name}.tracked_over_{other}_throughput": median[other] / median["tracked"]
             for other in ("untracked", *others)
         },
-        f"{name}.tracked_records_per_second": RECORDS[name] / median["tracked"],
+        f"{name}.tracked_records_per_second": published.RECORDS[name] / median["tracked"],
         f"{name}.sweep_over_bare_group_by": statistics.median(settled) / statistics.median(bare),
         f"{name}.settle_seconds": statistics.median(settled),
         f"{name}.storage_overhead": overhead,

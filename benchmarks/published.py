@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.data import SENTENCES
 from benchmarks.picture import cost
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +31,7 @@ LARGE = {
     "wordcount": ("word count", "2 M sentences, 16 M words"),
 }
 FLIGHTS = 1_010_328  # records
+RECORDS = {**dict.fromkeys(LARGE, FLIGHTS), "wordcount": SENTENCES}
 # How tracked should compare with each variant in throughput.
 AIMS: dict[str, dict[str, float]] = {
     "plain": {"flights": 0.70, "flights_few_lost": 0.80, "flights_clean": 0.85, "wordcount": 0.60},
@@ -130,7 +132,7 @@ def million(results: Results) -> str:
 
 
 def _million(results: Results, name: str) -> list[str]:
-    millions = (2_000_000 if name == "wordcount" else FLIGHTS) / 1e6
+    millions = RECORDS[name] / 1e6
     plain, tracked = (
         statistics.median(results[f"{name}.seconds"][variant]) for variant in ("plain", "tracked")
     )
