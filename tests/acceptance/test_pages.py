@@ -178,7 +178,7 @@ def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
     accept.click()
     failures = page.get_by_role("table", name="Failures by step and reason")
     accepted = failures.locator("tbody tr").locator("td").nth(7)
-    expect(accepted).to_have_text("2", timeout=60 * SECONDS)
+    expect(accepted).to_have_text("2")
     expect(page.get_by_role("button", name="Accept")).to_have_count(0)
     by = airflow.ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert tuple(by) == (USER, "no such customers")
@@ -208,9 +208,7 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("5 of 10")
     dialog.get_by_role("button", name="Release").click()
-    expect(page.get_by_role("button", name="Replay", exact=True)).to_be_visible(
-        timeout=60 * SECONDS
-    )
+    expect(page.get_by_role("button", name="Replay", exact=True)).to_be_visible()
     status = f"SELECT status FROM batch WHERE batch_id = {batch.batch_id}"
     assert airflow.ledger.row(status).status == "settled"
 

@@ -45,6 +45,8 @@ def chromium() -> Iterator[Browser]:
         pytest.fail("the tests of the pages need Chromium: run scripts/browser, or install it")
     sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
     with sync_playwright() as playwright:
+        # Five seconds, the default, are not enough for Airflow's pages beside another test's Spark.
+        expect.set_options(timeout=60 * SECONDS)
         browser = playwright.chromium.launch(executable_path=program, args=[*_QUIET, *sandbox])
         yield browser
         browser.close()
