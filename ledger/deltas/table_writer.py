@@ -1,6 +1,6 @@
 """Writes files of columns, each whole or not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -14,11 +14,18 @@ GROUP_ROWS = 1 << 20
 
 class TableWriter:
     """Writes a file that begins with the first of its rows, and is removed if the block raises.
-    ``options``: of Arrow's writer.
+    ``metadata``: of the file. ``options``: of Arrow's writer.
     """
 
-    def __init__(self, path: str, schema: pa.Schema, **options: Any):
-        self._path, self._schema, self._options = path, schema, options
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        metadata: Mapping[str, str] | None = None,
+        **options: Any,
+    ):
+        self._path, self._schema = path, schema
+        self._metadata, self._options = metadata, {"compression": "lz4", **options}
         self._fs, self._place = fsspec.core.url_to_fs(path)
         self._stream: Any = None
         self._writer: Any = None
@@ -31,12 +38,10 @@ class TableWriter:
             self._fs.makedirs(self._fs._parent(self._place), exist_ok=True)
             self._stream = self._fs.open(self._place, "wb")
             self._writer = pq.ParquetWriter(
-                self._stream,
-                self._schema,
-                compression="lz4",
-                write_page_checksum=True,
-                **self._options,
+                self._stream, self._schema, write_page_checksum=True, **self._options
             )
+            if self._metadata is not None:
+                self._writer.add_key_value_metadata(dict(self._metadata))
         self._writer.write_table(pa.table(list(columns), schema=self._schema), GROUP_ROWS)
 
     def finish(self) -> str | None:

@@ -68,6 +68,16 @@ class Sought:
     parsed: bool
 
 
+@dataclass(frozen=True)
+class WrittenFiles:
+    """What a source's reader has written. ``names``: of its files. ``failed``: of the records those
+    that did not parse."""
+
+    names: tuple[str, ...] = ()
+    rows: int = 0
+    failed: int = 0
+
+
 class SourceReader(Protocol):
     """Reads one source in one Spark session; a subclass inherits what most kinds do not need."""
 
@@ -82,6 +92,12 @@ class SourceReader(Protocol):
         reason quotes is in ``_ackledger_quoted``, if there is such a column, and ends the reason.
         Lazy; runs more than once.
         """
+
+    def write(self, claim: Claim, folder: str, *, masked: bool) -> "WrittenFiles | None":
+        """Write the records of a claim to a folder as Parquet, as ``records`` has them, with the
+        values that reasons quote, or if ``masked`` with masks for these; None: Spark is to write
+        them."""
+        return None
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
         """What ``records`` gave once, as it was stored, in today's schema; keeps
@@ -110,6 +126,7 @@ class Source(Protocol):
     words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
     reads its interval, which no other batch reads. ``by_offset``: what it takes is a range between
     two offsets; otherwise files. ``commits``: whether ``commit`` is called.
+    ``by_reference``: its snapshots have places, not values.
     ``layout``: what the ledger keeps to find the raw text of a record in its file; ``closed``: that
     text has the schema's columns alone. ``not_reread``: why single records cannot be reread by key;
     None: they can.
@@ -120,6 +137,7 @@ class Source(Protocol):
     incremental: bool = False
     by_offset: bool = False
     commits: bool = False
+    by_reference: bool = False
     layout: Mapping[str, Any] = {}
     not_reread: str | None = None
 

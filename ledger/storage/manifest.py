@@ -1,5 +1,6 @@
 """Manifests: which files a run wrote, counted from their footers."""
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -37,16 +38,21 @@ class Manifest:
         return [file.path for file in self.files]
 
 
-def take_manifest(folder: str) -> Manifest:
-    """The Parquet files below ``folder``, sorted by path, with rows by their footers."""
+def take_manifest(folder: str, names: Collection[str] | None = None) -> Manifest:
+    """The Parquet files below ``folder``, sorted by path, with rows by their footers. ``names``: of
+    those that count; None: all."""
     reached("files written", folder)
     fs, root = fsspec.core.url_to_fs(folder)
     details = fs.find(root, detail=True) if fs.exists(root) else {}
-    names = sorted(name for name in details if _is_data(name[len(root) :]))
+    paths = sorted(
+        path
+        for path in details
+        if _is_data(path[len(root) :]) and (names is None or path.rsplit("/", 1)[-1] in names)
+    )
     with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda name: _footer_rows(fs, name), names))
+        rows = list(pool.map(lambda path: _footer_rows(fs, path), paths))
     files, position = [], 0
-    for name, count in zip(names, rows, strict=True):
+    for name, count in zip(paths, rows, strict=True):
         path = fs.unstrip_protocol(name) if "://" in folder else name
         files.append(DataFile(path, int(details[name]["size"]), count, position))
         position += count

@@ -6,17 +6,21 @@ the whole process is aborted (apache/arrow#34314): a command that has printed al
 has done all, would end as if it had failed.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ledger.core.column_names import FILE, NAMES, PLACE
 from ledger.errors import ConfigurationError, LostFileError, UnavailableError
 from ledger.storage.folders import RUN_AGAIN
 
+SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+_REPEATED = (FILE, PLACE, NAMES)  # texts that are the same in thousands of rows
 _LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
@@ -86,7 +90,20 @@ def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
 def opened(stream: BinaryIO) -> pq.ParquetFile:
     """The file of a stream, of which nothing is read ahead: it would hold all row groups. Bytes of
     it that were changed since are noticed."""
-    return pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+    metadata = pq.read_metadata(stream)
+    repeated = [name for name in _REPEATED if name in metadata.schema.names]
+    return pq.ParquetFile(
+        stream,
+        metadata=metadata,
+        pre_buffer=False,
+        page_checksum_verification=True,
+        read_dictionary=repeated,
+    )
+
+
+def spark_schema(stored: pq.ParquetFile) -> Any:
+    """The JSON of the schema that Spark wrote a file with."""
+    return json.loads(stored.metadata.metadata[SPARK_SCHEMA.encode()])
 
 
 def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:

@@ -17,9 +17,9 @@ from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim
 from ledger.sources.files import lines as lines_of_text
+from ledger.sources.files.writing import Writer
 from ledger.sources.registry import source_of
 from ledger.spark import failures
-from ledger.spark.origins.claim import FromClaim
 from ledger.spark.session import session_conf
 
 SCHEMA = "n INT, name STRING, price DOUBLE"
@@ -226,17 +226,17 @@ def test_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
         run.step(run.open(), "records")
 
 
-def test_file_that_vanishes_after_planning(runner, tmp_path, monkeypatch):
-    """A file that vanishes after Spark has planned fails the batch with its path."""
+def test_file_that_vanishes_after_it_was_cut(runner, tmp_path, monkeypatch):
+    """A file that vanishes between being cut into records and being read fails the batch with its
+    path."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
-    records = FromClaim.read
+    write_all = Writer.write
 
-    def plan_and_lose(origin):
-        frame = records(origin)
+    def lose_and_write(writer, spark):
         (tmp_path / "in" / "a.csv").unlink()
-        return frame
+        return write_all(writer, spark)
 
-    monkeypatch.setattr(FromClaim, "read", plan_and_lose)
+    monkeypatch.setattr(Writer, "write", lose_and_write)
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv"):
         run.step(run.open(), "records")

@@ -28,8 +28,8 @@ from ledger.spark import tracking
 from ledger.spark.folding import executors
 from ledger.spark.folding.ahead import posted
 from ledger.spark.folding.outcome import FoldOutcome
+from ledger.spark.origins import snapshot
 from ledger.spark.steps import sink, stage
-from ledger.spark.steps import source as emit
 from ledger.spark.tasks import watching
 from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
@@ -321,18 +321,18 @@ def test_records_changed_after_their_manifest(
         file.write("x\n")
     run = runner(chain(keep))
     batch = run.open()
-    take = emit.take_manifest
+    take = snapshot.take_manifest
 
-    def take_and_damage(folder):
-        manifest = take(folder)
+    def take_and_damage(folder, names):
+        manifest = take(folder, names)
         for file in manifest.files:
             pq.write_table(damage(pq.read_table(file.path)), file.path)
         return manifest
 
-    monkeypatch.setattr(emit, "take_manifest", take_and_damage)
+    monkeypatch.setattr(snapshot, "take_manifest", take_and_damage)
     with pytest.raises(IntegrityError, match=message):
         run.step(batch, "numbers")
-    monkeypatch.setattr(emit, "take_manifest", take)
+    monkeypatch.setattr(snapshot, "take_manifest", take)
     run.steps(batch)
     assert run.ledger.settle(batch.batch_id).failed == 1
 

@@ -12,8 +12,8 @@ import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.errors import InputError, LostFileError, UnavailableError
+from ledger.sources.files.writing import Writer
 from ledger.spark.failures import translated
-from ledger.spark.origins.claim import FromClaim
 from tests.support.footers import move_row_group
 
 
@@ -58,16 +58,16 @@ def test_a_file_that_grows_while_it_is_read_fails_the_step(runner, folder, monke
     in a text says how many records it has."""
     path = folder / f"a.{form}"
     path.write_text("n\n1\n" if form == "csv" else '{"n": 1}\n')
-    records = FromClaim.read
+    write_all = Writer.write
 
-    def plan_and_grow(origin):
-        frame = records(origin)
+    def write_and_grow(writer, spark):
+        done = write_all(writer, spark)
         path.write_text(path.read_text() + "\n")
-        return frame
+        return done
 
     run = runner(copying(format=form, schema="n INT"))
     with monkeypatch.context() as patch:
-        patch.setattr(FromClaim, "read", plan_and_grow)
+        patch.setattr(Writer, "write", write_and_grow)
         with pytest.raises(InputError, match=rf"a\.{form} had \d+ bytes .* when it was listed"):
             run.step(run.open(), "records")
     assert run.settled(run.open()).failed == 0
@@ -130,10 +130,13 @@ def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
             (stored.parent / f".{stored.name}.crc").unlink()
 
 
-def write_many(folder, run):
-    """Have a step write more than there is room for; what its error is told as."""
-    (folder / "a.csv").write_text("s\n" + "".join(f"{uuid4()}\n" for _ in range(20_000)))
-    with pytest.raises(Exception, match=r"No space left|File too large") as caught:
+def write_many(folder, run, more=""):
+    """Have a step write more than there is room for; what its error is told as. ``more``: of the
+    header."""
+    values = "," * more.count(",")
+    lines = [f"s{more}", *(f"{uuid4()}{values}" for _ in range(20_000)), ""]
+    (folder / "a.csv").write_text("\n".join(lines))
+    with pytest.raises(Exception, match=r"[Nn]o space|File too large") as caught:
         run.step(run.open(), "records")
     return translated(caught.value)
 
@@ -158,13 +161,13 @@ def test_a_full_disk_is_named_where_root_mounts_a_small_one(runner, folder, sett
 def test_a_file_that_may_not_grow_is_named(runner, folder, settings, spark):
     """Where the system lets a process write no more to a file, as of a quota, the step says in
     which folder, and what is free, whoever runs the suite."""
-    run = runner(copying(schema="s STRING"))
+    run = runner(copying(schema="s STRING, f FLOAT"))  # the JVM writes what is parsed exactly
     root = Path(settings.storage_root())
     java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     before = resource.prlimit(java, resource.RLIMIT_FSIZE)
     try:
         resource.prlimit(java, resource.RLIMIT_FSIZE, (100 << 10, before[1]))
-        output = write_many(folder, run)
+        output = write_many(folder, run, ",f")
     finally:
         resource.prlimit(java, resource.RLIMIT_FSIZE, before)
     assert type(output) is UnavailableError

@@ -17,7 +17,7 @@ from ledger.sources.files import blocks, multiline
 from ledger.sources.files.blocks import Cutter, cut
 from ledger.sources.files.layouts import layouts
 from ledger.sources.files.lines import Format
-from ledger.sources.files.text import TextReader
+from ledger.sources.files.text import TextReader, blocks_of
 from ledger.sources.listing import FoundFile, most_records
 
 SCHEMA = StructType([StructField("n", FloatType())])  # of a type that is never read by columns
@@ -37,9 +37,8 @@ def texts(batches):
 
 def read(path, form, header=None, parts=None):
     """The records of a file, or of blocks of it."""
-    headers = {} if header is None else {str(path): header}
-    reader = TextReader(form, [str(path)], headers)
-    return texts(reader.batches(cut(str(path), form, header) if parts is None else parts))
+    own = cut(str(path), form, header) if parts is None else parts
+    return texts(TextReader(form, own).batches(range(len(own))))
 
 
 def whole(data, csv, header):
@@ -151,7 +150,9 @@ def test_a_file_that_changes_after_it_was_cut_is_named(tmp_path, name):
         time = path.stat().st_mtime_ns
         path.write_bytes(write(change))
         os.utime(path, ns=(time, time))
-        with pytest.raises(InputError, match=f"{name} was changed while it was read: expected the"):
+        with pytest.raises(
+            InputError, match=f"{name} was changed since it was cut into records: expected the"
+        ):
             read(path, form(), parts=parts)
     path.unlink()
     with pytest.raises(InputError, match=f"{name} cannot be read"):
@@ -171,8 +172,8 @@ def test_long_records_come_in_small_batches(tmp_path):
     """However many bytes records have, a batch on its way to Spark has not many more than 8 MB."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"".join(b'"%d\n%s"\n' % (n, b"x" * 1_000_000) for n in range(30)))
-    reader = TextReader(form(), [str(path)], {})
-    sizes = [batch.num_rows for batch in reader.batches(cut(str(path), form(), None))]
+    own = cut(str(path), form(), None)
+    sizes = [batch.num_rows for batch in TextReader(form(), own).batches(range(len(own)))]
     assert sum(sizes) == 30
     assert max(sizes) < 10
 
@@ -187,7 +188,7 @@ def test_what_an_error_quotes_is_marked(tmp_path, monkeypatch):
 
     monkeypatch.setattr(blocks, "windows", quoting)
     with pytest.raises(InputError, match=r"a\.csv cannot be read: found ann@") as caught:
-        TextReader(form(), [str(path)], {}).frame(None, [FoundFile(str(path), 2, None)])
+        blocks_of(None, [FoundFile(str(path), 2, None)], form(), {})
     assert "ann@" not in str(redacted(caught.value))
 
 

@@ -56,9 +56,9 @@ def form(**options):
 def read(path, data, header=None, **options):
     """The records of a file, as bytes."""
     path.write_bytes(data)
-    headers = {} if header is None else {str(path): header}
-    reader = TextReader(form(**options), [str(path)], headers)
-    batches = reader.batches(cut(str(path), reader.form, header))
+    csv = form(**options)
+    own = cut(str(path), csv, header)
+    batches = TextReader(csv, own).batches(range(len(own)))
     return [record for batch in batches for record in batch.column(0).to_pylist()]
 
 

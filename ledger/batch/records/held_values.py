@@ -11,6 +11,7 @@ import fsspec
 import pyarrow as pa
 from sqlalchemy import Row
 
+from ledger.core.column_names import PLACE
 from ledger.storage import parquet
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
@@ -69,7 +70,8 @@ def _has(path: str, values: Sequence[str]) -> bool:
     with fsspec.open(path, "rb") as stream:
         stored = parquet.opened(stream)
         for group in range(stored.metadata.num_row_groups):
-            for column in parquet.read_row_group(stored, group).columns:
+            table = parquet.read_row_group(stored, group)
+            for column in (table[name] for name in table.column_names if name != PLACE):
                 for text in {fold(text) for cell in column.to_pylist() for text in texts(cell)}:
                     for value in [value for value, form in missing.items() if form.search(text)]:
                         del missing[value]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Row
 
-from ledger.core.column_names import ERROR, FILE, NAMES, RAW, is_own
+from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, RAW, is_own
 from ledger.core.redaction import Redaction
 from ledger.errors import MASK
 from ledger.storage import parquet
@@ -71,7 +71,8 @@ def payloads(
 
 
 def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
-    """The rows of a file at these positions, of those row groups alone that hold one."""
+    """The rows of a file at these positions, in order, of those row groups alone that hold one; by
+    reference with their values, or texts. Raises InputError where a source has these no more."""
     start, tables = 0, []
     for group in range(stored.metadata.num_row_groups):
         rows = stored.metadata.row_group(group).num_rows
@@ -79,7 +80,12 @@ def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
         if len(wanted):
             tables.append(parquet.read_row_group(stored, group).take(_longs(wanted)))
         start += rows
-    return pa.concat_tables(tables)
+    rows = pa.concat_tables(tables)
+    if PLACE not in rows.column_names:
+        return rows
+    from ledger.sources.files.referenced import with_values  # loads Spark's types
+
+    return with_values(stored, rows, local)
 
 
 def read_rows(
@@ -93,13 +99,14 @@ def read_rows(
     masks_text = redact.hides_text(columns, layout)
     others = (_values(rows, name) for name in (ERROR, RAW, FILE, NAMES))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
-        hides = masks_text and error is not None
-        text = MASK if hides else content if error is None else raw_text(raw)
-        if error is not None and key is not None:
+        is_text = error is not None or raw is not None
+        hides = masks_text and is_text
+        text = MASK if hides else raw_text(raw) if is_text else content
+        if is_text and key is not None:
             raw_key = _raw_key(raw or b"", _ordered(order, columns), names, layout)
             key = _as_json({**raw_key, **_without_nulls(json.loads(key))})
         shown = shortened(text)
-        whole = error is None and shown is text and _NUL not in text
+        whole = not is_text and shown is text and _NUL not in text
         if key is not None:
             key = redact.key(key, every=hides).replace(_NUL, "\\ufffd")
         yield key, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
@@ -107,7 +114,7 @@ def read_rows(
 
 def _ordered(order: str | None, columns: list[str]) -> list[str]:
     """The columns of a record's raw text: those of its file, where that is read by name."""
-    return columns if order is None else order.split("\x1f")
+    return columns if order is None else order.split(BETWEEN)
 
 
 def _values(rows: pa.Table, name: str) -> list[Any]:

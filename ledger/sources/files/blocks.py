@@ -5,8 +5,9 @@ through the rest of the file, line by line.
 """
 
 import io
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
@@ -32,8 +33,8 @@ class Block:
     """A part of a file, from the byte ``offset`` on: ``length`` bytes, as they lie there.
 
     ``digest``: of these bytes, as they were when the block was cut. ``streamed``: it has the rest
-    of its file, is read in parts, and may be compressed. ``header``: whether the header of the
-    file, if it has one, may be in it.
+    of its file, is read in parts, and may be compressed. ``header``: the line with the names of the
+    columns, which is no record, if it may be in it.
     """
 
     path: str
@@ -41,7 +42,17 @@ class Block:
     length: int
     digest: str
     streamed: bool
-    header: bool
+    header: str | None
+
+    @property
+    def place(self) -> str:
+        """All of it as text."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def at(cls, place: str) -> "Block":
+        """The block that a text of ``place`` stands for."""
+        return cls(**json.loads(place))
 
 
 def cut(path: str, form: Format, header: str | None) -> list[Block]:
@@ -52,18 +63,18 @@ def cut(path: str, form: Format, header: str | None) -> list[Block]:
     with _bytes(path, 0) as stream:
         if compression(path) is not None:
             packed = iter(partial(stream.read, BLOCK), b"")
-            return [_block(path, 0, packed, streamed=True, header=header is not None)]
+            return [_block(path, 0, packed, streamed=True, header=header)]
         whole = windows(stream)
         for window in whole:
-            has_header = sought is not None
-            if has_header or cutter.may_break_off(window):
+            own = sought
+            if own is not None or cutter.may_break_off(window):
                 records = cutter.lines(window, is_first=offset == 0)
                 if cutter.breaks_off(records):
                     rest = chain([window], whole)
-                    blocks.append(_block(path, offset, rest, streamed=True, header=has_header))
+                    blocks.append(_block(path, offset, rest, streamed=True, header=own))
                     break
-                sought = sought if header_of(records, sought) is None else None
-            blocks.append(_block(path, offset, [window], streamed=False, header=has_header))
+                sought = own if header_of(records, own) is None else None
+            blocks.append(_block(path, offset, [window], streamed=False, header=own))
             offset += len(window)
     return blocks
 
@@ -89,10 +100,11 @@ class _Digest:
         """Raise InputError unless the bytes that were added are those of the block."""
         if (self.length, self.text) != (block.length, block.digest):
             raise InputError(
-                f"source file {block.path} was changed while it was read: expected the"
-                f" {block.length:,} bytes from {block.offset:,} on that were there when it was cut"
-                " into records, found others. Files must appear whole: write them under another"
-                " name and rename them, then run this again"
+                f"source file {block.path} was changed since it was cut into records: expected the"
+                f" {block.length:,} bytes from {block.offset:,} on that were there, found others."
+                " Files must appear whole: write them under another name and rename them, then run"
+                " this again. If the batch has its records by reference, put the file back as it"
+                " was, or read the interval again with --reprocess"
             )
 
 
@@ -105,7 +117,7 @@ def _bytes(path: str, offset: int) -> IO[bytes]:
 
 
 def _block(
-    path: str, offset: int, chunks: Iterable[bytes], *, streamed: bool, header: bool
+    path: str, offset: int, chunks: Iterable[bytes], *, streamed: bool, header: str | None
 ) -> Block:
     """The block of what a file holds from a byte on."""
     digest = _Digest()
@@ -131,6 +143,15 @@ def parts(block: Block) -> Iterator[bytes]:
             while chunk := stream.read(BLOCK):  # behind the end of what is compressed
                 digest.add(chunk)
         digest.check(block)
+
+
+def verify(block: Block) -> None:
+    """Raise InputError unless a block has the bytes that were there when it was cut."""
+    digest = _Digest()
+    with _bytes(block.path, block.offset) as stream:
+        for chunk in iter(partial(stream.read, BLOCK), b""):
+            digest.add(chunk)
+    digest.check(block)
 
 
 def windows(stream: IO[bytes]) -> Iterator[bytes]:

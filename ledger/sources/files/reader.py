@@ -1,25 +1,27 @@
 """Reads what a FileSource declares."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ERROR, FILE, MESSAGE, NAMES, QUOTED, RAW, TEXT
+from ledger.core.column_names import BETWEEN, ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
 from ledger.errors import InputError
 from ledger.sources import listing
-from ledger.sources.base import Claim, SourceReader
+from ledger.sources.base import Claim, SourceReader, WrittenFiles
 from ledger.sources.files import layouts as files
-from ledger.sources.files import lines
+from ledger.sources.files import lines, writing
 from ledger.sources.files.multiline import TOO_LONG
+from ledger.sources.files.records import records_of
+from ledger.sources.files.referenced import with_form
 from ledger.sources.files.source import FileSource
-from ledger.sources.files.text import IS_LONG, READ, TextReader
+from ledger.sources.files.text import IS_LONG, TextReader, blocks_of
+from ledger.sources.files.writing import Writer
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
+from ledger.sources.vectorized.choice import reader_of
 from ledger.storage.paths import literal
-
-_BETWEEN = "\x1f"  # of the columns of a header that is read by name
 
 
 class Reader(SourceReader):
@@ -39,20 +41,49 @@ class Reader(SourceReader):
         return self._source.options
 
     def records(self, claim: Claim) -> DataFrame:
-        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``. Checks
-        headers first.
+        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``, and by
+        reference ``PLACE``. Checks headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
         """
-        inputs: Sequence[listing.FoundFile] = claim.files
-        if not self._source.incremental:
-            missing = self._source.allow_missing
-            inputs = listing.find_files(claim.source, claim.path, allow_missing=missing)
-            self._listed = inputs
+        inputs = self._inputs(claim)
         if self._source.format == "parquet":
             return self._rows([file.path for file in inputs])
-        return self._lines(inputs)
+        frames = []
+        for reader in self._readers(inputs, values=True):
+            text = reader.frame(self._spark, places=self._by_reference)
+            frames.append(self._with_names(records_of(reader.form, text), reader.form))
+        records = reduce(DataFrame.union, frames)
+        return with_form(records, self._form(self.schema.names)) if self._by_reference else records
+
+    def write(self, claim: Claim, folder: str, *, masked: bool) -> WrittenFiles | None:
+        """As ``records``; None: some are not read by columns, or none are there."""
+        is_text = self._source.format != "parquet"
+        if not is_text or reader_of(self._form(self.schema.names)) is None:
+            return None
+        readers = list(self._readers(self._inputs(claim), values=not self._by_reference))
+        if not all(reader.is_by_columns for reader in readers):
+            return None
+        by_name = self._source.columns == "by_name"
+        done = [
+            Writer(reader, folder, number, by_name, masked, writing.GROUP_BYTES).write(self._spark)
+            for number, reader in enumerate(readers)
+        ]
+        names = tuple(name for written in done for name in written.names)
+        rows, failed = sum(own.rows for own in done), sum(own.failed for own in done)
+        return WrittenFiles(names, rows, failed) if names else None
+
+    @property
+    def _by_reference(self) -> bool:
+        return self._source.snapshot == "reference"
+
+    def _inputs(self, claim: Claim) -> Sequence[listing.FoundFile]:
+        if self._source.incremental:
+            return claim.files
+        missing = self._source.allow_missing
+        self._listed = listing.find_files(claim.source, claim.path, allow_missing=missing)
+        return self._listed
 
     def _rows(self, paths: list[str]) -> DataFrame:
         self._footers = files.check_parquet(paths, self.schema)
@@ -63,20 +94,24 @@ class Reader(SourceReader):
         path = rows.metadataColumn("_metadata")["file_path"]
         return rows.select("*", path.alias(FILE))
 
-    def _lines(self, inputs: Sequence[listing.FoundFile]) -> DataFrame:
-        """The records of text, file by file with the same columns."""
+    def _readers(
+        self, inputs: Sequence[listing.FoundFile], *, values: bool
+    ) -> Iterator[TextReader]:
+        """What reads the records of text, file by file with the same columns."""
         source, paths = self._source, [file.path for file in inputs]
         layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
         by_path = {file.path: file for file in inputs}
-        frames = []
         for layout in layouts:
-            form = self._form(layout.names)
-            text = TextReader(form, layout.paths, layout.headers)
-            frame = text.frame(self._spark, [by_path[path] for path in layout.paths])
-            frames.append(self._parsed(form, frame))
-        return reduce(DataFrame.union, frames)
+            form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
+            yield TextReader(form, blocks_of(self._spark, own, form, layout.headers), values)
+
+    def _with_names(self, records: DataFrame, form: lines.Format) -> DataFrame:
+        """The records with the columns of their file, where these are read by name."""
+        if self._source.columns == "in_order":
+            return records
+        return records.withColumn(NAMES, F.lit(BETWEEN.join(form.names)))
 
     def check_read(self, source: str, rows: int, stored: Callable[[], DataFrame]) -> None:
         """Raise InputError if a file has changed since ``records`` listed it, or if a Parquet file
@@ -104,20 +139,23 @@ class Reader(SourceReader):
             return parsed_again(stored, self.schema)
         records = stored.where(F.col(ERROR).isNull())
         good = aligned(records, self.schema, self._source.options)
-        spoilt = stored.where(F.col(ERROR).isNotNull())
-        text = [
-            F.col(RAW).cast("string").alias(TEXT),
-            (F.col(ERROR) == TOO_LONG).alias(IS_LONG),  # it is as long as it was
-        ]
+        texts = F.col(RAW).cast("string").alias(TEXT)
+        is_long = (F.col(ERROR) == TOO_LONG).alias(IS_LONG)  # it is as long as it was
+        names = [name for name in (MESSAGE, NAMES) if name in stored.columns]
+        spoilt = stored.where(F.col(ERROR).isNotNull()).select(*names, texts, is_long)
         if NAMES not in stored.columns:
-            again = self._parsed(self._form(self.schema.names), spoilt.select(MESSAGE, *text))
+            again = self._again(spoilt, self.schema.names)
             return good.unionByName(again, allowMissingColumns=True)
         orders = [row[0] for row in spoilt.select(NAMES).distinct().collect()]
         for order in orders:
-            own = spoilt.where(F.col(NAMES) == order).select(MESSAGE, *text)
-            again = self._parsed(self._form(order.split(_BETWEEN)), own)
+            own = spoilt.where(F.col(NAMES).eqNullSafe(order))
+            again = self._again(own, order.split(BETWEEN) if order else self.schema.names)
             good = good.unionByName(again, allowMissingColumns=True)
         return good
+
+    def _again(self, spoilt: DataFrame, names: Sequence[str]) -> DataFrame:
+        form = self._form(names)
+        return self._with_names(records_of(form, spoilt.drop(NAMES)), form)
 
     def _form(self, names: Sequence[str]) -> lines.Format:
         source = self._source
@@ -129,28 +167,6 @@ class Reader(SourceReader):
             source.options,
             source.multiline,
         )
-
-    def _parsed(self, form: lines.Format, text: DataFrame) -> DataFrame:
-        """Text as records: what its ``TEXT`` is parsed to, or without one what was read of it by
-        columns."""
-        parsed = lines.parsed(text, form)
-        long = F.when(F.col(IS_LONG), TOO_LONG)
-        columns = []
-        for number, name in enumerate(self.schema.names):
-            read = [F.col(READ)[str(number)]] if READ in text.columns else []
-            columns.append(F.coalesce(*read, F.col(lines.quoted(name))).alias(name))
-        marks = [
-            F.coalesce(long, ERROR).alias(ERROR),
-            # Aside: or Spark puts all columns into one method, which is too much for the JVM.
-            F.when(long.isNull() & F.col(ERROR).isNotNull(), lines.aside(F.col(QUOTED))).alias(
-                QUOTED
-            ),
-        ]
-        others = [name for name in (MESSAGE, FILE) if name in parsed.columns]
-        records = parsed.select(*others, *columns, RAW, *marks)
-        if self._source.columns == "in_order":
-            return records
-        return records.withColumn(NAMES, F.lit(_BETWEEN.join(form.names)))
 
 
 def _place(path: str) -> str:

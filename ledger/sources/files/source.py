@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("csv", "json", "parquet")
 COLUMNS = ("in_order", "by_name")
+SNAPSHOTS = ("copy", "reference")
 
 _TIME_FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 # Options of Spark's readers that neither lose records nor change values.
@@ -56,6 +57,7 @@ class _FileOptions:
     incremental: bool = False
     columns: str = "in_order"
     multiline: bool = False
+    snapshot: str = "copy"
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,8 +76,10 @@ class FileSource(_FileOptions):
     error.
     ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval;
     a file is another one once its size or modification time differ, but for a small one that has
-    the same content. ``options``: further options of the reader, for example ``sep``: those in
-    ``OPTIONS``.
+    the same content. ``snapshot``: what a batch keeps of its records, a ``copy`` of their values,
+    or a ``reference`` to where they lie in their files, of csv and json: these must stay as they
+    are until the batch needs its files no more. ``options``: further options of the reader, for
+    example ``sep``: those in ``OPTIONS``.
 
     Raises DeclarationError on an unknown format or option, or a path that is no template.
     """
@@ -136,6 +140,15 @@ _FAULTS: tuple[Fault, ...] = (
     (
         lambda it: it.columns not in COLUMNS,
         f"columns={{it.columns!r}} of {{it.path!r}}: expected one of {', '.join(COLUMNS)}",
+    ),
+    (
+        lambda it: it.snapshot not in SNAPSHOTS,
+        f"snapshot={{it.snapshot!r}} of {{it.path!r}}: expected one of {', '.join(SNAPSHOTS)}",
+    ),
+    (
+        lambda it: it.snapshot == "reference" and it.format == "parquet",
+        "snapshot='reference' of {it.path!r}: expected format csv or json, found parquet; leave it"
+        " out",
     ),
     (
         _by_name_of_another,

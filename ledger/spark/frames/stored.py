@@ -2,7 +2,6 @@
 positions.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 
@@ -14,14 +13,12 @@ from pyspark.sql.types import StructType
 
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import Manifest
-from ledger.storage.parquet import stored_file
+from ledger.storage.parquet import spark_schema, stored_file
 from ledger.storage.paths import literal
 
 # A chain of comparisons is fastest for a few files, a broadcast join for many: 16 million rows took
 # 0.62 s and 1.14 s with 8 files, the bare scan 0.51 s; but the chain's cost grows with the files.
 MOST_FILES_COMPARED = 64
-
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
@@ -39,8 +36,7 @@ def read_files(spark: SparkSession, manifest: Manifest) -> DataFrame:
     """The rows of the manifest's files, with the schema that Spark wrote them with, from a footer:
     no Spark job. Needs at least one file, as every stored output has."""
     with stored_file(manifest.paths[0]) as stored:
-        metadata = stored.metadata.metadata
-    schema = StructType.fromJson(json.loads(metadata[_SPARK_SCHEMA]))
+        schema = StructType.fromJson(spark_schema(stored))
     return spark.read.schema(schema).parquet(*literal(manifest.paths))
 
 

@@ -35,6 +35,10 @@ class Origin(ABC):
         ``MESSAGE``. Lazy.
         """
 
+    def write(self, snapshot: Snapshot) -> None:
+        """Write the records to a snapshot."""
+        snapshot.write(self.read())
+
     def check(self, snapshot: Snapshot) -> None:
         """Raise InputError unless the snapshot has all that was there to read."""
         return  # what was stored once is complete

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ledger.core.column_names import MESSAGE, UNIT
 from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.anchors import carries_unit
-from ledger.spark.frames.inputs import stored_rows
+from ledger.spark.frames.inputs import records
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
@@ -55,14 +55,14 @@ class FromUnits(_Replay):
         """The records as they were read, parsed again; where stages carry over what they made, with
         ``CARRIED``.
         """
-        records, claimed = self._records(), self._claimed()
+        rows, claimed = self._records(), self._claimed()
         if not claimed:
-            return records.limit(0)
+            return rows.limit(0)
         if carries_unit(self.job.pipeline, self.step.name):
             units = reduce(DataFrame.unionByName, map(self._units, *zip(*claimed, strict=True)))
-            names = [f"`{name}`" for name in records.columns]
-            records = records.join(units.distinct(), UNIT, "left_semi").select(*names)
-        return with_carried(self.job, self.run, self.step, records)
+            names = [f"`{name}`" for name in rows.columns]
+            rows = rows.join(units.distinct(), UNIT, "left_semi").select(*names)
+        return with_carried(self.job, self.run, self.step, rows)
 
     def complete(self, connection: Connection) -> None:
         """Claim what failed of the records that came with their unit."""
@@ -100,10 +100,12 @@ def _stored(job: Job, original_id: int, source: str, messages: Sequence[int]) ->
     numbers = local_numbers(job.spark, MESSAGE, messages)
     if len(messages) <= BROADCAST_MESSAGES:
         numbers = F.broadcast(numbers)
-    return _snapshot(job, original_id, source).join(numbers, MESSAGE, "left_semi")
+    return _snapshot(job, original_id, source, sorted(messages)).join(numbers, MESSAGE, "left_semi")
 
 
-def _snapshot(job: Job, original_id: int, source: str) -> DataFrame:
-    """The records of an original batch's source, with ``MESSAGE``."""
+def _snapshot(
+    job: Job, original_id: int, source: str, messages: Sequence[int] | None = None
+) -> DataFrame:
+    """The records of an original batch's source, with ``MESSAGE``; at least these; None: all."""
     emit = job.database.transact(lambda c: replays.original_emit(c, original_id, source))
-    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)
+    return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root, messages)

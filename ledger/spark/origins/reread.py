@@ -66,7 +66,7 @@ class FromSource(FromRecords):
 
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
-        if not self.expired:
+        if not (self.expired or self.step.source.by_reference):  # whose file may be another by now
             stored = self.stored()
             return stored.select(MESSAGE, _raw(stored).alias(RAW))
         batch_id, source = self.run.batch.batch_id, self.step.name

@@ -4,14 +4,17 @@ import fsspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ERROR
+from ledger.core.column_names import ERROR, PLACE, is_own
+from ledger.sources.base import Claim, SourceReader, WrittenFiles
 from ledger.sources.parsing.typed import with_quotes
-from ledger.spark.job import Witness, write_files
+from ledger.spark.job import SNAPSHOT, Witness, write_files
+from ledger.storage.manifest import Manifest, take_manifest
 
 # Untracked records lie in a folder of their own, whose files come last: roots are dense over the
 # others.
 UNTRACKED_COLUMN = "_ackledger_untracked"
 UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
+_WHOLE = {**SNAPSHOT, "maxRecordsPerFile": "0"}  # a block's records lie in one file
 
 
 class Snapshot:
@@ -24,24 +27,37 @@ class Snapshot:
         self._masked = masked
         self._track = track
         self._witness = Witness(failed=ERROR)
+        self._written: WrittenFiles | None = None
+
+    def written_by(self, reader: SourceReader, claim: Claim) -> bool:
+        """Let a source's reader write its records; whether it has."""
+        self._written = reader.write(claim, self.folder, masked=self._masked)
+        return self._written is not None
 
     def write(self, records: DataFrame) -> None:
-        """Write the records, the untracked ones after the others."""
+        """Write the records, the untracked ones after the others; by reference without values."""
+        if PLACE in records.columns:
+            records = records.select(*(name for name in records.columns if is_own(name)))
         watched = self._witness.watch(with_quotes(records, masked=self._masked))
         if self._track is None:
-            write_files(watched, self.folder)
+            write_files(watched, self.folder, _WHOLE)
         else:
             self._write_marked(watched, self._track)
 
     @property
     def rows(self) -> int:
         """How many records were handed to the writer."""
-        return self._witness.rows
+        return self._witness.rows if self._written is None else self._written.rows
 
     @property
     def failed(self) -> int:
         """How many of them did not parse."""
-        return self._witness.failed
+        return self._witness.failed if self._written is None else self._written.failed
+
+    def manifest(self) -> Manifest:
+        """The files of the snapshot; of those that a reader wrote the ones that count."""
+        names = None if self._written is None else frozenset(self._written.names)
+        return take_manifest(self.folder, names)
 
     def _write_marked(self, records: DataFrame, track: str) -> None:
         tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))

@@ -13,7 +13,8 @@ from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
 from ledger.errors import NotReadyError
 from ledger.pipeline.steps import SourceStep
-from ledger.spark.frames.stored import local_rows, positioned
+from ledger.spark.frames.inputs import records
+from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, claims, publications
 
@@ -76,7 +77,7 @@ def _messages(job: Job, source: Row[Any]) -> DataFrame:
     """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
     may have any name, ``raw``, and its root."""
     manifest = job.manifest(source.emit_run_id)
-    stored = positioned(job.spark, manifest, ROOT, source.first_root)
+    stored = records(job, manifest, ROOT, source.first_root)
     if source.roots < manifest.rows:  # the others are untracked
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)

@@ -22,7 +22,7 @@ from ledger.spark.origins.choice import origin_of
 from ledger.spark.origins.snapshot import UNTRACKED, Snapshot
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tracking import SourceTracking, posted, source_tracking
-from ledger.storage.manifest import Manifest, take_manifest
+from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
 
@@ -35,9 +35,9 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     origin = origin_of(job, run, step, reader)
     snapshot = Snapshot(job.folder(run), origin.track, masked=masked)
     with _reading(reader):
-        snapshot.write(origin.read())
+        origin.write(snapshot)
     origin.check(snapshot)
-    manifest = take_manifest(snapshot.folder)
+    manifest = snapshot.manifest()
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
     emitted = _reserved(job, run, step, manifest)
     tracking = source_tracking(job, run, keeps_text=not masked)
