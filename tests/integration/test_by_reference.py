@@ -353,6 +353,18 @@ def test_content_and_trace_are_those_of_a_copy(runner, tmp_path):
         trace(run.job.database, first + 2)
 
 
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_content_goes_by_the_names_of_a_file(runner, tmp_path, monkeypatch, by_spark):
+    """Whatever the order of its columns, and whoever has written the snapshot."""
+    if by_spark:
+        monkeypatch.setattr(reader.Reader, "write", lambda *_, **__: None)
+    write(tmp_path, data="s,n\n5,2\n6,3\n")
+    run = runner(numbers(tmp_path, columns="by_name"))
+    run.settled(run.open())
+    contents = [row[0] for row in run.ledger.rows("SELECT content FROM failed_payload")]
+    assert contents == ['{"n": 2, "s": "5"}']
+
+
 def test_redacted_values_are_masked(runner, tmp_path):
     """As in a copy, and the whole text of what did not parse."""
     write(tmp_path)

@@ -61,6 +61,10 @@ class _Stretch:
     positions: range
     failed: np.ndarray
 
+    def form(self, form: Format) -> Format:
+        """How its records are written: ``form``, with the columns of their file."""
+        return form if self.names is None else replace(form, names=self.names.split(BETWEEN))
+
     def needed(self, positions: np.ndarray) -> bool:
         """Whether one of these positions, in order, is of a record here that parsed."""
         first, last = np.searchsorted(positions, [self.positions.start, self.positions.stop])
@@ -137,7 +141,8 @@ def with_values(stored: pq.ParquetFile, rows: pa.Table, local: np.ndarray) -> pa
 
 def _read(form: Format, stretch: _Stretch, wanted: np.ndarray) -> pa.Table:
     """What is read of these records of a block, in order: ``TEXT``, and its columns by number."""
-    reader = TextReader(form, [Block.at(stretch.place)], ranges=[stretch.positions])
+    own_form, block = stretch.form(form), Block.at(stretch.place)
+    reader = TextReader(own_form, [block], ranges=[stretch.positions])
     parts = [_nothing(form, 0)]
     for batch in reader.batches(range(1)):
         first = batch.column(POSITION)[0].as_py()
