@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ledger.errors import ConfigurationError, UnavailableError
-from ledger.settings import Settings
+
+if TYPE_CHECKING:
+    from ledger.settings import Settings
 
 RUN_AGAIN = (
     "Run the step that wrote it again: in Airflow clear the task that ran it, and those downstream"
@@ -27,7 +30,7 @@ LASTING = (
 )
 
 
-def require_storage(settings: Settings) -> str:
+def require_storage(settings: "Settings") -> str:
     """The storage's folder, made for this user alone if it is a local one that is missing.
 
     Raises ConfigurationError unless it can be written to, UnavailableError where that may pass.

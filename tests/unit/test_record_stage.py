@@ -237,12 +237,17 @@ def test_misfits_of_a_long_column(pairs):
     assert columns[1].to_pylist() == [None if n in bad else n for n in numbers]
 
 
-def test_a_worker_imports_little():
-    """What travels to a worker needs no database and no storage: each would be imported by every
-    worker."""
-    script = (
-        "import sys, ledger.spark.steps.record_task;"
-        "print(*{'sqlalchemy', 'psycopg2', 'fsspec', 'airflow'} & sys.modules.keys())"
-    )
+@pytest.mark.parametrize(
+    ("imported", "spared"),
+    [
+        ("ledger.spark.steps.record_task", {"sqlalchemy", "psycopg2", "fsspec", "airflow"}),
+        ("ledger.pipeline.pipeline", {"sqlalchemy", "psycopg2", "airflow"}),
+    ],
+)
+def test_a_worker_imports_little(imported, spared):
+    """What travels to a worker needs no database, storage or settings, nor does what declares a
+    pipeline: each would be imported by every worker, or by every process of Airflow."""
+    spared |= {"pydantic_settings"}
+    script = f"import sys, {imported}; print(*{spared} & sys.modules.keys())"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (printed.stdout.strip(), printed.returncode) == ("", 0), printed.stderr
