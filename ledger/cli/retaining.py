@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # records
 _PUBLISHED = "rows in its sinks, which are yours to delete"
+_SOURCE = "and so may what it was read from, which is yours, too"
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -286,4 +287,5 @@ def _holds(batch: Holding, searched: _Searched) -> str:
             parts.append(f"searched for {searched.for_what}: {have if matches else 'none has it'}")
     if batch.published:
         parts.append(_PUBLISHED)
+    parts.append(_SOURCE)
     return f"batch {batch.batch_id} of {batch.pipeline} may hold them: {'; '.join(parts)}"

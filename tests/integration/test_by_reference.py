@@ -21,6 +21,7 @@ from ledger.sources.files import blocks, reader, text, writing
 from ledger.spark.failures import translated
 from ledger.spark.frames.inputs import delivered_rows
 from ledger.store.queries import runs
+from tests.support.retention import command
 from tests.support.text_files import FILES, SCHEMA
 
 LOST = frozenset({2, 7})
@@ -363,6 +364,76 @@ def test_content_goes_by_the_names_of_a_file(runner, tmp_path, monkeypatch, by_s
     run.settled(run.open())
     contents = [row[0] for row in run.ledger.rows("SELECT content FROM failed_payload")]
     assert contents == ['{"n": 2, "s": "5"}']
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_record_is_forgotten(runner, tmp_path):
+    """Nothing of the user's is written: the answer says so, and once the record is deleted there,
+    the others that failed are read again from the source."""
+    path = write(tmp_path)
+    flow = numbers(tmp_path)
+    flow.max_replays = 0
+    run = runner(flow)
+    batch = run.open()
+    run.settled(batch)
+    whole = path.read_bytes()
+    forgotten = command("forget", "--where", "n = 2", "--files", "--yes")
+    told = " ".join(forgotten.stdout.split())
+    assert "1 record forgotten" in told, forgotten.exception
+    assert "so may what it was read from, which is yours, too" in told
+    assert path.read_bytes() == whole
+    path.write_text("".join(line for line in path.open() if line != "2,name 2\n"))
+    mended = runner(numbers(tmp_path, fixed=True))
+    mended.settled(mended.open_replay(batch.batch_id, from_source=True, quarantined=True))
+    contents = run.ledger.rows("SELECT content FROM failed_payload ORDER BY root_id")
+    assert contents[0].content == ""
+    assert statuses(mended)[1:] == ["failed", "recovered"]
+
+
+def test_a_changed_file_is_read_anew_by_a_reprocess(runner, sink_rows, tmp_path):
+    """The batch in its place has the records of today; what was withheld needs no file."""
+    path = write(tmp_path)
+    run = runner(numbers(tmp_path))
+    batch = run.open()
+    for name in ("numbers", "sifted", "out"):
+        run.step(batch, name)
+    rewritten(path, CHANGES["replaced"])
+    settle_and_follow(run.job, batch.batch_id)  # the failed records are withheld
+    assert sink_rows("out", "n") == [(0,), (1,), (3,), (5,), (6,), (8,), (9,)]
+    path.write_text("n,s\n1,one\n2,two\n")
+    mended = runner(numbers(tmp_path, fixed=True))
+    mended.settled(mended.open("again", reprocess=True))
+    assert sink_rows("out", "n", "s") == [(1, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize("snapshot", ["copy", "reference"])
+def test_a_task_that_is_tried_again(runner, tmp_path, monkeypatch, snapshot):
+    """Records are those of a task that was not, in order, each once."""
+    text_ = "n,s\n" + "".join(f"{n if n % 7 else 'x'},name {n}\n" for n in range(500))
+    write(tmp_path, data=text_)
+    monkeypatch.setattr(blocks, "BLOCK", 1_000)
+    monkeypatch.setattr(text, "HERE", 0)
+    seen = []
+    whole = text.TextReader
+
+    class Stumbling(whole):
+        """Each task fails once, behind its last record."""
+
+        def batches(self, numbers):
+            from pyspark import TaskContext
+
+            yield from super().batches(numbers)
+            if TaskContext.get().attemptNumber() == 0:
+                raise RuntimeError("a node is lost")
+
+    for day, kind in enumerate([whole, Stumbling]):
+        monkeypatch.setattr(reader, "TextReader", kind)
+        run = runner(numbers(tmp_path, snapshot))
+        batch = run.open_day(day)
+        run.step(batch, "numbers")
+        seen.append(emitted(run, batch))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) + len(seen[0][1]) == 500
 
 
 def test_redacted_values_are_masked(runner, tmp_path):

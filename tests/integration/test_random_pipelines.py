@@ -29,9 +29,14 @@ FOLDS = ("driver", "threads", "executors", "exchange")
 # with others, too. And how many are tried instead.
 NUMBERS = (97, 258, 23, 20, 227, 89, 228, 13, 118, 16, 34, 83, 248, 323, 29934)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
-# Each way to fold meets each span.
+# Each way to fold meets each span, and either kind of snapshot.
 CASES = [
-    (fold, SPANS[(number + number // len(FOLDS)) % len(SPANS)], plan)
+    (
+        fold,
+        SPANS[(number + number // len(FOLDS)) % len(SPANS)],
+        ("copy", "reference")[number // len(FOLDS) % 2],
+        plan,
+    )
     for number, fold, plan in zip(count(), cycle(FOLDS), range(EXAMPLES) if EXAMPLES else NUMBERS)
 ]
 
@@ -99,15 +104,15 @@ def test_the_plans_have_everything():
     assert everything_in(range(200)) <= everything_in(NUMBERS)
 
 
-@pytest.mark.parametrize(("folded_by", "span", "number"), CASES, indirect=["folded_by"])
+@pytest.mark.parametrize(("folded_by", "span", "snapshot", "number"), CASES, indirect=["folded_by"])
 def test_a_random_pipeline_agrees_with_its_oracle(
-    runner, tmp_path, warehouse, folded_by, span, number
+    runner, tmp_path, warehouse, folded_by, span, snapshot, number
 ):
     """Just the records that the oracle names fail, where and for the reason that it says, and the
     sinks show its rows, after the batch and after each replay; in the end nothing is failed. So it
-    is whether a root has rows of its own or shares them."""
+    is whether a root has rows of its own or shares them, and wherever its record lies."""
     plan = plan_of(number)
-    world = World(plan, tmp_path, warehouse, span)
+    world = World(plan, tmp_path, warehouse, span, snapshot)
     order = [step.name for step in world.pipeline(0).steps()]
     assert sorted(order) == sorted(plan.reads)
     oracle, original = Oracle(plan, order), None

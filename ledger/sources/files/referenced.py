@@ -112,8 +112,8 @@ class Referenced:
         groups: dict[str | None, list[_Stretch]] = {}
         for stretch in stretches:
             groups.setdefault(stretch.names, []).append(stretch)
-        for names, own in groups.items() or {None: []}.items():
-            form = self.form if names is None else replace(self.form, names=names.split(BETWEEN))
+        for own in groups.values() or [[]]:
+            form = own[0].form(self.form) if own else self.form
             blocks = [Block.at(stretch.place) for stretch in own]
             yield TextReader(form, blocks, ranges=[stretch.positions for stretch in own])
 
