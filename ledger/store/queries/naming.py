@@ -17,7 +17,7 @@ CREATE TEMP TABLE settling_run ON COMMIT DROP AS
 SELECT f.*, r.step
 FROM (
   SELECT d.root_id, d.step_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
-         sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
+         sum(d.emitted_edges)::bigint AS emitted_edges, sum(d.acked_edges)::bigint AS acked_edges
   FROM ({rows}) d
   JOIN (SELECT root_id FROM settling UNION SELECT root_id FROM root_fail
     WHERE batch_id = :id) s USING (root_id)
@@ -58,8 +58,8 @@ SELECT root_id, component, emitted_edges, acked_edges
 FROM (
   SELECT s.root_id, r.component,
          bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
-         sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
-         sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
+         sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END)::bigint AS emitted_edges,
+         sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END)::bigint AS acked_edges
   FROM settling_run s JOIN role r USING (step) GROUP BY s.root_id, r.component
 ) t
 WHERE residue <> 0 OR emitted_edges <> acked_edges

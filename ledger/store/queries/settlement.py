@@ -154,6 +154,7 @@ def record_failures_of_original(connection: Connection, batch_id: int, max_repla
         FROM settling s
         JOIN batch_source b ON b.batch_id = :id AND s.root_id >= b.first_root
           AND s.root_id < b.first_root + b.roots
+        ORDER BY s.root_id  -- an index grows at its end
     """)
     return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
 
@@ -248,6 +249,7 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
         LEFT JOIN failed_payload f ON f.message_id = m.message_id AND f.forgotten_at IS NOT NULL
           AND f.batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         WHERE m.original_batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)
+        ORDER BY s.root_id
     """)
     return connection.execute(statement, {"id": batch_id, "mask": MASK}).rowcount
 
