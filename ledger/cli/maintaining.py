@@ -19,11 +19,22 @@ from ledger.store.upgrade import connect, state_of
 
 
 @db.command("upgrade", epilog=example("db upgrade"))
-def db_upgrade(as_json: Json = False) -> None:
+def db_upgrade(
+    print_sql: Annotated[
+        bool,
+        typer.Option(
+            "--print-sql", help="Only print the SQL of a new ledger, for an administrator's psql."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Create or migrate the ledger's schema; safe to repeat."""
     from ledger.store.revisions import head
-    from ledger.store.upgrade import upgrade
+    from ledger.store.upgrade import upgrade, upgrade_sql
 
+    if print_sql:
+        typer.echo(upgrade_sql())
+        return
     database = Database.from_settings(Settings())
     upgrade(database)
     show({"database": database.shown, "revision": head()}, as_json, tables.facts)

@@ -2,11 +2,11 @@
 database mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -24,12 +24,20 @@ WRITER = "ledger_writer"
 READER = "ledger_reader"
 PAYLOAD_READER = "ledger_payload_reader"
 SQL_LOGIN = "ledger_sql"
-READ_ONLY = "-c default_transaction_read_only=on"
 QUERY_TIMEOUT = "5min"  # of a query that a user writes
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
-_SERVER_KEEPALIVES = (
-    "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
-)
+# Of each transaction, and of no session: behind a pooler the next transaction is another's.
+_SETTINGS = {
+    "TimeZone": "UTC",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+_READ_ONLY = {"transaction_read_only": "on"}
+_OWN_SETTINGS = "ackledger_settings"  # an execution option: what a transaction sets beside these
+# Connections of a process: those that it keeps, and how many more it may open at once.
+KEPT, MORE = 2, 8
+_NO_SUCH_ROLE = "22023"
 
 
 class Database:
@@ -62,58 +70,56 @@ class Database:
 
     @cached_property
     def plain(self) -> Engine:
-        """As the URL's own user: for migrations, which create the roles."""
-        return self._engine(None)
+        """As the URL's own user: for migrations, which create the roles. The connections of the
+        other roles are these."""
+        return _engine(self.url, pool_size=KEPT, max_overflow=MORE, pool_pre_ping=True)
 
     @cached_property
     def owner(self) -> Engine:
         """For maintenance."""
-        return self._engine(OWNER)
+        return self._as(OWNER)
 
     @cached_property
     def writer(self) -> Engine:
         """For jobs and services."""
-        return self._engine(WRITER)
+        return self._as(WRITER)
 
     @cached_property
     def reader(self) -> Engine:
         """For our own queries: every transaction is read-only."""
-        return self._engine(READER, READ_ONLY)
+        return self._as(READER, _READ_ONLY)
 
     @cached_property
     def payload_reader(self) -> Engine:
         """For our own queries that need the raw text of records; read-only too."""
-        return self._engine(PAYLOAD_READER, READ_ONLY)
+        return self._as(PAYLOAD_READER, _READ_ONLY)
+
+    @cached_property
+    def apart(self) -> Engine:
+        """As the URL's own user, outside of transactions, in a new session for each connection."""
+        return create_engine(
+            self.url,
+            connect_args=arguments(self.url),
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+        )
 
     @cached_property
     def guest(self) -> Engine:
         """For queries that users write: a login that only reads, and a new session for each."""
-        options = f"{READ_ONLY} -c statement_timeout={QUERY_TIMEOUT} -c cursor_tuple_fraction=1"
-        return self._engine(None, options, url=self.reader_url, poolclass=NullPool)
+        limits = {"statement_timeout": QUERY_TIMEOUT, "cursor_tuple_fraction": "1"}
+        engine = _engine(self.reader_url, poolclass=NullPool)
+        return engine.execution_options(**{_OWN_SETTINGS: {**_READ_ONLY, **limits}})
+
+    def _as(self, role: str, settings: Mapping[str, str] | None = None) -> Engine:
+        own = {**(settings or {}), "role": role}
+        return self.plain.execution_options(**{_OWN_SETTINGS: own})
 
     @property
     def _own(self) -> Engine:
         names = {WRITER: "writer", READER: "reader", PAYLOAD_READER: "payload_reader"}
         engine: Engine = getattr(self, names[self.role])
         return engine
-
-    def _engine(
-        self, role: str | None, options: str = "", *, url: URL | None = None, **pool: Any
-    ) -> Engine:
-        address = url or self.url
-        as_role = f"-c role={role} " if role else ""
-        settings = (
-            f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES}"
-            f" {options}"
-        )
-        return create_engine(
-            address,
-            # Who has waited for a lock sees what was committed meanwhile, whatever the server's
-            # default is.
-            isolation_level="READ COMMITTED",
-            connect_args=arguments(address, options=settings),
-            **(pool or {"pool_size": 2, "pool_pre_ping": True}),
-        )
 
     def transact(
         self, work: Callable[[Connection], Result], *, engine: Engine | None = None
@@ -173,7 +179,8 @@ class Database:
 
     def error(self, report: Report) -> LedgerError:
         """What an error of the driver means to who works with the ledger."""
-        match report.trouble:
+        trouble = Trouble.REFUSED if report.code == _NO_SUCH_ROLE else report.trouble
+        match trouble:
             case Trouble.REFUSED:
                 return ConfigurationError(
                     f"the ledger database {self.shown} refused the connection: {report.message}."
@@ -236,9 +243,28 @@ class Database:
 
     def dispose(self) -> None:
         """Close every pooled connection."""
-        for name in ("plain", "owner", "writer", "reader", "payload_reader"):
-            if name in self.__dict__:
-                self.__dict__[name].dispose()
+        if "plain" in self.__dict__:
+            self.plain.dispose()
+
+
+def _engine(url: URL, **pool: Any) -> Engine:
+    """Connections to a server, or to a pooler that has another session for each transaction."""
+    engine = create_engine(url, connect_args=arguments(url), **pool)
+    event.listen(engine, "begin", _set_up)
+    return engine
+
+
+def _set_up(connection: Connection) -> None:
+    """Settings of the transaction that begins: its role, how long it waits, what it may do."""
+    options = connection.get_execution_options()
+    if options.get("isolation_level") == "AUTOCOMMIT":
+        return
+    # Who has waited for a lock sees what was committed meanwhile, whatever the server's default is.
+    level = options.get("isolation_level", "READ COMMITTED")
+    settings = {**_SETTINGS, "lock_timeout": LOCK_TIMEOUT, **options.get(_OWN_SETTINGS, {})}
+    local = [f"SET LOCAL {name} = '{value}'" for name, value in settings.items()]
+    statements = [f"SET TRANSACTION ISOLATION LEVEL {level}", *local]
+    connection.exec_driver_sql("; ".join(statements))
 
 
 def _url(setting: str, address: str) -> URL:

@@ -6,6 +6,7 @@ that takes to answer, so it is imported where something is migrated.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -90,6 +91,17 @@ def upgrade(database: Database, revision: str = "head") -> None:
     _migrate(database, lambda config: command.upgrade(config, revision))
 
 
+def upgrade_sql() -> str:
+    """What makes the schema of a new ledger, as a script of one transaction, for psql."""
+    from alembic import command
+
+    script = StringIO()
+    config = _config()
+    config.output_buffer = script
+    command.upgrade(config, "head", sql=True)
+    return script.getvalue()
+
+
 def downgrade(database: Database, revision: str) -> None:
     """Bring the schema down to ``revision``; ``base`` removes everything."""
     from alembic import command
@@ -98,15 +110,20 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def _migrate(database: Database, act: Callable[["Config"], None]) -> None:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(folder()))
+    config = _config()
     with translated(database), database.plain.begin() as connection:
         require_server(connection)
         _lock(connection)
         config.attributes["connection"] = connection
         act(config)
+
+
+def _config() -> "Config":
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(folder()))
+    return config
 
 
 def _lock(connection: Connection) -> None:

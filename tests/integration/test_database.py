@@ -10,10 +10,12 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner
 
 from jobs.trades import pipeline as trades
+from ledger.cli import app
 from ledger.core import states
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.settings import Settings
@@ -53,6 +55,23 @@ def test_the_schema_goes_up_and_down(scratch):
     for _ in range(2):
         upgrade(scratch)
         assert schema(scratch) == full
+    scratch.check()
+
+
+def test_an_administrator_makes_the_schema(scratch):
+    """By a script that is printed, where the ledger's own user may create no roles."""
+    upgrade(scratch)
+    full = schema(scratch)
+    downgrade(scratch, "base")
+    printed = CliRunner().invoke(app, ["db", "upgrade", "--print-sql"])
+    assert printed.exit_code == 0, printed.output
+    with scratch.plain.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+    address = scratch.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with closing(psycopg2.connect(address)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(printed.stdout)
+    assert schema(scratch) == full
     scratch.check()
 
 
@@ -242,10 +261,12 @@ def test_a_lost_host_is_noticed(database):
     """Both ends of a connection ask whether the other still lives: else a dead host's locks
     would stay for hours.
     """
-    with database.writer.connect() as connection:
+    seen = []
+    event.listen(database.plain, "before_cursor_execute", lambda *details: seen.append(details[2]))
+    with database.writer.begin() as connection:
         asked = connection.connection.dbapi_connection.info.dsn_parameters
     assert (asked["keepalives"], asked["keepalives_idle"]) == ("1", "10")
-    assert "-c tcp_keepalives_idle=30" in asked["options"]
+    assert "SET LOCAL tcp_keepalives_idle = '30'" in seen[0]
     url = database.url.update_query_dict({"keepalives_idle": "77"})
     own = Database(url.render_as_string(hide_password=False))
     with own.writer.connect() as connection:

@@ -1,6 +1,7 @@
 """The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -24,7 +25,7 @@ class SweepOptions:
     ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
     """
 
-    drop_lock_timeout: str = "2s"
+    drop_lock_timeout: str = "500ms"
     overdue_after_seconds: float = 900
     vacuum_after_seconds: float = 600
 
@@ -127,46 +128,32 @@ def _note(database: Database, batch_ids: list[int]) -> None:
 
 
 def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
-    """Detach and drop the partitions of settled batches, outside a transaction, as the owner; the
-    batches whose partition is dropped.
+    """Drop the partitions of decided batches, each in a transaction, as the owner; the batches
+    whose partition is dropped. Once one has waited too long the rest is left to the next sweep.
     """
-    if not database.transact(partitions.decided_partitions):
-        return []
-    with translated(database), database.owner.connect() as plain:
-        connection = plain.execution_options(isolation_level="AUTOCOMMIT")
-        if not partitions.try_clean_up_lock(connection):
-            return []  # another sweeper is at it
-        try:
-            partitions.wait_at_most(connection, options.drop_lock_timeout)
-            decided = partitions.decided_partitions(connection)  # another may have dropped some
-            return [batch_id for batch_id in decided if _drop(database, connection, batch_id)]
-        finally:
-            partitions.release_clean_up_lock(connection)
 
+    def drop(batch_id: int) -> bool:
+        return database.transact(
+            lambda c: partitions.drop_partition(c, batch_id, options.drop_lock_timeout),
+            engine=database.owner,
+        )
 
-def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
-    """Drop one partition; False if a driver still writes there: the next sweep will."""
-    try:
-        with translated(database):
-            partitions.detach_partition(connection, batch_id)
-            partitions.drop_partition(connection, batch_id)
-    except UnavailableError:
-        return False
-    return True
+    dropped = []
+    with suppress(UnavailableError):
+        for batch_id in database.transact(partitions.decided_partitions):
+            if drop(batch_id):
+                dropped.append(batch_id)
+    return dropped
 
 
 def _vacuum(database: Database, options: SweepOptions) -> None:
-    """Vacuum the tables that have dead rows, each in a session of its own, as the owner. One that
+    """Vacuum the tables that have dead rows, as the login, which has the owner's rights. One that
     cannot be waits for the next sweep.
     """
     after = options.vacuum_after_seconds
     for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after)):
         try:
-            with translated(database), database.owner.connect() as plain:
-                connection = plain.execution_options(isolation_level="AUTOCOMMIT")
-                connection.detach()  # the session ends here, with its settings
-                partitions.wait_at_most(connection, options.drop_lock_timeout)
-                upkeep.take_time(connection)
+            with translated(database), database.apart.connect() as connection:
                 upkeep.vacuum(connection, table)
         except LedgerError as exc:
             _log.warning("table %s is left for the next sweep to vacuum: %s", table, exc)

@@ -16,56 +16,42 @@ def clear_partition(connection: Connection, batch_id: int) -> bool:
 
 
 def decided_partitions(connection: Connection) -> list[int]:
-    """Decided batches whose delta partition, attached or not, still stands: first one that is half
-    detached, which has to be done before another can be.
+    """Decided batches whose delta partition still stands.
 
     An abandoned batch keeps its partition, for it may be reopened.
     """
     statement = text("""
         WITH standing AS MATERIALIZED (
-          SELECT substr(relname, 14)::bigint AS batch_id, i.inhdetachpending IS TRUE AS half
-          FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-          WHERE c.relname ~ '^ledger_delta_[0-9]+$' AND c.relkind = 'r'
+          SELECT substr(relname, 14)::bigint AS batch_id FROM pg_class
+          WHERE relname ~ '^ledger_delta_[0-9]+$' AND relkind = 'r'
         )
         SELECT b.batch_id FROM standing s JOIN batch b USING (batch_id)
-        WHERE b.status IN ('settled', 'superseded') ORDER BY s.half DESC, 1
+        WHERE b.status IN ('settled', 'superseded') ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement)]
 
 
+def drop_partition(connection: Connection, batch_id: int, lock_timeout: str) -> bool:
+    """Drop the batch's partition; False if another sweep has, or is dropping one.
+
+    Raises the driver's error after ``lock_timeout``, for example ``500ms``: who writes or reads
+    deltas meanwhile waits behind it.
+    """
+    if not try_clean_up_lock(connection) or not _stands(connection, batch_id):
+        return False
+    connection.execute(
+        text("SELECT set_config('lock_timeout', :timeout, true)"), {"timeout": lock_timeout}
+    )
+    connection.execute(text(f"DROP TABLE ledger_delta_{int(batch_id)}"))
+    return True
+
+
 def try_clean_up_lock(connection: Connection) -> bool:
-    """Become the only session that drops partitions, until it ends; False if another is."""
-    statement = text("SELECT pg_try_advisory_lock(hashtext('ackledger clean-up'))")
+    """Be the only one that drops partitions, in this transaction; False if another is."""
+    statement = text("SELECT pg_try_advisory_xact_lock(hashtext('ackledger clean-up'))")
     return bool(connection.execute(statement).scalar_one())
 
 
-def release_clean_up_lock(connection: Connection) -> None:
-    """Let another session drop partitions."""
-    connection.execute(text("SELECT pg_advisory_unlock(hashtext('ackledger clean-up'))"))
-
-
-def wait_at_most(connection: Connection, timeout: str) -> None:
-    """Give up on a lock after ``timeout``, for example ``2s``, in this session."""
-    connection.execute(
-        text("SELECT set_config('lock_timeout', :timeout, false)"), {"timeout": timeout}
-    )
-
-
-def detach_partition(connection: Connection, batch_id: int) -> None:
-    """Detach the batch's partition without stopping writers; needs a connection in autocommit."""
-    statement = text("""
-        SELECT inhdetachpending FROM pg_inherits
-        WHERE inhparent = 'ledger_delta'::regclass
-          AND inhrelid = to_regclass('ledger_delta_' || :id)
-    """)
-    row = connection.execute(statement, {"id": batch_id}).first()
-    if row is not None:
-        how = "FINALIZE" if row.inhdetachpending else "CONCURRENTLY"
-        connection.execute(
-            text(f"ALTER TABLE ledger_delta DETACH PARTITION ledger_delta_{int(batch_id)} {how}")
-        )
-
-
-def drop_partition(connection: Connection, batch_id: int) -> None:
-    """Drop the batch's detached partition."""
-    connection.execute(text(f"DROP TABLE IF EXISTS ledger_delta_{int(batch_id)}"))
+def _stands(connection: Connection, batch_id: int) -> bool:
+    statement = text("SELECT to_regclass('ledger_delta_' || :id) IS NOT NULL")
+    return bool(connection.execute(statement, {"id": batch_id}).scalar_one())

@@ -25,17 +25,8 @@ def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[
     return list(connection.execute(statement, keys).scalars())
 
 
-def take_time(connection: Connection) -> None:
-    """Let a vacuum of this session last as long as it does, and leave the disk to others between
-    its pages, as autovacuum does.
-    """
-    connection.execute(text("SET statement_timeout = 0"))
-    connection.execute(text("SET vacuum_cost_delay = '2ms'"))
-
-
 def vacuum(connection: Connection, table: str) -> None:
     """Make room where dead rows are; needs a connection in autocommit. A table that another process
-    has locked is skipped, but a lock on one of its indexes is waited for. No file is cut short,
-    which would need an exclusive lock.
+    has locked is skipped. No file is cut short, which would need an exclusive lock.
     """
     connection.execute(text(f"VACUUM (SKIP_LOCKED, TRUNCATE false) {table}"))
