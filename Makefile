@@ -7,7 +7,7 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup browser demo test test-system test-all test-tools polluted chaos lint docs bench up down clean
+.PHONY: help setup browser demo test test-system test-all test-tools compat polluted chaos lint docs bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test-all: setup browser ## Run both, with every crash, the long runs, the short 
 
 test-tools: setup ## Run the examples of docs/comparison.md beside the tools, which are downloaded
 	@python -m tests.tools
+
+compat: setup ## Run the core of the tests with the oldest and the newest versions; SET= is one of these
+	@python -m tests.compat $(SET)
 
 polluted: setup ## Read the Pollock benchmark of polluted files in FOLDER, a copy of your own
 	@python -m tests.polluted "$(FOLDER)"

@@ -4,12 +4,12 @@ import logging
 from typing import Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
 
 from ledger.airflow import describing, metrics
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG, InLedger, NextStep
 from ledger.airflow.notes import REPORT
 from ledger.airflow.submitting import about_batch, connected
+from ledger.airflow.versions import AirflowSkipException
 from ledger.airflow.waiting import COMPLETED, announce
 
 _log = logging.getLogger(__name__)

@@ -5,6 +5,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from ledger.airflow.versions import configuration
+
 REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"  # forms of all pipelines
 
 
@@ -38,7 +40,5 @@ def page_of(batch_id: int) -> str:
 
 
 def _address(path: str) -> str:
-    from airflow.sdk.configuration import conf
-
-    base: str = conf.get("api", "base_url", fallback="/")
+    base: str = configuration().get("api", "base_url", fallback="/")
     return base.rstrip("/") + path

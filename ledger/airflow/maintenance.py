@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, task
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-    DagRunTriggerException,
-)
 
 from ledger.airflow import metrics
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
+from ledger.airflow.versions import (
+    AirflowFailException,
+    AirflowSkipException,
+    DagRunTriggerException,
+)
 from ledger.airflow.waiting import COMPLETED, announce
 from ledger.core.logs import about
 from ledger.core.text import quantity

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ledger.airflow.versions import configuration, send_gauge
 from ledger.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -159,9 +160,7 @@ def _if_wanted() -> Iterator[bool]:
 
 
 def _is_on() -> bool:
-    from airflow.sdk.configuration import conf
-
-    return any(conf.getboolean("metrics", kind, fallback=False) for kind in _KINDS)
+    return any(configuration().getboolean("metrics", kind, fallback=False) for kind in _KINDS)
 
 
 def _send(metric: Metric, value: float, *values: str) -> None:
@@ -169,13 +168,10 @@ def _send(metric: Metric, value: float, *values: str) -> None:
     name that the tags are part of, as Airflow sends its own: plain StatsD drops tags. What the
     backend raises is logged, too.
     """
-    from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
-
     tags: dict[str, Any] = dict(zip(metric.tags, values, strict=True))
     try:
-        stats.gauge(metric.full_name, value, tags=tags)
-        if conf.getboolean("metrics", "legacy_names_on", fallback=True):
-            stats.gauge(".".join([metric.full_name, *values]), value)
+        send_gauge(metric.full_name, value, tags)
+        if configuration().getboolean("metrics", "legacy_names_on", fallback=True):
+            send_gauge(".".join([metric.full_name, *values]), value)
     except Exception as exc:
         _log.warning("metric %s is not sent: %s", metric.full_name, exc)

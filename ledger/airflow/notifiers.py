@@ -9,15 +9,11 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-from airflow.sdk import (  # type: ignore[attr-defined]  # Airflow's stub lacks some of these
-    BaseNotifier,
-    DeadlineAlert,
-    DeadlineReference,
-    SyncCallback,
-)
+from airflow.sdk import BaseNotifier
 
 from ledger.airflow.links import page_of
 from ledger.airflow.submitting import connected
+from ledger.airflow.versions import with_deadlines
 from ledger.core.durations import seconds
 from ledger.errors import DeclarationError
 from ledger.pipeline.load import is_importable
@@ -101,24 +97,23 @@ class WhenQuarantineGrows(_Conditional):
         return quarantine_growth(database, batch_id, self._by, self._within)
 
 
-def near_deadline(
-    pipeline: Pipeline, *, before: str | float | timedelta, notify: SyncCallback
-) -> DeadlineAlert:
+def near_deadline(pipeline: Pipeline, *, before: str | float | timedelta, notify: Any) -> Any:
     """For ``deadline=`` of the pipeline's DAG: ``notify`` is called if a run's batch is still open
     the time ``before`` it reaches ``max_batch_age``. Airflow counts from the time when the run
     was queued, shortly before its batch was opened.
 
     ``notify``: Airflow's callback, as ``SyncCallback(SmtpNotifier, kwargs={"to": ...})``; the
     notifier's templates have the facts as ``ledger``. Raises DeclarationError unless ``before`` is
-    less than ``max_batch_age``, and the callback one that a worker runs.
+    less than ``max_batch_age``, and the callback one that a worker runs; and before Airflow 3.2.
     """
+    sdk = with_deadlines()
     whole, early = pipeline.max_batch_age_seconds, seconds(before)
     if not 0 < early < whole:
         raise DeclarationError(
             f"before={before!r} of near_deadline: expected less than max_batch_age of pipeline"
             f" {pipeline.name!r}, which is {timedelta(seconds=whole)}, and more than 0"
         )
-    if not isinstance(notify, SyncCallback):
+    if not isinstance(notify, sdk.SyncCallback):
         raise DeclarationError(
             f"notify= of near_deadline: expected SyncCallback(...) of a notifier, found {notify!r}"
         )
@@ -127,10 +122,10 @@ def near_deadline(
             f"notify= of near_deadline: {notify.path} is declared in a DAG file, from where nobody"
             " else can import it: declare it in a module on PYTHONPATH"
         )
-    return DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+    return sdk.DeadlineAlert(
+        reference=sdk.DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(seconds=whole - early),
-        callback=SyncCallback(
+        callback=sdk.SyncCallback(
             tell_if_open,
             kwargs={"notify": notify.path, "options": notify.kwargs},
             executor=notify.executor,

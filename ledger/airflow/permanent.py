@@ -5,15 +5,15 @@ again.
 import logging
 from typing import Any, NoReturn
 
-from airflow.sdk import BaseOperator, RetryDecision, RetryPolicy
+from airflow.sdk import BaseOperator
+
+from ledger.airflow.versions import HAS_POLICIES, Permanent, RetryDecision, RetryPolicy
 
 _log = logging.getLogger(__name__)
 
 
-class PermanentFailure(SystemExit):
-    """Ends a task: Airflow logs an exit in one line, and any other exception with a traceback of
-    its own frames.
-    """
+class PermanentFailure(Permanent):  # type: ignore[misc]
+    """Ends a task, and no other attempt is made."""
 
 
 class PermanentFailurePolicy(RetryPolicy):
@@ -38,7 +38,8 @@ def without_retry(task: BaseOperator) -> BaseOperator:
     """The task, which ``fail_for_good`` then fails at once; it keeps a retry policy of its own
     beside.
     """
-    task.retry_policy = PermanentFailurePolicy(task.retry_policy)
+    if HAS_POLICIES:
+        task.retry_policy = PermanentFailurePolicy(task.retry_policy)
     return task
 
 

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, TaskGroup, task
-from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
+from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, task
 
 from ledger.airflow import describing
 from ledger.airflow.completing import Complete
@@ -29,6 +28,11 @@ from ledger.airflow.submitting import (
     spark_connect,
     spark_submit,
     submitted,
+)
+from ledger.airflow.versions import (
+    AirflowRescheduleException,
+    AirflowSkipException,
+    CronDataIntervalTimetable,
 )
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp, WithoutSpark

@@ -15,9 +15,13 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from ledger.airflow.permanent import fail_for_good, without_retry
+from ledger.airflow.versions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
 from ledger.core.java import spark_program

@@ -108,6 +108,8 @@ def spark_schema(stored: pq.ParquetFile) -> Any:
 
 def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
     """These columns of all rows."""
+    if not stored.metadata.num_row_groups:  # of which pyarrow 18 cannot read columns
+        return stored.schema_arrow.empty_table().select(list(columns))
     with _reading(stored):
         return stored.read(list(columns), use_threads=False)
 
@@ -124,6 +126,8 @@ def iter_batches(
     stored: pq.ParquetFile, rows: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """These columns, so many rows at a time."""
+    if not stored.metadata.num_row_groups:  # as above
+        return
     batches = stored.iter_batches(rows, columns=list(columns), use_threads=False)
     while True:
         with _reading(stored):

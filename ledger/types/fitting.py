@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from ledger.errors import MASK, DeclarationError
 from ledger.types.python import SCALARS, Row, converted, converter_of
 from ledger.types.raw_rows import as_json, is_bytes
 from ledger.types.spark import without_lengths
+from ledger.types.spark_arrow import to_arrow_type
 
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
 
@@ -44,7 +44,7 @@ class Fitting:
         self._what = what
         kinds = [field.dataType for field in schema.fields]
         self._converters = [converter_of(kind, strict=strict) for kind in kinds]
-        self._types = [to_arrow_type(without_lengths(kind), timezone="UTC") for kind in kinds]
+        self._types = [to_arrow_type(without_lengths(kind)) for kind in kinds]
 
     def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[Misfit | None]]:
         """The columns of ``rows``, whose values stand in the schema's order, and for each row

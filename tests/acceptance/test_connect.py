@@ -19,6 +19,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.errors import UnavailableError
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
+from tests.support.airflow import dag_bag
 from tests.support.flights import without_plane, write_slice
 from tests.support.places import ROOT
 from tests.support.ports import free_port
@@ -166,7 +167,6 @@ dag = pipeline_dag(pipeline, schedule=None, submit={submit!r}, spark={spark!r})
 @pytest.fixture
 def dag(server, away, request):
     """The DAG of the word count on the server, in the form that the test asks for."""
-    from airflow.dag_processing.dagbag import DagBag
     from airflow.utils.db import initdb
 
     initdb()
@@ -174,7 +174,7 @@ def dag(server, away, request):
     folder.mkdir()
     (folder / "words.py").write_text(DAGS.format(spark=server, submit=request.param))
     try:
-        bag = DagBag(str(folder))
+        bag = dag_bag(folder)
         assert bag.import_errors == {}
         yield bag.dags["wordcount"]
     finally:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowRescheduleException
 
 from ledger.airflow import pipeline_dag
 from ledger.airflow.maintenance import accept_dag
+from ledger.airflow.versions import AirflowRescheduleException
 from ledger.batch.outcome.report import advise
 from ledger.core.logs import AboutFilter
 from ledger.core.run_request import REPROCESS

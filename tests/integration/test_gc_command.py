@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import text
 
 from ledger.airflow import sweeper_dag
+from ledger.airflow.versions import AirflowFailException
 from tests.support.ledgers import pipeline
 from tests.support.retention import DAY, command, expiring
 

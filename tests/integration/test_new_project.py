@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.cli.base import app
+from tests.support.airflow import dag_bag
 
 
 def init(*arguments):
@@ -45,11 +46,9 @@ def test_its_own_test_passes(tmp_path):
 
 def test_its_dag_is_one_that_airflow_loads(tmp_path, monkeypatch):
     """Beside the sweeper and the forms."""
-    from airflow.dag_processing.dagbag import DagBag
-
     init(tmp_path, "--name", "init_loaded")
     monkeypatch.syspath_prepend(str(tmp_path))
-    bag = DagBag(str(tmp_path / "dags"))
+    bag = dag_bag(tmp_path / "dags")
     assert bag.import_errors == {}
     assert set(bag.dags) == {"init_loaded", "ledger_sweeper", "ledger_replay", "ledger_accept"}
 

@@ -8,7 +8,6 @@ import grpc
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from ledger import FileSource, ParquetSink
 from ledger.batch.recovery import finished, stands_at
@@ -22,6 +21,7 @@ from ledger.spark.job import Job
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import pipeline
+from tests.support.spark_errors import server_error
 
 STEPS = ["source", "middle", "sink"]
 
@@ -62,20 +62,20 @@ def states(ledger):
     return [tuple(row) for row in rows]
 
 
-@pytest.mark.parametrize(
-    "exc",
-    [
-        Py4JNetworkError("Answer from Java side is empty"),
-        SparkConnectGrpcException("gone", grpc_status_code=grpc.StatusCode.UNAVAILABLE),
-        UnavailableError("no space is left on the disk"),
-        WaitedError("the table is locked"),
-    ],
-    ids=lambda exc: type(exc).__name__,
-)
-def test_what_is_no_fault_of_a_step_interrupts_it(ledger, driver, exc):
+ERRORS = {
+    "py4j": lambda: Py4JNetworkError("Answer from Java side is empty"),
+    "connect": lambda: server_error(grpc.StatusCode.UNAVAILABLE),
+    "unavailable": lambda: UnavailableError("no space is left on the disk"),
+    "waited": lambda: WaitedError("the table is locked"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_is_no_fault_of_a_step_interrupts_it(ledger, driver, name):
     """Where Spark, a database or a file system is away the retry goes on at the step; the ledger
     says why it ended.
     """
+    exc = ERRORS[name]()
     batch = ledger.open(driver.flow)
     driver.acts["middle"] = raising(exc)
     with pytest.raises(type(exc)):

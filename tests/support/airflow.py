@@ -75,12 +75,21 @@ class Airflow(AirflowApi):
         return wait(state, f"run {run} of {dag}")
 
 
+def dag_bag(folder: str | Path) -> Any:
+    """The DAG files of a folder, as Airflow loads them."""
+    try:
+        from airflow.dag_processing.dagbag import DagBag
+    except ImportError:  # before 3.2
+        from airflow.models.dagbag import DagBag
+
+    return DagBag(str(folder))
+
+
 @contextmanager
 def dags_of(text: str) -> Iterator[dict[str, Any]]:
     """The DAGs of a DAG file by name, which Airflow runs in this process, with a database of its
     own.
     """
-    from airflow.dag_processing.dagbag import DagBag
     from airflow.utils.db import initdb
 
     initdb()
@@ -89,7 +98,7 @@ def dags_of(text: str) -> Iterator[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(dir=dag_folder))
     try:
         (folder / "all.py").write_text(text)
-        bag = DagBag(str(folder))
+        bag = dag_bag(folder)
         assert bag.import_errors == {}
         yield bag.dags
     finally:

@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
 
 from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
 from ledger.airflow import pipeline_dag, submitting
+from ledger.airflow.versions import AirflowSkipException
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp, Pending, WithoutSpark
 from ledger.batch.settlement import Settlement

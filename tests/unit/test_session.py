@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from pyspark.errors import PySparkException, PySparkValueError
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.spark import session
 from ledger.spark.session import REQUIRED, build_session
+from tests.support.spark_errors import server_error
 
 SERVER = "sc://h:1"
 
@@ -51,11 +51,6 @@ def raising(exc):
     return call
 
 
-def server_error(code, message="the server is tired\nat Server.scala"):
-    """What Spark's client raises for a server's status."""
-    return SparkConnectGrpcException(message, grpc_status_code=code)
-
-
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -73,7 +68,7 @@ def test_a_session_that_is_not_given(server, code, kind):
     """A refusal is permanent, all else is tried again; both say which server it was, and its own
     words.
     """
-    server(raising(server_error(code)))
+    server(raising(server_error(code, "the server is tired\nat Server.scala")))
     with pytest.raises(kind) as caught:
         build_session("test", SERVER)
     assert f"server {SERVER} " in str(caught.value)

@@ -10,12 +10,12 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkAssertionError, PySparkException
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from ledger.errors import StageError, UnavailableError
 from ledger.spark.failures import is_spark_gone, recorded, translated
 from ledger.spark.job import observed
 from tests.support.ports import free_port
+from tests.support.spark_errors import server_error
 
 STARTED = "An error occurred while calling o133.parquet"
 SHUT = (
@@ -83,11 +83,6 @@ def wordless():
     """Raise an exception of Java whose words cannot be asked for any more."""
     with a_gateway(free_port()) as client:
         raise Py4JJavaError(f"{STARTED}.\n", JavaObject("o134", client))
-
-
-def server_error(code, text="failed to connect to all addresses"):
-    """What the client of a Connect server raises."""
-    return SparkConnectGrpcException(text, grpc_status_code=code)
 
 
 def raised(exc):

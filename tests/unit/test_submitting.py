@@ -10,7 +10,6 @@ import structlog
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook, SubprocessResult
 from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import _handle_current_task_failed
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import Template
@@ -20,6 +19,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, pipelines, submitting
 from ledger.airflow.permanent import PermanentFailure, without_retry
 from ledger.airflow.submitting import spark_connect, spark_submit, submitted
+from ledger.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException
 from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
 from ledger.run_step import main as run_step_main
 

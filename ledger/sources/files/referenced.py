@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ledger.core.column_names import (
@@ -36,6 +35,7 @@ from ledger.sources.files.records import records_of
 from ledger.sources.files.text import READ, TextReader
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, spark_schema, stored_file
+from ledger.types.spark_arrow import to_arrow_schema
 
 _FORM = "form"  # in the metadata of ``PLACE``
 _ROWS = 1 << 16  # that are looked at in one go
@@ -160,7 +160,7 @@ def _read(form: Format, stretch: _Stretch, wanted: np.ndarray) -> pa.Table:
 
 def _nothing(form: Format, count: int) -> pa.Table:
     """So many nulls, as of ``_read``."""
-    kinds = to_arrow_schema(form.schema, timezone="UTC").types
+    kinds = to_arrow_schema(form.schema).types
     names = [TEXT, *map(str, range(len(kinds)))]
     arrays = [pa.nulls(count, kind) for kind in (pa.binary(), *kinds)]
     return pa.table(arrays, names=names)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledger.core.column_names import BETWEEN, FILE, PLACE, POSITION, TEXT
 from ledger.errors import InputError
@@ -37,6 +36,7 @@ from ledger.sources.listing import UNREADABLE, FoundFile, compression
 from ledger.sources.vectorized.choice import reader_of
 from ledger.sources.vectorized.lines import Lines, Read
 from ledger.storage.folders import FULL, no_space
+from ledger.types.spark_arrow import to_arrow_schema
 
 IS_LONG = "_ackledger_long"  # whether a record has more lines than one may have
 HERE = 4 << 20  # bytes of all blocks that the driver reads by itself: no Python worker is started
@@ -235,7 +235,7 @@ class TextReader:
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        return to_arrow_schema(self.schema, timezone="UTC")
+        return to_arrow_schema(self.schema)
 
 
 def _split(

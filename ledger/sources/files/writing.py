@@ -21,7 +21,6 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, POSITION, RAW, TEXT
 from ledger.deltas.table_writer import TableWriter
@@ -32,6 +31,7 @@ from ledger.sources.files.text import BLOCK_NUMBER, IS_LONG, READ, TextReader, i
 from ledger.sources.parsing.typed import with_quotes
 from ledger.storage.folders import FULL, no_space
 from ledger.storage.parquet import SPARK_SCHEMA, read_row_group, stored_file
+from ledger.types.spark_arrow import to_arrow_schema
 
 GROUP_BYTES = 64 << 20
 _PATH = "_ackledger_path"  # of the file that a task has written
@@ -173,7 +173,7 @@ class Writer:
     @cached_property
     def _arrow(self) -> pa.Schema:
         """The same; texts that are the same in many rows by number."""
-        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        arrow = to_arrow_schema(self.schema)
         for place, field in enumerate(arrow):
             if field.name in (FILE, PLACE, NAMES):
                 arrow = arrow.set(place, field.with_type(pa.dictionary(pa.int32(), pa.string())))

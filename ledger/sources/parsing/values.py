@@ -39,7 +39,8 @@ _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
-_CLOCKS = (T.TimeType, T.DayTimeIntervalType)
+_TIME = (T.TimeType,) if hasattr(T, "TimeType") else ()  # which Spark has since 4.1
+_CLOCKS = (*_TIME, T.DayTimeIntervalType)
 _TEXTUAL = (T.DateType, T.TimestampType, T.TimestampNTZType, *_CLOCKS, T.CharType, T.VarcharType)
 _CONVERTED = (T.ByteType, T.DecimalType, T.DoubleType, T.FloatType, T.VariantType, *_TEXTUAL)
 _TIME_FORMATS: Mapping[type[T.DataType], tuple[str, str]] = {
@@ -96,7 +97,7 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
         return read.try_cast(kind)
     if isinstance(kind, T.VariantType):  # of which numbers may have been rounded
         return read
-    if isinstance(kind, T.TimeType):
+    if isinstance(kind, _TIME):
         digits = rf"\.\d{{1,{kind.precision}}}0*" if kind.precision else r"\.0+"
         return F.when(read.rlike(rf"^\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?$"), read.try_cast(kind))
     if isinstance(kind, T.DayTimeIntervalType):

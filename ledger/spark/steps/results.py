@@ -3,7 +3,6 @@ sinks that read it.
 """
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SinkStep
@@ -11,6 +10,7 @@ from ledger.spark.frames.inputs import user_columns
 from ledger.spark.frames.staging import check_key, stage_rows
 from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
 from ledger.storage.manifest import Manifest, take_manifest
+from ledger.types.spark_arrow import to_arrow_schema
 
 
 def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
@@ -27,7 +27,7 @@ def stage_result(job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame) -> M
     not take their columns, or if two have a key of it.
     """
     publisher = job.publisher(step)
-    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    publisher.check(to_arrow_schema(rows.schema))
     check_key(step, rows)
     wrote, folder = Witness(), publisher.staging(run.batch.batch_id, run.run_id)
     manifest = stage_rows(rows, step, folder, wrote)

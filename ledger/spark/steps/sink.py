@@ -4,7 +4,6 @@ for what follows.
 
 from dataclasses import replace
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
@@ -21,6 +20,7 @@ from ledger.spark.sink_tracking import OWN, sink_tracking
 from ledger.spark.tracking import posted
 from ledger.spark.units.units import Replacement
 from ledger.store.queries import publications
+from ledger.types.spark_arrow import to_arrow_schema
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
@@ -29,7 +29,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     """
     rows = input_rows(job, run)
     publisher = job.publisher(step)
-    schema = to_arrow_schema(rows.select(*user_columns(rows)).schema, timezone="UTC")
+    schema = to_arrow_schema(rows.select(*user_columns(rows)).schema)
     publisher.check(schema, by_row=True)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)

@@ -1,0 +1,88 @@
+# mypy: disable-error-code="assignment, attr-defined, misc, no-redef"
+"""What Airflow has elsewhere, or not yet, in versions from 3.1 on; no other module asks for its
+version.
+"""
+
+from typing import Any
+
+from ledger.errors import DeclarationError
+
+try:
+    from airflow.sdk import CronDataIntervalTimetable
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowRescheduleException,
+        AirflowSkipException,
+        DagRunTriggerException,
+    )
+except ImportError:  # before 3.2
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowRescheduleException,
+        AirflowSkipException,
+        DagRunTriggerException,
+    )
+    from airflow.timetables.interval import CronDataIntervalTimetable
+
+# ``Permanent``: what ends a task for good. Airflow logs an exit in one line, and a policy keeps it
+# from trying the task again; without policies an exception of its own does, with a traceback.
+try:
+    from airflow.sdk import RetryDecision, RetryPolicy
+
+    HAS_POLICIES = True
+    Permanent: Any = SystemExit
+except ImportError:  # before 3.3
+    RetryDecision = RetryPolicy = object
+    HAS_POLICIES = False
+    Permanent = AirflowFailException
+
+__all__ = [
+    "HAS_POLICIES",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowRescheduleException",
+    "AirflowSkipException",
+    "CronDataIntervalTimetable",
+    "DagRunTriggerException",
+    "Permanent",
+    "RetryDecision",
+    "RetryPolicy",
+    "configuration",
+    "send_gauge",
+    "with_deadlines",
+]
+
+
+def configuration() -> Any:
+    """Airflow's."""
+    try:
+        from airflow.sdk.configuration import conf
+    except ImportError:  # before 3.2
+        from airflow.configuration import conf
+    return conf
+
+
+def send_gauge(name: str, value: float, tags: dict[str, Any] | None = None) -> None:
+    """A metric, to whatever Airflow sends its own."""
+    try:
+        from airflow.sdk.observability.stats import gauge
+    except ImportError:  # before 3.2
+        from airflow.stats import Stats
+
+        gauge = Stats.gauge
+    gauge(name, value, tags=tags)
+
+
+def with_deadlines() -> Any:
+    """Airflow's SDK, with callbacks for a deadline that a worker runs. Raises DeclarationError
+    before 3.2."""
+    from airflow import sdk
+
+    if "SyncCallback" not in sdk.__all__:
+        raise DeclarationError(
+            "near_deadline: expected Airflow 3.2 or later, whose workers run such a callback: leave"
+            " it out, or update Airflow"
+        )
+    return sdk
