@@ -36,7 +36,7 @@ _SETTINGS = {
 _READ_ONLY = {"transaction_read_only": "on"}
 _OWN_SETTINGS = "ackledger_settings"  # an execution option: what a transaction sets beside these
 # Connections of a process: those that it keeps, and how many more it may open at once.
-KEPT, MORE = 2, 8
+KEPT_OPEN, OPENED_MORE = 2, 8
 _NO_SUCH_ROLE = "22023"
 
 
@@ -72,7 +72,7 @@ class Database:
     def plain(self) -> Engine:
         """As the URL's own user: for migrations, which create the roles. The connections of the
         other roles are these."""
-        return _engine(self.url, pool_size=KEPT, max_overflow=MORE, pool_pre_ping=True)
+        return _engine(self.url, pool_size=KEPT_OPEN, max_overflow=OPENED_MORE, pool_pre_ping=True)
 
     @cached_property
     def owner(self) -> Engine:

@@ -101,7 +101,7 @@ def test_each_transaction_has_its_own_settings(pooled):
     # The roles of a process share its connections.
     pool = database.plain.pool
     assert {database.writer.pool, database.reader.pool, database.owner.pool} == {pool}
-    assert pool.size() == connection.KEPT
+    assert pool.size() == connection.KEPT_OPEN
     database.dispose()
 
 
