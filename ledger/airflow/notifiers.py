@@ -104,7 +104,7 @@ def near_deadline(pipeline: Pipeline, *, before: str | float | timedelta, notify
 
     ``notify``: Airflow's callback, as ``SyncCallback(SmtpNotifier, kwargs={"to": ...})``; the
     notifier's templates have the facts as ``ledger``. Raises DeclarationError unless ``before`` is
-    less than ``max_batch_age``, and the callback one that a worker runs; and before Airflow 3.2.
+    less than ``max_batch_age``, and the callback one that a worker runs. Needs Airflow 3.2.
     """
     sdk = with_deadlines()
     whole, early = pipeline.max_batch_age_seconds, seconds(before)

@@ -3,6 +3,7 @@
 version.
 """
 
+from inspect import signature
 from typing import Any
 
 from ledger.errors import DeclarationError
@@ -26,8 +27,9 @@ except ImportError:  # before 3.2
     )
     from airflow.timetables.interval import CronDataIntervalTimetable
 
-# ``Permanent``: what ends a task for good. Airflow logs an exit in one line, and a policy keeps it
-# from trying the task again; without policies an exception of its own does, with a traceback.
+# ``Permanent``: what ends a task, whatever retries it has left. Airflow logs an exit in one line,
+# and a policy keeps it from trying the task again; without policies an exception of its own does,
+# with a traceback.
 try:
     from airflow.sdk import RetryDecision, RetryPolicy
 
@@ -51,12 +53,14 @@ __all__ = [
     "RetryPolicy",
     "configuration",
     "send_gauge",
+    "trigger",
+    "triggering_user",
     "with_deadlines",
 ]
 
 
 def configuration() -> Any:
-    """Airflow's."""
+    """Airflow's configuration."""
     try:
         from airflow.sdk.configuration import conf
     except ImportError:  # before 3.2
@@ -67,12 +71,22 @@ def configuration() -> Any:
 def send_gauge(name: str, value: float, tags: dict[str, Any] | None = None) -> None:
     """A metric, to whatever Airflow sends its own."""
     try:
-        from airflow.sdk.observability.stats import gauge
+        from airflow.sdk.observability.stats import Stats
     except ImportError:  # before 3.2
         from airflow.stats import Stats
+    Stats.gauge(name, value, tags=tags)
 
-        gauge = Stats.gauge
-    gauge(name, value, tags=tags)
+
+def trigger(*, note: str, **options: Any) -> DagRunTriggerException:
+    """What makes a task trigger a run, with a note from 3.2 on."""
+    if "note" in signature(DagRunTriggerException).parameters:
+        options["note"] = note
+    return DagRunTriggerException(**options)
+
+
+def triggering_user(run: Any) -> str | None:
+    """Who has triggered a run by hand; None: nobody, or Airflow does not say so, before 3.2."""
+    return getattr(run, "triggering_user_name", None)
 
 
 def with_deadlines() -> Any:

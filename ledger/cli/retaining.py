@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # records
 _PUBLISHED = "rows in its sinks, which are yours to delete"
-_SOURCE = "and so may what it was read from, which is yours, too"
+_SOURCE = "its source, if that is kept, which is yours, too"
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from ledger.errors import InputError, LedgerError, UnavailableError, WaitedError
@@ -146,6 +147,11 @@ def translated(database: Endpoint) -> Iterator[None]:
             message, about = message.replace(secret, "***"), None
         report = Report(trouble_of(exc), message, code, about)
         raise database.error(report) from (None if quotes else exc)
+    except PoolTimeoutError as exc:
+        raise WaitedError(
+            "all connections that this process may have to the database are in use, and none was"
+            " given back in time. Run this again when it has less to do at once"
+        ) from exc
     except UnicodeEncodeError as exc:
         text = exc.object.encode("utf-8", "backslashreplace").decode()
         shown = text[:200]

@@ -3,6 +3,7 @@ database mean.
 """
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +38,8 @@ _READ_ONLY = {"transaction_read_only": "on"}
 _OWN_SETTINGS = "ackledger_settings"  # an execution option: what a transaction sets beside these
 # Connections of a process: those that it keeps, and how many more it may open at once.
 KEPT_OPEN, OPENED_MORE = 2, 8
-_NO_SUCH_ROLE = "22023"
+TURN_SECONDS = 30  # that a transaction waits for one of them
+_INVALID = "22023"  # the code of a parameter, among them a role that is not there
 
 
 class Database:
@@ -68,11 +70,19 @@ class Database:
 
         return cls(embedded.start(settings.home), settings.reader_url, role=role)
 
+    def acting_as(self, role: str) -> "Database":
+        """The same database by the same connections, as another role."""
+        pool, other = self.plain, copy(self)
+        assert other.plain is pool
+        other.role = role
+        return other
+
     @cached_property
     def plain(self) -> Engine:
         """As the URL's own user: for migrations, which create the roles. The connections of the
         other roles are these."""
-        return _engine(self.url, pool_size=KEPT_OPEN, max_overflow=OPENED_MORE, pool_pre_ping=True)
+        limits = {"pool_size": KEPT_OPEN, "max_overflow": OPENED_MORE, "pool_timeout": TURN_SECONDS}
+        return _engine(self.url, pool_pre_ping=True, **limits)
 
     @cached_property
     def owner(self) -> Engine:
@@ -95,7 +105,7 @@ class Database:
         return self._as(PAYLOAD_READER, _READ_ONLY)
 
     @cached_property
-    def apart(self) -> Engine:
+    def autocommit(self) -> Engine:
         """As the URL's own user, outside of transactions, in a new session for each connection."""
         return create_engine(
             self.url,
@@ -179,7 +189,8 @@ class Database:
 
     def error(self, report: Report) -> LedgerError:
         """What an error of the driver means to who works with the ledger."""
-        trouble = Trouble.REFUSED if report.code == _NO_SUCH_ROLE else report.trouble
+        is_role = report.code == _INVALID and report.message.startswith('role "')
+        trouble = Trouble.REFUSED if is_role else report.trouble
         match trouble:
             case Trouble.REFUSED:
                 return ConfigurationError(
@@ -258,6 +269,7 @@ def _set_up(connection: Connection) -> None:
     """Settings of the transaction that begins: its role, how long it waits, what it may do."""
     options = connection.get_execution_options()
     if options.get("isolation_level") == "AUTOCOMMIT":
+        assert _OWN_SETTINGS not in options, "a role's settings are those of a transaction"
         return
     # Who has waited for a lock sees what was committed meanwhile, whatever the server's default is.
     level = options.get("isolation_level", "READ COMMITTED")

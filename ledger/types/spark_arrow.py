@@ -1,4 +1,6 @@
-"""Spark's types as Arrow's, alike in each version of Spark: timestamps are in UTC."""
+"""Spark's types as Arrow's, and back, alike in each version of Spark: a timestamp is in UTC, or has
+no zone.
+"""
 
 from inspect import signature
 from typing import Any
@@ -20,3 +22,8 @@ def to_arrow_type(kind: T.DataType) -> pa.DataType:
 def to_arrow_schema(schema: T.StructType) -> pa.Schema:
     """A schema of Spark as Arrow's."""
     return conversions.to_arrow_schema(schema, **_UTC)
+
+
+def from_arrow_type(kind: pa.DataType) -> T.DataType:
+    """A type of Arrow as Spark's. Raises PySparkException for one that Spark does not have."""
+    return conversions.from_arrow_type(kind, prefer_timestamp_ntz=True)  # not by default before 4.2

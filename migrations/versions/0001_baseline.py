@@ -19,7 +19,7 @@ def upgrade() -> None:
     op.execute("SET LOCAL ROLE ledger_owner")
     for name in ("tables", "functions", "views"):
         _run(name)
-    op.execute("RESET ROLE")
+    op.execute("SET LOCAL ROLE NONE")
     _run("grants")
 
 

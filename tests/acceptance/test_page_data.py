@@ -65,14 +65,14 @@ def ask(server, ledger):
     """Asks the pages for something in the name of a user of a role."""
     from airflow.api_fastapi.app import get_auth_manager
 
-    application.ledger.cache_clear()
+    application.connected.cache_clear()
 
     def asked(path, role="admin", name="somebody"):
         token = get_auth_manager().generate_jwt(user(name, role))
         return server.get(f"/ledger/{path}", headers={"Authorization": f"Bearer {token}"})
 
     yield asked
-    application.ledger.cache_clear()
+    application.connected.cache_clear()
     gc.collect()  # its sessions end with it
 
 
@@ -610,7 +610,7 @@ def test_no_file_but_the_pages_own_is_served(ask, tmp_path):
 
 def test_a_ledger_that_is_away_is_said_to_be(ask, monkeypatch):
     """In a sentence without its password."""
-    application.ledger.cache_clear()
+    application.connected.cache_clear()
     away = "postgresql+psycopg2://somebody:secret@127.0.0.1:1/none"
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", away)
     data = ask("api/overview")
@@ -626,6 +626,7 @@ def test_nothing_is_written(ask, ledger):
         database = application.ledger(role)
         row = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
         assert tuple(row) == (role, "on")
+        assert database.plain is application.connected().plain
 
 
 def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):

@@ -2,7 +2,7 @@
 
 Each set has an environment of its own below ``var/compat``, with the oldest or the newest versions
 that ``pyproject.toml`` accepts, as the file of its name pins them. ``python -m tests.compat --pin``
-writes these files anew.
+writes these files again.
 """
 
 import os
@@ -39,6 +39,7 @@ INSTEAD = ("pyspark-client; sys_platform == 'none'",)
 # Each kind of sink, units, a replay, a settlement, a table, a pooler, the DAG and its
 # tasks, and a driver whose JVM is killed.
 CORE = (
+    "tests/unit/test_airflow_versions.py",
     "tests/integration/test_whole_batch.py",
     "tests/integration/test_units.py",
     "tests/integration/test_table_source.py",
@@ -60,6 +61,9 @@ def main(asked: list[str]) -> int:
             pin(name, wanted)
         return 0
     wrong = 0
+    unknown = sorted(set(asked) - SETS.keys())
+    if unknown:
+        raise SystemExit(f"expected one of {', '.join(SETS)}, found {', '.join(unknown)}")
     for name in asked or SETS:
         began = time.monotonic()
         python = install(name, SETS[name])
@@ -77,7 +81,7 @@ def pins(name: str) -> Path:
 
 
 def pin(name: str, wanted: Versions) -> None:
-    """Write the versions of a set anew."""
+    """Write the versions of a set again."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as instead:
         instead.write("".join(f"{line}\n" for line in (*INSTEAD, *wanted.others)))
         instead.flush()

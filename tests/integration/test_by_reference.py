@@ -380,7 +380,7 @@ def test_a_record_is_forgotten(runner, tmp_path):
     forgotten = command("forget", "--where", "n = 2", "--files", "--yes")
     printed = " ".join(forgotten.stdout.split())
     assert "1 record forgotten" in printed, forgotten.exception
-    assert "so may what it was read from, which is yours, too" in printed
+    assert "its source, if that is kept, which is yours, too" in printed
     assert path.read_bytes() == whole
     path.write_text("".join(line for line in path.open() if line != "2,name 2\n"))
     mended = runner(numbers(tmp_path, fixed=True))

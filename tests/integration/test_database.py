@@ -262,9 +262,14 @@ def test_a_lost_host_is_noticed(database):
     would stay for hours.
     """
     seen = []
-    event.listen(database.plain, "before_cursor_execute", lambda *details: seen.append(details[2]))
+
+    def listen(*details):
+        seen.append(details[2])
+
+    event.listen(database.plain, "before_cursor_execute", listen)
     with database.writer.begin() as connection:
         asked = connection.connection.dbapi_connection.info.dsn_parameters
+    event.remove(database.plain, "before_cursor_execute", listen)
     assert (asked["keepalives"], asked["keepalives_idle"]) == ("1", "10")
     assert "SET LOCAL tcp_keepalives_idle = '30'" in seen[0]
     url = database.url.update_query_dict({"keepalives_idle": "77"})

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.upkeep.sweeper import SweepOptions
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, WaitedError
 from ledger.spark.job import Job
 from ledger.store import asking, connection, embedded
 from ledger.store.connection import OWNER, READER, WRITER, Database
@@ -81,7 +81,7 @@ ROLES = {"writer": WRITER, "reader": READER, "owner": OWNER}
 
 
 def test_each_transaction_has_its_own_settings(pooled):
-    """Whoever has had the session before: its role, how long it waits, whether it may write."""
+    """Whatever a session was used for before: its role, how long it waits, what it may do."""
     database = behind(pooled)
     query = text(
         "SELECT current_user, current_setting('transaction_read_only'),"
@@ -103,6 +103,20 @@ def test_each_transaction_has_its_own_settings(pooled):
     assert {database.writer.pool, database.reader.pool, database.owner.pool} == {pool}
     assert pool.size() == connection.KEPT_OPEN
     database.dispose()
+
+
+def test_a_process_whose_connections_are_all_in_use(database, monkeypatch):
+    """Waits for one, and then says so."""
+    monkeypatch.setattr(connection, "KEPT_OPEN", 1)
+    monkeypatch.setattr(connection, "OPENED_MORE", 0)
+    monkeypatch.setattr(connection, "TURN_SECONDS", 0.1)
+    busy = Database(database.url.render_as_string(hide_password=False))
+    with busy.writer.begin() as using:
+        using.exec_driver_sql("SELECT 1")
+        with pytest.raises(WaitedError, match="all connections that this process may have"):
+            busy.transact(lambda c: c.exec_driver_sql("SELECT 1"), engine=busy.reader)
+    assert busy.transact(lambda c: c.exec_driver_sql("SELECT 1").scalar_one()) == 1
+    busy.dispose()
 
 
 def test_what_a_pooler_breaks_is_refused_here(pooled):

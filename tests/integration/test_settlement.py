@@ -448,6 +448,24 @@ def test_straggler_delays_only_the_clean_up(ledger):
     assert counts(ledger, batch.batch_id) == (10, 10, 0, 0, 0)
 
 
+def test_a_straggler_delays_the_clean_up_of_others(ledger, caplog):
+    """A driver that writes to one partition has a lock on all: the sweep says which it leaves, and
+    the next one drops them."""
+    decided = []
+    for day in range(3):
+        batch, _ = ledger.whole_batch(pipeline(), run_id=f"run{day}", day=day)
+        ledger.settle(batch.batch_id)
+        decided.append(batch.batch_id)
+    with ledger.database.writer.connect() as writing:
+        writing.execute(
+            text(f"INSERT INTO {partition(decided[2])} VALUES (:b, 1, 1, 1, 0, 1, 0)"),
+            {"b": decided[2]},
+        )
+        assert ledger.sweep().dropped == ()
+        assert f"deltas from batch {decided[0]} on are left for the next sweep" in caplog.text
+    assert ledger.sweep().dropped == tuple(decided)
+
+
 def test_late_post_is_refused(ledger):
     """A post into a batch that was settled and cleaned up is refused."""
     batch = ledger.open(pipeline())

@@ -65,10 +65,12 @@ def vacuumed(ledger):
 @pytest.fixture
 def impatient(ledger):
     """The server lets the ledger's user wait for no lock, where a statement does not say more."""
-    user = ledger.database.url.username
+    url = ledger.database.url
     for setting in ("SET lock_timeout = '10ms'", "RESET lock_timeout"):
         with ledger.database.plain.begin() as connection:
-            connection.exec_driver_sql(f"ALTER ROLE {user} {setting}")
+            connection.exec_driver_sql(
+                f"ALTER ROLE {url.username} IN DATABASE {url.database} {setting}"
+            )
         ledger.database.dispose()
         if setting.startswith("SET"):
             yield

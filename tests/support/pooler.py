@@ -19,7 +19,8 @@ _HEAD = struct.Struct("!ci")
 # What has no meaning where the session of the next transaction is another.
 _FORBIDDEN = re.compile(
     rb"(?:^|;)\s*SET\s+(?!LOCAL|TRANSACTION|CONSTRAINTS)|\bLISTEN\b|\bPREPARE\s|\bWITH HOLD\b"
-    rb"|pg_(try_)?advisory_(un)?lock\(|\bCREATE TEMP(ORARY)? TABLE (?![^;]*ON COMMIT DROP)"
+    rb"|pg_(try_)?advisory_(un)?lock(_shared|_all)?\(|(?:^|;)\s*(?:RESET|DISCARD)\b"
+    rb"|\bCREATE TEMP(ORARY)? TABLE (?![^;]*ON COMMIT DROP)"
     rb"|set_config\([^()]*,\s*false\)",
     re.I,
 )

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
-from fastapi import Depends, HTTPException, Request
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from fastapi import Depends, HTTPException
 
 
 class Access:
     """What the signed-in user may do; raises HTTPException 401 if no user is signed in."""
 
-    def __init__(self, request: Request, user: GetUserDep):
-        self._request, self._user = request, user
+    def __init__(self, user: GetUserDep):
+        self._user = user
 
     def readable(self, pipelines: Sequence[str]) -> list[str]:
         """Those whose batches the user may see: read access to the DAG."""
@@ -39,14 +40,19 @@ class Access:
 
     def may_run(self, pipeline: str) -> bool:
         """Whether the user may create runs of the pipeline's DAG."""
-        try:
-            self._require(pipeline, "POST", DagAccessEntity.RUN)
-        except HTTPException:
-            return False
-        return True
+        return self._may(pipeline, "POST", DagAccessEntity.RUN)
 
     def _require(self, pipeline: str, method: Any, entity: DagAccessEntity | None) -> None:
-        requires_access_dag(method, entity, pipeline)(self._request, self._user)
+        if not self._may(pipeline, method, entity):
+            raise HTTPException(403, "Forbidden")
+
+    def _may(self, pipeline: str, method: Any, entity: DagAccessEntity | None) -> bool:
+        details = DagDetails(id=pipeline, team_name=DagModel.get_team_name(pipeline))
+        return bool(
+            get_auth_manager().is_authorized_dag(
+                method=method, access_entity=entity, details=details, user=self._user
+            )
+        )
 
 
 SignedIn = Annotated[Access, Depends(Access)]

@@ -43,11 +43,16 @@ def application() -> FastAPI:
 
 
 @cache
-def ledger(role: str) -> Database:
-    """The ledger as a role that only reads."""
-    database = Database.from_settings(Settings(), role=role)
+def connected() -> Database:
+    """The ledger, to which all requests of a process share some connections."""
+    database = Database.from_settings(Settings(), role=READER)
     database.check()
     return database
+
+
+def ledger(role: str) -> Database:
+    """The ledger as a role that only reads."""
+    return connected().acting_as(role)
 
 
 def _explained(request: Request, exc: Exception) -> Response:

@@ -1,7 +1,6 @@
 """The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,7 +9,7 @@ from sqlalchemy import Connection
 from ledger.batch import follow_ups
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.databases.driver_errors import translated
-from ledger.errors import LedgerError, UnavailableError
+from ledger.errors import LedgerError, WaitedError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, following, health, partitions, replays, upkeep
 
@@ -129,7 +128,8 @@ def _note(database: Database, batch_ids: list[int]) -> None:
 
 def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
     """Drop the partitions of decided batches, each in a transaction, as the owner; the batches
-    whose partition is dropped. Once one has waited too long the rest is left to the next sweep.
+    whose partition is dropped. Once one is in use the rest is left to the next sweep: a driver that
+    writes to one partition has a lock on all of them, and others wait behind each try.
     """
 
     def drop(batch_id: int) -> bool:
@@ -139,10 +139,13 @@ def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
         )
 
     dropped = []
-    with suppress(UnavailableError):
-        for batch_id in database.transact(partitions.decided_partitions):
+    for batch_id in database.transact(partitions.decided_partitions):
+        try:
             if drop(batch_id):
                 dropped.append(batch_id)
+        except WaitedError as exc:
+            _log.warning("deltas from batch %s on are left for the next sweep: %s", batch_id, exc)
+            break
     return dropped
 
 
@@ -153,7 +156,7 @@ def _vacuum(database: Database, options: SweepOptions) -> None:
     after = options.vacuum_after_seconds
     for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after)):
         try:
-            with translated(database), database.apart.connect() as connection:
+            with translated(database), database.autocommit.connect() as connection:
                 upkeep.vacuum(connection, table)
         except LedgerError as exc:
             _log.warning("table %s is left for the next sweep to vacuum: %s", table, exc)

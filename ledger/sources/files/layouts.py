@@ -13,7 +13,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from ledger.errors import InputError
@@ -22,6 +21,7 @@ from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.typed import check_columns
 from ledger.types.arrow import plain, rebuilt
+from ledger.types.spark_arrow import from_arrow_type
 
 _log = logging.getLogger(__name__)
 

@@ -30,10 +30,13 @@ def last_sweep(connection: Connection) -> Row[Any]:
 
 
 def roles_held(connection: Connection, roles: Sequence[str]) -> list[str]:
-    """Those of the roles that the session's user may take, in their order."""
+    """Those of the roles that the session's user may take, and of the owner's whether it has the
+    rights without taking it; in their order."""
     statement = text("""
         SELECT name FROM unnest(cast(:roles AS text[])) WITH ORDINALITY AS given (name, place)
-        WHERE to_regrole(name) IS NOT NULL AND pg_has_role(session_user, name, 'MEMBER')
+        WHERE to_regrole(name) IS NOT NULL AND pg_has_role(session_user, name,
+          -- A vacuum sets no role.
+          CASE name WHEN 'ledger_owner' THEN 'USAGE' ELSE 'MEMBER' END)
         ORDER BY place
     """)
     return [row.name for row in connection.execute(statement, {"roles": list(roles)})]

@@ -1,4 +1,4 @@
-"""Statements about the delta partitions of batches: made, emptied, detached and dropped."""
+"""Statements about the delta partitions of batches: made, emptied and dropped."""
 
 from sqlalchemy import Connection, text
 
@@ -34,15 +34,18 @@ def decided_partitions(connection: Connection) -> list[int]:
 def drop_partition(connection: Connection, batch_id: int, lock_timeout: str) -> bool:
     """Drop the batch's partition; False if another sweep has, or is dropping one.
 
-    Raises the driver's error after ``lock_timeout``, for example ``500ms``: who writes or reads
-    deltas meanwhile waits behind it.
+    Raises the driver's error at once if a driver still writes there, and after ``lock_timeout``,
+    for example ``500ms``, if other batches' deltas are in use: meanwhile everything that is to use
+    them waits.
     """
     if not try_clean_up_lock(connection) or not _stands(connection, batch_id):
         return False
     connection.execute(
         text("SELECT set_config('lock_timeout', :timeout, true)"), {"timeout": lock_timeout}
     )
-    connection.execute(text(f"DROP TABLE ledger_delta_{int(batch_id)}"))
+    own = f"ledger_delta_{int(batch_id)}"
+    connection.execute(text(f"LOCK TABLE {own} IN ACCESS EXCLUSIVE MODE NOWAIT"))
+    connection.execute(text(f"DROP TABLE {own}"))  # which locks the whole of ledger_delta
     return True
 
 

@@ -27,6 +27,7 @@ def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[
 
 def vacuum(connection: Connection, table: str) -> None:
     """Make room where dead rows are; needs a connection in autocommit. A table that another process
-    has locked is skipped. No file is cut short, which would need an exclusive lock.
+    has locked is skipped; a lock on one of its indexes is waited for, as long as the server lets
+    the login wait. No file is cut short, which would need an exclusive lock.
     """
     connection.execute(text(f"VACUUM (SKIP_LOCKED, TRUNCATE false) {table}"))
