@@ -31,13 +31,13 @@ class Versions:
 
 
 SETS = {
-    "oldest": Versions("lowest-direct", "3.11", ("structlog<25.5",)),
+    "oldest": Versions("lowest-direct", "3.11", ("structlog<25.5", "pyjwt<2.10")),
     "newest": Versions("highest", "3.13"),
 }
 # pyspark-client has a part of PySpark's own modules, and would put another version over them.
 INSTEAD = ("pyspark-client; sys_platform == 'none'",)
 # Each kind of sink, units, a replay, a settlement, a table, a pooler, the DAG and its
-# tasks, and a driver whose JVM is killed.
+# tasks, what the pages show, and a driver whose JVM is killed.
 CORE = (
     "tests/unit/test_airflow_versions.py",
     "tests/integration/test_whole_batch.py",
@@ -49,6 +49,7 @@ CORE = (
     "tests/integration/test_pooler.py",
     "tests/integration/test_dag_tasks.py",
     "tests/crashes/test_crash_jvm.py",
+    "tests/acceptance/test_page_data.py",
     "tests/acceptance/test_dags.py::test_dag_files_import_without_java_or_database",
 )
 _NAMED = ("pyspark", "apache-airflow", "sqlalchemy", "pyarrow", "pandas", "deltalake", "numpy")
