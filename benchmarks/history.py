@@ -59,8 +59,7 @@ def write_history(
         )
     with database.owner.begin() as connection:
         _write(connection, (batches, failed, pipelines, until, seed))
-    with database.owner.connect() as plain:
-        alone = plain.execution_options(isolation_level="AUTOCOMMIT")
+    with database.autocommit.connect() as alone:
         alone.exec_driver_sql("VACUUM ANALYZE")
 
 
