@@ -172,45 +172,47 @@ def throughput(
     rounds: int,
 ) -> dict[str, Any]:
     """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of
-    their medians. ``others``: run one, and return the seconds of its steps.
+    their medians. Each round begins with another variant, for the first one waits for what the
+    round before has left to write. ``others``: run one, and return the seconds of its steps.
     """
-    taken: dict[str, list[float]] = {
-        "tracked": [],
-        "untracked": [],
-        **{other: [] for other in others},
-    }
-    steps: dict[str, list[dict[str, float]]] = {variant: [] for variant in taken}
+    variants = ["tracked", "untracked", *others]
+    taken: dict[str, list[float]] = {variant: [] for variant in variants}
+    steps: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
     folds = []
     overhead = 0.0
     settled: list[float] = []
     bare: list[float] = []
+    sizes_: dict[str, int] = {}
+    tracked_bytes: dict[str, int] = {}
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
-        _, times = bench.batch(make(True))
-        tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
-        tracked_folds = bench.folds
-        sizes_ = {
-            "snapshot_bytes": bench.snapshot_bytes,
-            "ledger_rows": sum(bench.ledger_rows.values()),
-        }
-        _, untracked = bench.batch(make(False))
-        by_step["untracked"] = bench.step_seconds
-        round_ = {"tracked": times.total, "untracked": untracked.total}
+        by_step, round_ = {}, {}
+        turn = number % len(variants)
+        for variant in variants[turn:] + variants[:turn]:
+            if variant in others:
+                started = time.perf_counter()
+                by_step[variant] = dict(others[variant]())
+                round_[variant] = time.perf_counter() - started
+                if variant == "plain" and tracked_bytes:
+                    overhead = _overhead(tracked_bytes)
+                shutil.rmtree(HOME / "plain")
+                continue
+            _, times = bench.batch(make(variant == "tracked"))
+            by_step[variant], round_[variant] = bench.step_seconds, times.total
+            if variant == "tracked":
+                tracked_bytes, tracked_folds = dict(bench.written), bench.folds
+                sizes_ = {
+                    "snapshot_bytes": bench.snapshot_bytes,
+                    "ledger_rows": sum(bench.ledger_rows.values()),
+                }
+                settle = times.settle
         bare_seconds = bench.bare(make(True))
-        for other, by_hand in others.items():
-            started = time.perf_counter()
-            by_step[other] = dict(by_hand())
-            round_[other] = time.perf_counter() - started
-            if other == "plain":
-                overhead = _overhead(tracked_bytes)
-            shutil.rmtree(HOME / "plain")
         if number > 0:
-            settled.append(times.settle)
+            settled.append(settle)
             bare.append(bare_seconds)
             folds.append(tracked_folds)
-            for variant, value in round_.items():
-                taken[variant].append(value)
-            for variant, spent in by_step.items():
-                steps[variant].append(spent)
+            for variant in variants:
+                taken[variant].append(round_[variant])
+                steps[variant].append(by_step[variant])
     median = {variant: statistics.median(values) for variant, values in taken.items()}
     return {
         **{

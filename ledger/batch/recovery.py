@@ -37,6 +37,12 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
     return of_standing(batch, target, _standing(step), step.name, step.failure)
 
 
+def needs_refinement(connection: Connection, batch_id: int) -> bool:
+    """Whether all that an open batch waits for is a machine that sees its storage."""
+    step = checkpoints.unfinished_step(connection, batch_id)
+    return (step is None or step.after) and unrefined(connection, batch_id) is not None
+
+
 def on_hold(connection: Connection, batch: Batch) -> str:
     """That a batch is on hold, why, and what to do, in sentences."""
     return f"batch {batch.batch_id} is {batch.status.words}. {stands_at(connection, batch)}"

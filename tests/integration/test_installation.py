@@ -17,6 +17,7 @@ from tests.support.ledgers import pipeline
 
 SUBJECTS = [
     "versions", "java", "spark-submit", "database", "storage", "roles", "clock", "sweeper",
+    "batches",
 ]  # fmt: skip
 
 
@@ -168,6 +169,25 @@ def test_a_sweeper_that_is_missed_is_named(by_url, ledger):
     assert findings(by_url)["sweeper"][0]
     ledger.age_all(3 * 3600)
     assert wrong(by_url, "sweeper").startswith("it ran 3 hours ago, and batch")
+
+
+def test_a_batch_that_waits_for_a_machine_with_its_storage_is_named(by_url, ledger):
+    """Once it has been open for an hour; one whose step has not run yet waits for that alone."""
+    batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[1], span=4)
+    waiting = ledger.open(pipeline(), day=1)
+    assert findings(by_url)["batches"] == (True, "0 batches open for more than an hour")
+    ledger.age_all(2 * 3600)
+    message = wrong(by_url, "batches")
+    assert message.startswith(
+        f"1 batch can be settled only where the storage is seen, batch {batch.batch_id}"
+    )
+    assert f"ackledger settle {batch.batch_id} there" in message
+    ledger.settle(batch.batch_id)
+    assert findings(by_url)["batches"] == (True, "1 batch open for more than an hour")
+    assert (
+        ledger.row("SELECT status FROM batch WHERE batch_id = :id", id=waiting.batch_id).status
+        == "open"
+    )
 
 
 def test_the_command_says_it_line_by_line(environment, database, monkeypatch):

@@ -6,8 +6,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import metadata
 
+from sqlalchemy import Connection
+
+from ledger.batch.recovery import needs_refinement
 from ledger.batch.upkeep.checks import Finding, at_revision, finding, spark
+from ledger.core.commands import ackledger
 from ledger.core.java import spark_program
+from ledger.core.text import quantity
 from ledger.errors import ConfigurationError
 from ledger.settings import Settings
 from ledger.storage.folders import require_storage
@@ -17,6 +22,7 @@ from ledger.store.upgrade import connect
 
 MOST_SKEW = timedelta(seconds=30)
 SWEPT_EVERY = timedelta(hours=1)  # at least, where a batch is open
+MOST_OPEN = 100  # batches, the oldest, that are looked at
 _DISTRIBUTIONS = ("pyspark", "pyspark-client", "apache-airflow")
 
 
@@ -45,6 +51,7 @@ def _in_ledger(settings: Settings) -> list[Finding]:
             finding("roles", lambda: _roles(database)),
             finding("clock", lambda: _clock(database)),
             finding("sweeper", lambda: _sweeper(database)),
+            finding("batches", lambda: _batches(database)),
         ]
     finally:
         database.dispose()
@@ -139,6 +146,27 @@ def _sweeper(database: Database) -> str:
             " 'ackledger sweep'. Without it a batch whose run died is never decided"
         )
     return ago
+
+
+def _batches(database: Database) -> str:
+    """How many batches are open for long. Raises ConfigurationError for those that a machine has to
+    settle which sees their storage: the sweeper's did not.
+    """
+
+    def waiting(connection: Connection) -> tuple[int, list[int]]:
+        ids = health.open_for(connection, SWEPT_EVERY, MOST_OPEN)
+        return len(ids), [number for number in ids if needs_refinement(connection, number)]
+
+    count, unrefined = database.transact(waiting, engine=database.reader)
+    if unrefined:
+        first = unrefined[0]
+        noun = quantity(len(unrefined), "batch", "batches")
+        raise ConfigurationError(
+            f"{noun} can be settled only where the storage is seen, batch {first} first:"
+            f" {ackledger('settle', first)} there, and let the sweeper run where it sees the"
+            " storage"
+        )
+    return f"{quantity(count, 'batch', 'batches')} open for more than an hour"
 
 
 def _ago(passed: timedelta) -> str:

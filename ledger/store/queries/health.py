@@ -1,6 +1,7 @@
 """Statements about the installation: roles, clock, and the sweeper's last run."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -27,6 +28,15 @@ def last_sweep(connection: Connection) -> Row[Any]:
         ) b ON true
     """)
     return connection.execute(statement).one()
+
+
+def open_for(connection: Connection, age: timedelta, most: int) -> list[int]:
+    """The batches that have been open for so long, the oldest first, at most so many."""
+    statement = text("""
+        SELECT batch_id FROM batch WHERE status = 'open' AND opened_at < clock_timestamp() - :age
+        ORDER BY opened_at LIMIT :most
+    """)
+    return list(connection.execute(statement, {"age": age, "most": most}).scalars())
 
 
 def roles_held(connection: Connection, roles: Sequence[str]) -> list[str]:

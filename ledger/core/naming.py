@@ -1,0 +1,153 @@
+"""Where a record broke: of what the steps of its batch emitted and acked of it, hop by hop.
+
+Pure. Records that broke alike are judged at once, see ``ledger.deltas.single_roots``.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ledger.core.verdict import Hop
+
+
+@dataclass(frozen=True)
+class Edges:
+    """What the steps of a batch did with one record: the edges that each has ``emitted`` and
+    ``acked``, by step, and the components of hops that are ``broken``: what their producers emitted
+    differs from what their consumers acked, as XOR or as a count.
+    """
+
+    emitted: Mapping[str, int]
+    acked: Mapping[str, int]
+    broken: Collection[int]
+
+
+@dataclass(frozen=True)
+class Break:
+    """Where a record broke, and why. ``own_failure``: through its own fault. ``shared``: a failure
+    of its unit. ``incomplete``: something of it was lost before the steps that take whole units,
+    too.
+    """
+
+    step: str
+    reason: str
+    detail: str
+    own_failure: bool
+    shared: bool
+    incomplete: bool
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """A component that broke, with the first of its consumers' places."""
+
+    ordinal: int
+    step: str
+    reason: str
+    detail: str
+    late: bool
+    merging: bool
+    recordwise: bool
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """What a record lost by itself counts, whatever others lost with it; else the first."""
+        return self.merging or self.late, self.ordinal
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How records of a batch are named.
+
+    ``uncommitted``: steps that never committed; a record that broke there failed through no fault
+    of its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
+    rather than lost. ``merging``: whole stages and those after them; what is lost there may be for
+    want of another record, so it is a failure of the unit, unless the record is incomplete.
+    ``unproved``: sinks that did not prove that they took each row of their input once.
+    """
+
+    hops: Sequence[Hop]
+    uncommitted: Collection[str] = ()
+    explicit: Collection[str] = ()
+    merging: Collection[str] = ()
+    unproved: Collection[str] = ()
+
+    @cached_property
+    def components(self) -> dict[int, list[Hop]]:
+        """The hops that are balanced together, in their order."""
+        components: dict[int, list[Hop]] = {}
+        for hop in self.hops:
+            components.setdefault(hop.component, []).append(hop)
+        return components
+
+    def name(self, edges: Edges) -> Break | None:
+        """The first step where a record broke; None if it broke nowhere."""
+        breaks = sorted(
+            (self._broken(self.components[number], edges) for number in edges.broken),
+            key=lambda some: some.rank,
+        )
+        if not breaks:
+            return None
+        first = breaks[0]
+        incomplete = any(some.recordwise for some in breaks)
+        of_unit = first.merging and not first.late and not incomplete
+        own = not first.merging and not first.late
+        return Break(first.step, first.reason, first.detail, own, of_unit, incomplete)
+
+    def missed_by(self, edges: Edges) -> list[str]:
+        """The sinks that may not have got each row of the record once, wherever it is named."""
+        reached = {hop.consumer for hop in self.hops if hop.component in edges.broken}
+        return sorted(reached.intersection(self.unproved))
+
+    def _broken(self, hops: Sequence[Hop], edges: Edges) -> _Broken:
+        consumers = list(dict.fromkeys(hop.consumer for hop in hops))
+        wrong = self._wrong(hops, edges) if len(consumers) > 1 else []
+        # Of several with a wrong count one that did commit is to blame: the others never had their
+        # turn.
+        blamed = sorted(wrong, key=lambda name: (name in self.uncommitted, self._merges(hops, name)))
+        culprits = blamed[:1] or consumers
+        concerned = wrong or consumers
+        producers = ", ".join(sorted({hop.producer for hop in hops}))
+        emitted = sum(edges.emitted.get(name, 0) for name in {hop.producer for hop in hops})
+        acked = sum(edges.acked.get(name, 0) for name in consumers)
+        late = any(name in self.uncommitted for name in culprits)
+        detail = f"{emitted} edges from {producers}, {acked} acked"
+        if len(wrong) > 1:
+            detail += f"; wrong at {', '.join(wrong)}"
+        return _Broken(
+            hops[0].ordinal,
+            ", ".join(culprits),
+            self._reason(culprits, emitted, acked, late=late),
+            detail,
+            late,
+            any(self._merges(hops, name) for name in culprits),
+            not all(self._merges(hops, name, every=True) for name in concerned),
+        )
+
+    def _wrong(self, hops: Sequence[Hop], edges: Edges) -> list[str]:
+        """The consumers that acked another number of edges than they had to, in their order."""
+        due: dict[str, int] = {}
+        for hop in hops:
+            share = edges.emitted.get(hop.producer, 0) // hop.fanout
+            due[hop.consumer] = due.get(hop.consumer, 0) + share
+        return [name for name, count in due.items() if count != edges.acked.get(name, 0)]
+
+    def _merges(self, hops: Sequence[Hop], consumer: str, *, every: bool = False) -> bool:
+        """Whether a hop to the consumer, or each of them, begins or ends at a step that merges."""
+        merging = [
+            hop.producer in self.merging or hop.consumer in self.merging
+            for hop in hops
+            if hop.consumer == consumer
+        ]
+        return all(merging) if every else any(merging)
+
+    def _reason(self, culprits: Sequence[str], emitted: int, acked: int, *, late: bool) -> str:
+        if late:
+            return "did not commit in time"
+        if emitted > acked and any(name in self.explicit for name in culprits):
+            return f"not acked by {', '.join(culprits)}"
+        if emitted > acked:
+            return "lost"
+        if emitted < acked:
+            return "acked too often"
+        return "one lost and another acked too often"
