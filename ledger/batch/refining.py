@@ -1,80 +1,96 @@
-"""Refine: before a settlement decides, read what the runs of a batch add to single roots, where the
-ledger has that by span and a span is not even or one of its roots failed.
+"""Refine: before a settlement decides, find what its runs add to single roots, where a span is not
+even or one of its roots failed, and name where each of these broke.
 
-It happens outside of the settlement's transaction, where the storage is seen, part by part, into a
-local temporary file. What comes of it is for the runs that were committed: with others the
-settlement asks again.
+A root that has a span of its own has its rows in the ledger. Of others they are read from the files
+of the runs, outside of the settlement's transaction, where the storage is seen, part by part. What
+comes of it is for the runs that were committed: with others the settlement asks again.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from sqlalchemy import Connection
 
+from ledger.core.naming import Naming, StepEdges
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
-from ledger.deltas.binary_copy import HEADER, TRAILER, encode
+from ledger.core.verdict import hops
+from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
 from ledger.deltas.kernel import Deltas, united
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.single_roots import (
     NOTHING,
+    Alike,
+    alike,
     differences,
     is_in,
-    judged,
     parts_of,
     split,
+    taking,
 )
 from ledger.deltas.spans import RootRange, Spans
 from ledger.errors import IntegrityError, LostFileError, UnavailableError, UnseenFilesError
 from ledger.storage.folders import LASTING, reachable
-from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
 from ledger.store.queries import runs as run_queries
-from ledger.store.queries.refining import SpannedRun
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.refining import CommittedRun
+
+Transact = Callable[[Callable[[Connection], Any]], Any]  # runs something in a transaction
 
 MOST_ROWS = 1 << 20  # of all runs that are looked at at once
 LOST = "Run {step} again: batch {batch} is open, and what reads {step} runs again with it"
 
 
 @dataclass(frozen=True)
-class Unrefined:
+class Uneven:
     """What a settlement needs to know root by root: of these ``spans``, by their first roots, what
-    each of these ``runs`` adds. ``ranges``: the roots of the batch.
+    each of these ``runs`` adds. ``ranges``: the roots of the batch. ``naming``: how those are named
+    that broke.
     """
 
     batch_id: int
-    runs: tuple[SpannedRun, ...]
+    runs: tuple[CommittedRun, ...]
     ranges: tuple[RootRange, ...]
     spans: Longs
+    naming: Naming
 
     @property
     def run_ids(self) -> tuple[int, ...]:
         """The runs that are committed."""
         return tuple(run.step_run_id for run in self.runs)
 
+    @property
+    def needs_files(self) -> bool:
+        """Whether some of the roots share a span: the ledger does not have their rows."""
+        return bool(Spans(self.ranges).shares(self.spans).any())
+
 
 class Refinement:
-    """What these runs add to the roots of a batch that are not even, or failed, in a file."""
+    """The roots of a batch that are not even, or failed, each with where it broke, in a file.
+
+    ``run_ids``: the runs that it is of. ``reached``: the steps that acked a row of one.
+    """
 
     def __init__(self, run_ids: Sequence[int]):
         self.run_ids = tuple(run_ids)
         self.rows = 0
+        self.reached: set[str] = set()
         with _writing():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the refinement
             self._file.write(HEADER)
 
-    def add(self, run_id: int, deltas: Deltas) -> None:
-        """Add rows of a run."""
-        if not len(deltas.root):
-            return
-        self.rows += len(deltas.root)
-        rows = encode([run_id, *deltas.columns])
+    def add(self, some: Alike, naming: Naming) -> None:
+        """Add roots that broke alike."""
+        self.rows += len(some.root)
+        self.reached.update(step for step, acked in some.edges.acked.items() if acked)
+        rows = encode([some.root, some.residue], _named(some.edges, naming))
         with _writing():
             self._file.write(rows)
 
@@ -86,7 +102,7 @@ class Refinement:
 
     @property
     def file(self) -> BinaryIO:
-        """The rows as a COPY takes them."""
+        """The rows of ``settling`` as a COPY takes them."""
         return self._file
 
     def __enter__(self) -> Self:
@@ -94,6 +110,16 @@ class Refinement:
 
     def __exit__(self, *raised: object) -> None:
         self._file.close()
+
+
+def _named(edges: StepEdges, naming: Naming) -> list[bytes]:
+    """The columns of ``settling`` behind root and residue."""
+    named, missed_by = naming.name(edges), naming.missed_by(edges) or None
+    if named is None:  # it is even, or its rows fit no step: it has to have failed by a run's word
+        return [*map(field, (None, None, None, False, False, False, missed_by))]
+    words = (named.step, named.reason, named.detail)
+    flags = (named.own_failure, named.shared, named.incomplete)
+    return [*map(field, (*words, *flags, missed_by))]
 
 
 @contextmanager
@@ -108,29 +134,54 @@ def _writing() -> Iterator[None]:
         ) from exc
 
 
-def unrefined(connection: Connection, batch_id: int) -> Unrefined | None:
+def uneven(connection: Connection, batch: Batch) -> Uneven | None:
     """What a settlement of a batch needs to know root by root; None: all its spans are even, and no
     root of one failed.
     """
-    ranges = run_queries.root_ranges(connection, batch_id)
-    if Spans(ranges).by_root:
+    spans = queries.uneven_spans(connection, batch.batch_id)
+    if not len(spans):
         return None
-    spans = queries.spans(connection, batch_id)
-    if not spans:
-        return None
-    runs = queries.committed(connection, batch_id)
-    return Unrefined(batch_id, tuple(runs), tuple(ranges), np.array(spans, np.int64))
+    runs = queries.committed(connection, batch.batch_id)
+    ranges = run_queries.root_ranges(connection, batch.batch_id)
+    return Uneven(
+        batch.batch_id,
+        tuple(runs),
+        tuple(ranges),
+        spans,
+        _naming(batch, runs),
+    )
 
 
-def is_past(connection: Connection, asked: Unrefined) -> bool:
+def _naming(batch: Batch, runs: Sequence[CommittedRun]) -> Naming:
+    """How the records of a batch are named, of which these runs are committed."""
+    before = [step for step in batch.topology if not step.get("after")]
+    sinks = {step["name"] for step in before if step["kind"] == "sink"}
+    unproved = sinks - {run.step for run in runs if run.acks_proved}
+    return Naming(
+        hops(batch.topology),
+        uncommitted={step["name"] for step in before} - {run.step for run in runs},
+        explicit={step["name"] for step in before if step.get("acks") == "explicit"},
+        merging={step["name"] for step in before if step.get("merges")},
+        # Exactly once nothing of a failed record is published.
+        unproved=set() if batch.exactly_once else unproved,
+    )
+
+
+def is_of(connection: Connection, batch: Batch, refinement: Refinement) -> bool:
+    """Whether the runs that count are those that were refined."""
+    runs = queries.committed(connection, batch.batch_id)
+    return refinement.run_ids == tuple(run.step_run_id for run in runs)
+
+
+def is_past(connection: Connection, asked: Uneven) -> bool:
     """Whether the batch is decided by now, or other runs of it count."""
     batch = batches.get_batch(connection, asked.batch_id)
     runs = queries.committed(connection, asked.batch_id)
     return batch.status is not BatchStatus.OPEN or tuple(runs) != asked.runs
 
 
-def refine(database: Database, asked: Unrefined) -> Refinement:
-    """Read what is asked from the files of the runs.
+def refine(transact: Transact, asked: Uneven) -> Refinement:
+    """Find what is asked, in the ledger and in the files of the runs.
 
     Raises UnseenFilesError where this process does not see them, LostFileError if one is gone,
     UnavailableError if their storage does not answer, and IntegrityError if they are not what the
@@ -141,8 +192,11 @@ def refine(database: Database, asked: Unrefined) -> Refinement:
     try:
         with _spooled(asked, parts) as spool:
             for number, part in enumerate(parts):
-                for run_id, deltas in _part(database, asked, number, part, spool):
-                    refinement.add(run_id, deltas)
+                rows, failed = _part(transact, asked, number, part, spool)
+                steps = [run.step for run in asked.runs]
+                listed = list(zip(steps, rows, strict=True))
+                for some in alike(listed, failed, asked.naming.components):
+                    refinement.add(some, asked.naming)
         refinement.end()
     except BaseException:
         refinement.file.close()
@@ -185,15 +239,18 @@ class _Spool:
         self._file.close()
 
 
-def _spooled(asked: Unrefined, parts: Sequence[Longs]) -> _Spool:
-    """What each run adds to the roots of the spans that are asked for, by parts of these."""
+def _spooled(asked: Uneven, parts: Sequence[Longs]) -> _Spool:
+    """What each run adds to the roots of the spans that are asked for and are shared, by parts."""
     spans, starts = Spans(asked.ranges), np.array([part[0] for part in parts], np.int64)
-    first, last = _ends(asked, asked.spans)
+    shared = asked.spans[spans.shares(asked.spans)]
+    spool = _Spool()
+    if not len(shared):
+        return spool
+    first, last = _ends(asked, shared)
 
     def is_asked(root: Longs) -> Flags:
-        return is_in(spans.of(root), asked.spans)
+        return is_in(spans.of(root), shared)
 
-    spool = _Spool()
     try:
         for run in asked.runs:
             files, advice = _files(asked, run), _advice(asked, run)
@@ -208,12 +265,12 @@ def _spooled(asked: Unrefined, parts: Sequence[Longs]) -> _Spool:
     return spool
 
 
-def _ends(asked: Unrefined, part: Longs) -> tuple[int, int]:
+def _ends(asked: Uneven, part: Longs) -> tuple[int, int]:
     """The first root of some spans, and one that is not before their last."""
     return int(part[0]), int(part[-1]) + max(some.span for some in asked.ranges) - 1
 
 
-def _files(asked: Unrefined, run: SpannedRun) -> list[RootFile]:
+def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
     """The files of what a run adds to each root; none of one that noted no folder, for the ledger
     has all of its rows.
     """
@@ -229,7 +286,7 @@ def _files(asked: Unrefined, run: SpannedRun) -> list[RootFile]:
         return read_listing(run.root_files, advice)
 
 
-def _advice(asked: Unrefined, run: SpannedRun) -> str:
+def _advice(asked: Uneven, run: CommittedRun) -> str:
     return LOST.format(step=run.step, batch=asked.batch_id)
 
 
@@ -253,28 +310,31 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
 
 
 def _part(
-    database: Database, asked: Unrefined, number: int, part: Longs, spool: _Spool
-) -> Iterator[tuple[int, Deltas]]:
-    """What each run adds to those roots of a part's spans that are not even, or failed."""
+    transact: Transact, asked: Uneven, number: int, part: Longs, spool: _Spool
+) -> tuple[list[Deltas], Longs]:
+    """What each run adds to the roots of a part's spans, a row a root, and which of these roots
+    failed by a word of one.
+    """
     spans = Spans(asked.ranges)
     first, last = _ends(asked, part)
-    posted = database.transact(lambda c: queries.posted(c, asked.batch_id, part.tolist()))
+    posted = transact(lambda c: queries.posted(c, asked.batch_id, part.tolist()))
     rows = []
     for run in asked.runs:
         of_run = posted.get(run.step_run_id, NOTHING)
-        if run.root_files is None and len(of_run.root):
+        shares = spans.shares(of_run.root)
+        if run.root_files is None and shares.any():
             raise LostFileError(
                 f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans,"
                 f" and noted no folder of what it adds to each record. {_advice(asked, run)}"
             )
-        rows.append(spool.rows(number, run.step_run_id))
-        _check(asked, run, of_run, rows[-1], spans)
-    failed = database.transact(lambda c: queries.failed_roots(c, asked.batch_id, first, last))
-    failed = failed[is_in(spans.of(failed), part)]
-    yield from zip(asked.run_ids, judged(rows, failed), strict=True)
+        sharing = spool.rows(number, run.step_run_id)
+        _check(asked, run, taking(of_run, shares), sharing, spans)
+        rows.append(united([sharing, taking(of_run, ~shares)]))
+    failed = transact(lambda c: queries.failed_roots(c, asked.batch_id, first, last))
+    return rows, failed[is_in(spans.of(failed), part)]
 
 
-def _check(asked: Unrefined, run: SpannedRun, posted: Deltas, rows: Deltas, spans: Spans) -> None:
+def _check(asked: Uneven, run: CommittedRun, posted: Deltas, rows: Deltas, spans: Spans) -> None:
     """Raise IntegrityError unless the rows of a run add up, span by span, to what it has posted."""
     wrong = differences(posted, rows, spans)
     if len(wrong.root):

@@ -2,7 +2,7 @@
 lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,12 +13,12 @@ from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import where_seen
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
-from ledger.batch.refining import Refinement, Unrefined, is_past, refine, unrefined
+from ledger.batch.refining import Refinement, Uneven, is_of, is_past, refine, uneven
 from ledger.batch.root_files import remove_root_files
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, RunState, SettlePolicy
 from ledger.core.text import quantity
-from ledger.core.verdict import Decision, Hop, Limits, StepFacts, Verdict, decide, hops
+from ledger.core.verdict import Decision, Limits, StepFacts, Verdict, decide
 from ledger.errors import (
     IntegrityError,
     LedgerError,
@@ -31,7 +31,6 @@ from ledger.store.queries import (
     batches,
     claims,
     following,
-    naming,
     partitions,
     publications,
     rebuilds,
@@ -76,9 +75,9 @@ def settle_once(
     """Settle the batch if it can be decided at ``now`` (default: the database's clock).
 
     None if another settlement holds it and ``skip_locked``. A failed check, or too many failures,
-    put the batch on hold: nothing else of the settlement takes effect. Where the ledger has spans
-    of roots that are not even, the files of its runs are read first; where this process does not
-    see them, the batch stays open.
+    put the batch on hold: nothing else of the settlement takes effect. Where roots that are not
+    even share a span, the files of its runs are read first; where this process does not see them,
+    the batch stays open.
     """
     settlement = _settled(database, batch_id, now, skip_locked)
     if settlement is not None and settlement.decided and settlement.status is not BatchStatus.HELD:
@@ -92,9 +91,9 @@ def _settled(
 ) -> Settlement | None:
     """Settle with what is known, and refine and settle again as long as more is asked."""
     outcome = _settled_with(database, batch_id, now, skip_locked, None)
-    while isinstance(outcome, Unrefined):
+    while isinstance(outcome, Uneven):
         try:
-            refinement = refine(database, outcome)
+            refinement = refine(database.transact, outcome)
             reached("refined")
         except LedgerError as exc:
             settlement = database.transact(partial(_unsettled, asked=outcome, exc=exc))
@@ -107,7 +106,7 @@ def _settled(
     return outcome
 
 
-def _unsettled(connection: Connection, asked: Unrefined, exc: LedgerError) -> Settlement | None:
+def _unsettled(connection: Connection, asked: Uneven, exc: LedgerError) -> Settlement | None:
     """What becomes of a batch whose files could not be refined; None: other runs of it count by
     now. Raises ``exc`` if a later try may have them."""
     batch_id = asked.batch_id
@@ -129,7 +128,7 @@ def _settled_with(
     now: datetime | None,
     skip_locked: bool,
     refinement: Refinement | None,
-) -> Settlement | Unrefined | None:
+) -> Settlement | Uneven | None:
     """One transaction that settles, or, of a failed check or too many failures, one that holds."""
     try:
         return database.transact(lambda c: _settle(c, batch_id, now, skip_locked, refinement))
@@ -148,7 +147,7 @@ def _settle(
     now: datetime | None,
     skip_locked: bool,
     refinement: Refinement | None,
-) -> Settlement | Unrefined | None:
+) -> Settlement | Uneven | None:
     batch = batches.lock_family(connection, batch_id, skip_locked=skip_locked)
     if batch is None:
         return None
@@ -172,12 +171,18 @@ def _settle(
         )
     _check_read(connection, batch)
     queries.tune(connection)
-    if batch.ackers:
-        _check_posted(connection, batch)
-        asked = unrefined(connection, batch_id)
-        if asked is not None and (refinement is None or refinement.run_ids != asked.run_ids):
-            return asked
-    return _decide_roots(connection, batch, verdict, instant, refinement)
+    if not batch.ackers:
+        return _decide_roots(connection, batch, verdict, instant, None)
+    _check_posted(connection, batch)
+    if refinement is not None and is_of(connection, batch, refinement):
+        return _decide_roots(connection, batch, verdict, instant, refinement)
+    asked = uneven(connection, batch)
+    if asked is None:
+        return _decide_roots(connection, batch, verdict, instant, None)
+    if asked.needs_files:
+        return asked
+    with refine(lambda work: work(connection), asked) as refinement:
+        return _decide_roots(connection, batch, verdict, instant, refinement)
 
 
 def _settled_before(connection: Connection, batch: Batch) -> Settlement:
@@ -221,9 +226,13 @@ def _decide_roots(
     refinement: Refinement | None,
 ) -> Settlement:
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
+    reached_steps: set[str] = set()
+    if refinement is not None:
+        failed, reached_steps = (
+            _fail_roots(connection, batch, instant, refinement),
+            refinement.reached,
+        )
     if batch.ackers:
-        spanned = _take_refined(connection, batch, refinement)
-        failed = _fail_roots(connection, batch, verdict, instant, spanned)
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
@@ -241,16 +250,19 @@ def _decide_roots(
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
-    decide_publications(connection, batch, failed)
+    decide_publications(connection, batch, failed, reached_steps)
     reached("settling")
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
-def decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
+def decide_publications(
+    connection: Connection, batch: Batch, failed: int, reached_steps: Collection[str] = ()
+) -> None:
     """What the sinks are to publish from now on, of this batch and of those of its family that
-    were held. Its records have changed.
+    were held. Its records have changed. ``reached_steps``: those that acked a row of a root that
+    ``failed``.
     """
     following.look_again(connection, batch.original_id)
     if batch.settle is SettlePolicy.HOLD and (
@@ -259,33 +271,22 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     ):
         return
     if failed:
-        publications.decide_untouched(connection, batch.batch_id)
+        publications.decide_untouched(connection, batch.batch_id, reached_steps)
     publications.decide(connection, batch.original_id)
 
 
-def _take_refined(connection: Connection, batch: Batch, refinement: Refinement | None) -> bool:
-    """Take over the rows of single roots, if the ledger has spans of them; whether it has."""
-    if not refining.is_spanned(connection, batch.batch_id):
-        return False
-    refining.fill(connection, None if refinement is None else refinement.file)
-    without = refining.failed_without_rows(connection, batch.batch_id)
-    if without:
-        raise IntegrityError(
-            f"batch {batch.batch_id}: {quantity(without, 'record')} of spans failed explicitly, and"
-            " no file of its runs has what they add to them: run its sources again"
-        )
-    return True
-
-
 def _fail_roots(
-    connection: Connection, batch: Batch, verdict: Verdict, instant: datetime, spanned: bool
+    connection: Connection, batch: Batch, instant: datetime, refinement: Refinement
 ) -> int:
-    queries.collect_nonzero(connection, batch.batch_id, spanned=spanned)
-    merging = [step["name"] for step in batch.topology if step.get("merges")]
-    _name_failures(connection, batch, verdict, merging, spanned)
-    failed = queries.settling_count(connection)
-    if failed == 0:
-        return 0
+    """Record the roots that failed, each with where and why: by a run's own word first, then what
+    was lost, then by a word about several of them.
+    """
+    refining.fill(connection, refinement.file)
+    steps = [step["name"] for step in batch.topology]
+    for shared in (False, True):
+        queries.add_explicit_fails(connection, batch.batch_id, steps, shared=shared)
+    _check_refined(connection, batch)
+    failed = refinement.rows
     failures = record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
         replays.delay_replays(
@@ -295,7 +296,7 @@ def _fail_roots(
             batch.replay_backoff_seconds,
             batch.replay_backoff_cap_seconds,
         )
-    if merging:
+    if any(step.get("merges") for step in batch.topology):
         queries.keep_units_back(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
     attempts = queries.record_attempts(connection, batch.batch_id)
     if not failed == failures == attempts:
@@ -306,45 +307,19 @@ def _fail_roots(
     return failed
 
 
-def _name_failures(
-    connection: Connection, batch: Batch, verdict: Verdict, merging: Sequence[str], spanned: bool
-) -> None:
-    """Name where each failed root broke: a fail of its own first, then what was lost, then fails
-    with others.
-    """
-    steps = [step["name"] for step in batch.topology]
-    queries.add_explicit_fails(connection, batch.batch_id, steps, shared=False)
-    if not naming.collect_rows(connection, batch.batch_id, spanned=spanned):
-        return
-    all_hops = hops(batch.topology)
-    unproved = _unproved_sinks(connection, batch, all_hops)
-    unnamed = naming.unnamed_roots(connection)
-    if unnamed or unproved:
-        naming.collect_breaks(connection, all_hops)
-    if unnamed:
-        explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
-        naming.name_hops(connection, all_hops, verdict.missing, explicit, merging)
-    queries.add_explicit_fails(connection, batch.batch_id, steps, shared=True)
-    if unproved:
-        naming.note_missed(connection, unproved)
-    unnamed = naming.unnamed_roots(connection)
+def _check_refined(connection: Connection, batch: Batch) -> None:
+    """Raise IntegrityError unless each root that failed is there, and has its step."""
+    without = refining.failed_without_rows(connection, batch.batch_id)
+    if without:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {quantity(without, 'record')} failed explicitly, and nothing"
+            " that its runs posted has what they add to them: run its sources again"
+        )
+    unnamed = refining.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
             f"batch {batch.batch_id}: the rows of {unnamed} records do not add up at any step"
         )
-
-
-def _unproved_sinks(
-    connection: Connection, batch: Batch, all_hops: Sequence[Hop]
-) -> dict[str, int]:
-    """The sinks of a batch at least once that did not prove that they took each row of their input
-    once, each with the component of its hop. Exactly once nothing of a failed record is published.
-    """
-    if batch.exactly_once:
-        return {}
-    sinks = {step["name"] for step in batch.topology if step["kind"] == "sink"}
-    unproved = sinks - runs.proved_sinks(connection, batch.batch_id)
-    return {hop.consumer: hop.component for hop in all_hops if hop.consumer in unproved}
 
 
 def record_failures(connection: Connection, batch: Batch) -> int:

@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ledger.core.text import quantity
 from ledger.core.verdict import Hop
 
 
 @dataclass(frozen=True)
-class Edges:
+class StepEdges:
     """What the steps of a batch did with one record: the edges that each has ``emitted`` and
     ``acked``, by step, and the components of hops that are ``broken``: what their producers emitted
     differs from what their consumers acked, as XOR or as a count.
@@ -80,7 +81,7 @@ class Naming:
             components.setdefault(hop.component, []).append(hop)
         return components
 
-    def name(self, edges: Edges) -> Break | None:
+    def name(self, edges: StepEdges) -> Break | None:
         """The first step where a record broke; None if it broke nowhere."""
         breaks = sorted(
             (self._broken(self.components[number], edges) for number in edges.broken),
@@ -94,24 +95,26 @@ class Naming:
         own = not first.merging and not first.late
         return Break(first.step, first.reason, first.detail, own, of_unit, incomplete)
 
-    def missed_by(self, edges: Edges) -> list[str]:
+    def missed_by(self, edges: StepEdges) -> list[str]:
         """The sinks that may not have got each row of the record once, wherever it is named."""
         reached = {hop.consumer for hop in self.hops if hop.component in edges.broken}
         return sorted(reached.intersection(self.unproved))
 
-    def _broken(self, hops: Sequence[Hop], edges: Edges) -> _Broken:
+    def _broken(self, hops: Sequence[Hop], edges: StepEdges) -> _Broken:
         consumers = list(dict.fromkeys(hop.consumer for hop in hops))
         wrong = self._wrong(hops, edges) if len(consumers) > 1 else []
         # Of several with a wrong count one that did commit is to blame: the others never had their
         # turn.
-        blamed = sorted(wrong, key=lambda name: (name in self.uncommitted, self._merges(hops, name)))
+        blamed = sorted(
+            wrong, key=lambda name: (name in self.uncommitted, self._merges(hops, name))
+        )
         culprits = blamed[:1] or consumers
         concerned = wrong or consumers
         producers = ", ".join(sorted({hop.producer for hop in hops}))
         emitted = sum(edges.emitted.get(name, 0) for name in {hop.producer for hop in hops})
         acked = sum(edges.acked.get(name, 0) for name in consumers)
         late = any(name in self.uncommitted for name in culprits)
-        detail = f"{emitted} edges from {producers}, {acked} acked"
+        detail = f"{quantity(emitted, 'edge')} from {producers}, {acked:,} acked"
         if len(wrong) > 1:
             detail += f"; wrong at {', '.join(wrong)}"
         return _Broken(
@@ -124,7 +127,7 @@ class Naming:
             not all(self._merges(hops, name, every=True) for name in concerned),
         )
 
-    def _wrong(self, hops: Sequence[Hop], edges: Edges) -> list[str]:
+    def _wrong(self, hops: Sequence[Hop], edges: StepEdges) -> list[str]:
         """The consumers that acked another number of edges than they had to, in their order."""
         due: dict[str, int] = {}
         for hop in hops:

@@ -12,15 +12,21 @@ import numpy as np
 from ledger.deltas.rows import Longs
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+_TEXT = 25  # the type's number
 TRAILER = struct.pack(">h", -1)
 
 
-def encode(columns: Sequence[Longs | int]) -> bytes:
-    """Rows of bigints; a plain int is the same in every row."""
+def encode(columns: Sequence[Longs | int], equal: Sequence[bytes] = ()) -> bytes:
+    """Rows of bigints; a plain int is the same in every row, as are the fields behind them.
+
+    ``equal``: these, as ``field`` makes them.
+    """
     length = next(len(value) for value in columns if not isinstance(value, int))
+    rest = b"".join(equal)
     # What is equal in every row is laid out once, and copied.
-    same = np.zeros((), _row(len(columns)))
-    same["fields"] = len(columns)
+    same = np.zeros((), _row(len(columns), len(rest)))
+    same["fields"] = len(columns) + len(equal)
+    same["rest"] = np.void(rest)
     for number, value in enumerate(columns):
         same[f"size{number}"] = 8
         if isinstance(value, int):
@@ -32,6 +38,20 @@ def encode(columns: Sequence[Longs | int]) -> bytes:
     return rows.tobytes()
 
 
+def field(value: str | bool | Sequence[str] | None) -> bytes:
+    """A text, a boolean, an array of texts, or null, after its length."""
+    if value is None:
+        return struct.pack(">i", -1)
+    if isinstance(value, bool):
+        return struct.pack(">i?", 1, value)
+    if isinstance(value, str):
+        data = value.encode()
+    else:
+        dimensions = struct.pack(">iii", 1, 0, _TEXT) + struct.pack(">ii", len(value), 1)
+        data = dimensions + b"".join(map(field, value))
+    return struct.pack(">i", len(data)) + data
+
+
 def decode(data: bytes, columns: int) -> list[Longs]:
     """The columns of rows that have bigints alone, none of it null, as a COPY hands them out."""
     body = memoryview(data)[len(HEADER) : len(data) - len(TRAILER)]
@@ -39,11 +59,12 @@ def decode(data: bytes, columns: int) -> list[Longs]:
     return [rows[f"column{number}"].astype(np.int64) for number in range(columns)]
 
 
-def _row(columns: int) -> np.dtype[np.void]:
-    """A row of so many bigints, each after its length."""
+def _row(columns: int, rest: int = 0) -> np.dtype[np.void]:
+    """A row of so many bigints, each after its length, and of so many bytes behind them."""
     fields = [("fields", ">i2")]
     for number in range(columns):
         fields += [(f"size{number}", ">i4"), (f"column{number}", ">i8")]
+    fields.append(("rest", f"V{rest}"))
     return np.dtype(fields)
 
 

@@ -203,22 +203,26 @@ def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None
 
 def united(parts: Sequence[Deltas]) -> Deltas:
     """The deltas of several folds of one run, one for each root."""
-    root = np.concatenate([part.root for part in parts])
-    order = order_of([root])
-    starts = changes(root[order])
-    delta, acked, emitted_edges, acked_edges = (
-        np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in ("delta", "acked", "emitted_edges", "acked_edges")
+    root, delta, acked, emitted_edges, acked_edges = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("root", "delta", "acked", "emitted_edges", "acked_edges")
     )
+    if np.any(root[1:] <= root[:-1]):
+        order = order_of([root])
+        root = root[order]
+        starts = changes(root)
+        root, delta, acked = root[starts], _xor(delta[order], starts), _xor(acked[order], starts)
+        emitted_edges = _sum(emitted_edges[order], starts)
+        acked_edges = _sum(acked_edges[order], starts)
     drops: Counter[str] = Counter()
     for part in parts:
         drops.update(part.drops)
     return Deltas(
-        root[order][starts],
-        _xor(delta, starts),
-        _xor(acked, starts),
-        _sum(emitted_edges, starts),
-        _sum(acked_edges, starts),
+        root,
+        delta,
+        acked,
+        emitted_edges,
+        acked_edges,
         [fails for part in parts for fails in part.fails],
         drops,
         sum(part.with_rows for part in parts),

@@ -134,5 +134,7 @@ def _deltas(table: pa.Table) -> Deltas:
 
 def _longs(table: pa.Table, name: str) -> Longs:
     column: Any = table[name].combine_chunks()
-    values: Longs = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    if column.null_count:
+        column = pc.fill_null(column, 0)
+    values: Longs = column.to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(values)

@@ -1,12 +1,14 @@
-"""What of single roots a settlement has to know where the ledger has spans: the rows of those that
-are not even, and of those that failed.
+"""What a settlement has to know of single roots: which are not even, or failed, and what the steps
+did with them.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ledger.core.naming import StepEdges
+from ledger.core.verdict import Hop
 from ledger.deltas.kernel import Deltas, changes, order_of, united
 from ledger.deltas.rows import Flags, Longs, Places
 from ledger.deltas.spans import RootRange, Spans
@@ -19,7 +21,7 @@ def parts_of(spans: Longs, ranges: Sequence[RootRange], most_roots: int) -> Iter
     """Spans, by their first roots in order, in parts that have at most so many roots, but for a
     part of one span.
     """
-    sizes = np.zeros(len(spans), np.int64)
+    sizes = np.ones(len(spans), np.int64)
     for some in ranges:
         inside = (spans >= some.first_root) & (spans < some.first_root + some.roots)
         sizes[inside] = some.span
@@ -56,14 +58,76 @@ def differences(posted: Deltas, rows: Deltas, spans: Spans) -> Deltas:
     )
 
 
-def judged(runs: Sequence[Deltas], failed: Longs) -> list[Deltas]:
-    """Of the rows of each run, one a root, those of roots that are not even over all runs, or that
-    failed by a word of a run.
+@dataclass(frozen=True)
+class Alike:
+    """Roots that broke alike: what the steps did with each of them, and the XOR that is left of
+    each.
     """
-    total = united(runs)
+
+    edges: StepEdges
+    root: Longs
+    residue: Longs
+
+
+def alike(
+    runs: Sequence[tuple[str, Deltas]], failed: Longs, components: Mapping[int, Sequence[Hop]]
+) -> Iterator[Alike]:
+    """The roots that are not even over all runs, or that failed by a word of one, by what the steps
+    did with them. ``runs``: each with its step, and with a row a root.
+    """
+    total = united([rows for _, rows in runs])
     uneven = (total.delta != 0) | (total.emitted_edges != total.acked_edges)
-    judged_roots = np.union1d(total.root[uneven], failed)
-    return [taking(rows, is_in(rows.root, judged_roots)) for rows in runs]
+    uneven |= is_in(total.root, failed)
+    root, residue = total.root[uneven], total.delta[uneven]
+    steps = {step: _Additions(len(root)) for step, _ in runs}
+    for step, rows in runs:
+        steps[step].add(rows, root)
+    broken = [_breaks(hops, steps, len(root)) for hops in components.values()]
+    counts = [some for step in steps.values() for some in (step.emitted_edges, step.acked_edges)]
+    columns = [*counts, *broken]
+    order = order_of(columns)
+    starts = changes(*(column[order] for column in columns))
+    for places in np.split(order, starts[1:]) if len(root) else ():
+        first = places[0]
+        edges = StepEdges(
+            {name: int(step.emitted_edges[first]) for name, step in steps.items()},
+            {name: int(step.acked_edges[first]) for name, step in steps.items()},
+            [number for number, flags in zip(components, broken, strict=True) if flags[first]],
+        )
+        yield Alike(edges, root[places], residue[places])
+
+
+class _Additions:
+    """What the runs of a step add to each of some roots."""
+
+    def __init__(self, roots: int):
+        self.emitted, self.acked, self.emitted_edges, self.acked_edges = (
+            np.zeros(roots, np.int64) for _ in range(4)
+        )
+
+    def add(self, rows: Deltas, root: Longs) -> None:
+        """Add the rows of a run, as far as they are of these roots, which are in order."""
+        rows = taking(rows, is_in(rows.root, root))
+        places = np.searchsorted(root, rows.root)
+        self.emitted[places] ^= rows.delta ^ rows.acked
+        self.acked[places] ^= rows.acked
+        self.emitted_edges[places] += rows.emitted_edges
+        self.acked_edges[places] += rows.acked_edges
+
+
+def _breaks(hops: Sequence[Hop], steps: Mapping[str, _Additions], roots: int) -> Flags:
+    """Of which of so many roots the producers of these hops emitted otherwise than the consumers
+    acked.
+    """
+    residue, edges = np.zeros(roots, np.int64), np.zeros(roots, np.int64)
+    for name in {hop.producer for hop in hops} & steps.keys():
+        residue ^= steps[name].emitted
+        edges += steps[name].emitted_edges
+    for name in {hop.consumer for hop in hops} & steps.keys():
+        residue ^= steps[name].acked
+        edges -= steps[name].acked_edges
+    flags: Flags = (residue != 0) | (edges != 0)
+    return flags
 
 
 def taking(deltas: Deltas, places: Places) -> Deltas:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ledger.deltas.kernel import Deltas, united
-from ledger.deltas.rows import Longs
+from ledger.deltas.rows import Flags, Longs
 
 MOST_SPANS = 1 << 16  # of a source's range, where the span is chosen
 
@@ -53,6 +53,15 @@ class Spans:
         inside = (place >= 0) & (root < self._end[place])
         spans: Longs = np.where(inside, root & self._mask[place], root)
         return spans
+
+    def shares(self, root: Longs) -> Flags:
+        """Whether each root is of a range in which roots share a span."""
+        if self.by_root:
+            return np.zeros(len(root), bool)
+        place = np.searchsorted(self._first, root, "right") - 1
+        inside = (place >= 0) & (root < self._end[place])
+        flags: Flags = inside & (self._mask[place] != ~0)
+        return flags
 
     def united(self, deltas: Deltas) -> Deltas:
         """The same deltas, one for each span; fails and messages stay those of roots."""

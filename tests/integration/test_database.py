@@ -423,7 +423,7 @@ def test_upgrade_by_a_user_who_may_create_roles():
             assert ledger.answer("SELECT failed FROM batch_status") == [(1,)]
             assert (
                 ledger.row("SELECT detail FROM failed_root").detail
-                == "1 edges from middle, 0 acked"
+                == "1 edge from middle, 0 acked"
             )
         finally:
             own.dispose()

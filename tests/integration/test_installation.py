@@ -174,7 +174,7 @@ def test_a_sweeper_that_is_missed_is_named(by_url, ledger):
 def test_a_batch_that_waits_for_a_machine_with_its_storage_is_named(by_url, ledger):
     """Once it has been open for an hour; one whose step has not run yet waits for that alone."""
     batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[1], span=4)
-    waiting = ledger.open(pipeline(), day=1)
+    waiting = ledger.open(pipeline(), "other", day=1)
     assert findings(by_url)["batches"] == (True, "0 batches open for more than an hour")
     ledger.age_all(2 * 3600)
     message = wrong(by_url, "batches")

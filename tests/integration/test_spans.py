@@ -15,8 +15,10 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch import refining
 from ledger.batch.outcome.alerts import still_open
 from ledger.batch.upkeep.retention import GcOptions, gc_once
+from ledger.core.naming import Naming
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
+from ledger.core.verdict import hops
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.root_files import LISTING
 from ledger.deltas.spans import RootRange
@@ -490,7 +492,7 @@ def test_a_failed_root_has_rows(ledger, monkeypatch):
     monkeypatch.setattr(queries, "failed_roots", lambda *_: nothing)
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
-    assert "1 record of spans failed explicitly" in settlement.reason
+    assert "1 record failed explicitly, and nothing that its runs posted" in settlement.reason
 
 
 # -- races and deaths -------------------------------------------------------------------------
@@ -640,6 +642,13 @@ def test_an_expired_batch_is_refined_part_by_part(ledger, monkeypatch):
     assert rows == [("sink", "did not commit in time", False)]
 
 
+STEPS = [
+    {"name": "step0", "kind": "source", "reads": []},
+    {"name": "step1", "kind": "stage", "reads": ["step0"]},
+    {"name": "step2", "kind": "sink", "reads": ["step1"]},
+]
+
+
 def peak(monkeypatch, tmp_path, roots):
     """The most memory that a refinement of so many roots takes, all of which are uneven."""
     span, runs = 64, 3
@@ -652,7 +661,7 @@ def peak(monkeypatch, tmp_path, roots):
             some = root[start : start + (1 << 14)]
             folder.add(Deltas(some, some, some, some * 0, some * 0 + 1))
         folder.end()
-        listed.append(queries.SpannedRun(number, f"step{number}", folder.path))
+        listed.append(queries.CommittedRun(number, f"step{number}", folder.path))
 
     def posted(connection, batch_id, spans):
         rows = np.asarray(spans)[:, None] + np.arange(span)
@@ -664,12 +673,12 @@ def peak(monkeypatch, tmp_path, roots):
 
     monkeypatch.setattr(queries, "posted", posted)
     monkeypatch.setattr(queries, "failed_roots", lambda *_: np.empty(0, np.int64))
-    asked = refining.Unrefined(1, tuple(listed), (RootRange(0, roots, span),), first)
-    database = type("Calls", (), {"transact": staticmethod(lambda work: work(None))})()
+    ranges, naming = (RootRange(0, roots, span),), Naming(hops(STEPS))
+    asked = refining.Uneven(1, tuple(listed), ranges, first, naming)
     tracemalloc.start()
     try:
-        with refining.refine(database, asked) as refinement:
-            assert refinement.rows == roots * runs
+        with refining.refine(lambda work: work(None), asked) as refinement:
+            assert refinement.rows == roots
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

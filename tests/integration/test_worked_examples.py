@@ -136,13 +136,20 @@ def test_a_span_of_four(ledger):
     assert posted == [(4096, 15), (4100, 240), (4096, 11), (4100, 240)]
     assert pending(ledger) == [(4096, 4, 1, 4)]
     refined = []
-    judge = refining.judged
+    alike = refining.alike
+
+    def watched(*arguments):
+        refined.extend(alike(*arguments))
+        return refined
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refining, "judged", lambda *rows: refined.append(judge(*rows)) or refined[-1])
+        patch.setattr(refining, "alike", watched)
         assert ledger.settle(batch.batch_id).failed == 1
-    assert [rows.root.tolist() for rows in refined[0]] == [[4098], []]
+    (some,) = refined
+    assert (some.root.tolist(), some.residue.tolist()) == ([4098], [4])
+    assert (some.edges.emitted["source"], some.edges.acked["sink"]) == (1, 0)
     failed = ledger.row("SELECT root_id, step, reason, detail, residue FROM failed_root")
-    assert tuple(failed) == (4098, "sink", "lost", "1 edges from source, 0 acked", 4)
+    assert tuple(failed) == (4098, "sink", "lost", "1 edge from source, 0 acked", 4)
 
 
 def pending(ledger):

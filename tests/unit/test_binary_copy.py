@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, decode, encode
+from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, decode, encode, field
 
 
 def test_rows_as_documented():
@@ -12,6 +12,18 @@ def test_rows_as_documented():
     result = encode([7, np.array([-1, 2], np.int64)])
     expected = b"".join(struct.pack(">hiqiq", 2, 8, 7, 8, delta) for delta in (-1, 2))
     assert result == expected
+
+
+def test_fields_that_are_equal_in_every_row():
+    """They lie behind the numbers: texts, flags, nulls, and arrays of texts with their dimension,
+    the number of their type and where they begin.
+    """
+    rest = [field("lost"), field(None), field(True), field(["a", "bc"])]
+    array = struct.pack(">iiiii", 1, 0, 25, 2, 1) + b"\0\0\0\1a" + b"\0\0\0\2bc"
+    tail = b"\0\0\0\4lost" + b"\xff\xff\xff\xff" + b"\0\0\0\1\1"
+    tail += struct.pack(">i", len(array)) + array
+    expected = b"".join(struct.pack(">hiq", 5, 8, root) + tail for root in (3, 4))
+    assert encode([np.array([3, 4], np.int64)], rest) == expected
 
 
 def test_frame_of_a_stream():

@@ -12,41 +12,25 @@ from tests.support.places import ROOT
 
 TESTS = ("test_spans.py", "test_random_pipelines.py", "test_fold_spans.py")
 UNITS = "test_a_random_pipeline_agrees_with_its_oracle"  # some are replayed by unit, at each span
-# Reader -> the test that shows how it takes spans. Where it reads what ``by_root`` has it reads
-# rows of single roots.
+# Reader -> the test that shows how it takes spans.
 OF_DELTAS = {
-    "refining.py: _ROWS": "test_spans_decide_as_roots_do",  # by_root, where nothing is spanned
-    "refining.py: _SPANS": "test_a_fail_in_an_even_span",
+    "refining.py: _UNEVEN": "test_a_fail_in_an_even_span",
     "refining.py: posted": "test_files_that_disagree_hold_the_batch",
     "runs.py: posted_deltas": "test_the_ledger_has_by_span_what_files_have_by_root",
     "settlement.py: uneven_runs": "test_damaged_spans_hold_the_batch",
     "views.sql: pending_root": "test_what_is_pending_is_shown_by_span",
 }
-BY_ROOT = {
-    "settlement.py: collect_nonzero": "test_the_hop_is_named",
-    "naming.py: collect_rows": "test_a_sink_that_acked_a_row_of_a_failed_root_is_not_untouched",
-}
 # What comes of these, and is of single roots: nothing else reads it.
 OF_SETTLING = {
+    "refining.py: failed_without_rows": "test_a_failed_root_has_rows",
+    "refining.py: unnamed_roots": "test_spans_decide_as_roots_do",
     "settlement.py: add_explicit_fails": "test_a_fail_in_an_even_span",
     "settlement.py: record_failures_of_original": "test_each_source_has_its_own_span",
     "settlement.py: record_failures_of_replay": "test_a_replay_has_spans_of_its_own",
     "settlement.py: record_failures_of_companions": UNITS,
     "settlement.py: keep_units_back": UNITS,
     "settlement.py: record_attempts": "test_the_hop_is_named",
-    "settlement.py: settling_count": "test_the_hop_is_named",
-    "naming.py: EMITTED_AND_ACKED": "test_the_hop_is_named",
-    "naming.py: collect_rows": "test_a_sink_that_acked_a_row_of_a_failed_root_is_not_untouched",
-    "naming.py: BREAKS": "test_spans_decide_as_roots_do",
-    "naming.py: NAME_HOPS": "test_spans_decide_as_roots_do",
-    "naming.py: NOTE_MISSED": "test_spans_decide_as_roots_do",
-    "naming.py: unnamed_roots": "test_spans_decide_as_roots_do",
-    "publications.py: decide_untouched": (
-        "test_a_sink_that_acked_a_row_of_a_failed_root_is_not_untouched"
-    ),
     "replays.py: delay_replays": "test_the_records_that_failed_wait",
-    "refining.py: _REFINED": "test_the_hop_is_named",
-    "refining.py: failed_without_rows": "test_a_failed_root_has_rows",
 }
 # Fails and messages have a row a root, whatever the span.
 BY_NUMBER = {"root_fail", "replay_root"}
@@ -93,11 +77,6 @@ def test_every_reader_of_deltas_is_listed():
     assert readers(r"(FROM|JOIN)\s+ledger_delta\b") == OF_DELTAS.keys()
 
 
-def test_every_reader_of_single_roots_is_listed():
-    """They have them from one place, which knows what is a span's."""
-    assert readers(r"[^\w](refining\.)?by_root\(spanned\)") == BY_ROOT.keys()
-
-
 def test_every_reader_of_a_settlement_is_listed():
     """What the settlement hands from one statement to the next has a row a root."""
     assert readers(r"(FROM|JOIN|UPDATE)\s+settling(_\w+)?\b") == OF_SETTLING.keys()
@@ -108,12 +87,12 @@ def test_what_fails_and_what_is_replayed_has_a_row_a_root(table):
     """Nothing joins their rows with those of the ledger, but where that has rows of single
     roots."""
     both = readers(rf"(FROM|JOIN)\s+{table}\b") & OF_DELTAS.keys()
-    assert both <= {"refining.py: _SPANS"}  # it asks for the span of each
+    assert both <= {"refining.py: _UNEVEN"}  # it asks for the span of each
 
 
 def test_each_has_its_test():
     """The test that is named exists."""
     folder = ROOT / "tests" / "integration"
     tests = {name for file in TESTS for name, _ in segments(folder / file)}
-    named = {*OF_DELTAS.values(), *BY_ROOT.values(), *OF_SETTLING.values()}
+    named = {*OF_DELTAS.values(), *OF_SETTLING.values()}
     assert named <= tests

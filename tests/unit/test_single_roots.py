@@ -1,12 +1,13 @@
-"""What of single roots is to be known: rows of uneven ones and of failed ones, and nothing else."""
+"""What of single roots is to be known: what the steps did with uneven ones and failed ones."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ledger.core.verdict import hops
 from ledger.deltas.kernel import Deltas, united
-from ledger.deltas.single_roots import NOTHING, differences, is_in, judged, parts_of
+from ledger.deltas.single_roots import NOTHING, alike, differences, is_in, parts_of
 from ledger.deltas.spans import RootRange, Spans
 
 RANGES = (RootRange(0, 100, 16), RootRange(4096, 50, 4))
@@ -86,15 +87,48 @@ def test_rows_of_one_side_alone_differ():
     assert differences(NOTHING, rows, spans).root.tolist() == [0, 16]
 
 
-def test_rows_of_uneven_and_failed_roots_are_left():
-    """Over all runs: one that lost a root, one that acked another too often, and a fail."""
-    runs = [emitting([1, 2, 3, 4, 5]), acking([1, 3, 4, 5]), acking([5], edges=2)]
-    left = judged(runs, longs(1))
-    assert [rows.root.tolist() for rows in left] == [[1, 2, 5], [1, 5], [5]]
-    assert left[0].emitted_edges.tolist() == [1, 1, 1]
+COMPONENTS = {
+    hop.component: [hop]
+    for hop in hops(
+        [
+            {"name": "source", "reads": []},
+            {"name": "stage", "reads": ["source"]},
+            {"name": "sink", "reads": ["stage"]},
+        ]
+    )
+}
+STAGE, SINK = COMPONENTS
+
+
+def test_uneven_and_failed_roots_are_grouped_by_what_happened_to_them():
+    """One that was lost, one that was acked too often, and one that failed by a word and is even;
+    with the XOR that is left of each.
+    """
+    runs = [
+        ("source", emitting([1, 2, 3, 4, 5, 6])),
+        ("stage", acking([1, 3, 4, 5])),
+        ("stage", acking([5], edges=2)),
+    ]
+    groups = [
+        (some.root.tolist(), some.residue.tolist(), some.edges.acked["stage"], some.edges.broken)
+        for some in alike(runs, longs(1), COMPONENTS)
+    ]
+    assert sorted(groups) == [
+        ([1], [0], 1, []), ([2, 6], [2, 6], 0, [STAGE]), ([5], [5], 3, [STAGE])
+    ]  # fmt: skip
+
+
+def test_equal_counts_of_other_edges_break():
+    """What is broken is told by XOR, too; and what the producer emitted is not what it acked."""
+    both = Deltas(longs(1), longs(1 ^ 8), longs(1), longs(1), longs(1))
+    runs = [("source", emitting([1])), ("stage", both), ("sink", acking([1]))]
+    (some,) = alike(runs, longs(), COMPONENTS)
+    assert (some.edges.broken, some.residue.tolist()) == ([SINK], [8 ^ 1])
+    assert some.edges.emitted == {"source": 1, "stage": 1, "sink": 0}
 
 
 def test_even_roots_leave_nothing():
-    """Nor do runs without rows."""
-    runs = [emitting([1, 2]), acking([1, 2]), NOTHING]
-    assert [len(rows.root) for rows in judged(runs, longs())] == [0, 0, 0]
+    """Nor do runs without rows, nor a root that failed and of which nothing was posted."""
+    runs = [("source", emitting([1, 2])), ("stage", acking([1, 2])), ("sink", NOTHING)]
+    assert list(alike(runs, longs(), COMPONENTS)) == []
+    assert list(alike(runs, longs(7), COMPONENTS)) == []

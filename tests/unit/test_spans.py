@@ -103,3 +103,11 @@ def test_lost_files_are_named(tmp_path):
     (tmp_path / "0.parquet").unlink()
     with pytest.raises(LostFileError, match=r"0\.parquet"):
         list(read_roots([file], 0, 9, lambda root: root > 0))
+
+
+def test_roots_that_share_a_span():
+    """Those of a range with one of more than a root; not a root that no source has."""
+    spans = Spans([RootRange(4096, 10), RootRange(8192, 10, 4)])
+    roots = np.array([1, 4096, 8192, 8201, 8202], np.int64)
+    assert spans.shares(roots).tolist() == [False, False, True, True, False]
+    assert not Spans([RootRange(4096, 10)]).shares(roots).any()

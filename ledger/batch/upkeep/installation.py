@@ -17,7 +17,7 @@ from ledger.errors import ConfigurationError
 from ledger.settings import Settings
 from ledger.storage.folders import require_storage
 from ledger.store.connection import OWNER, PAYLOAD_READER, READER, WRITER, Database
-from ledger.store.queries import health
+from ledger.store.queries import batches, health
 from ledger.store.upgrade import connect
 
 MOST_SKEW = timedelta(seconds=30)
@@ -155,7 +155,8 @@ def _batches(database: Database) -> str:
 
     def waiting(connection: Connection) -> tuple[int, list[int]]:
         ids = health.open_for(connection, SWEPT_EVERY, MOST_OPEN)
-        return len(ids), [number for number in ids if needs_refinement(connection, number)]
+        opened = [batches.get_batch(connection, number) for number in ids]
+        return len(ids), [b.batch_id for b in opened if needs_refinement(connection, b)]
 
     count, unrefined = database.transact(waiting, engine=database.reader)
     if unrefined:

@@ -1,7 +1,7 @@
 """Statements about what sinks are to publish, and what they have published."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -82,16 +82,15 @@ def decide(connection: Connection, family_id: int) -> int:
     return connection.execute(text(statement), {"id": family_id}).rowcount
 
 
-def decide_untouched(connection: Connection, batch_id: int) -> int:
-    """Within a settlement, for the sinks that acked no row of the roots in ``settling``: what
-    they staged is what is to be published; how many. Where rows are withheld by unit, that proves
-    nothing.
+def decide_untouched(connection: Connection, batch_id: int, reached: Collection[str]) -> int:
+    """Within a settlement, for the sinks that acked no row of a root that fails, all but those that
+    it ``reached``: what they staged is what is to be published; how many. Where rows are withheld
+    by unit, that proves nothing.
     """
-    condition = """b.batch_id = :id AND NOT s.units AND r.step_run_id NOT IN (
-      SELECT d.step_run_id FROM settling_run d JOIN settling USING (root_id)
-      WHERE d.acked_edges > 0)"""
+    condition = "b.batch_id = :id AND NOT s.units AND r.step <> ALL (cast(:reached AS text[]))"
     statement = _DECIDE.format(ready="true", condition=condition)
-    return connection.execute(text(statement), {"id": batch_id}).rowcount
+    keys = {"id": batch_id, "reached": sorted(reached)}
+    return connection.execute(text(statement), keys).rowcount
 
 
 def decide_at_commit(connection: Connection, run_id: int) -> None:

@@ -1,8 +1,5 @@
-"""Statements of a settlement about spans, of which a run has one row for all their roots.
-
-What a settlement asks of single roots it reads by ``by_root``, and nowhere else: a span's first
-root has the span's number. Rows of its roots come from the files of the runs, by way of the
-temporary table ``settling_delta``.
+"""Statements of a settlement about single roots: a span's first root has the span's number, so what
+is asked of single roots is asked here, and nowhere else.
 """
 
 from collections.abc import Sequence
@@ -18,81 +15,73 @@ from ledger.deltas.binary_copy import decode
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.rows import Longs
 from ledger.deltas.single_roots import taking
-from ledger.store.queries import runs
 
 COLUMNS = ("step_run_id", "root_id", "delta", "acked", "emitted_edges", "acked_edges")
 _LIST = ", ".join(COLUMNS)
-# Whether a root is of a source whose roots share rows. A root that no source has stands for itself.
-_SPANNED = """
-  EXISTS (SELECT FROM batch_source s WHERE s.batch_id = :id AND s.span > 1
-          AND {root} >= s.first_root AND {root} < s.first_root + s.roots)
+_COMMITTED = "SELECT step_run_id FROM step_run WHERE batch_id = {id} AND state = 'committed'"
+# A root that no source has stands for itself.
+_UNEVEN = f"""
+COPY (
+  WITH source AS (
+    SELECT first_root, first_root + roots AS after, span FROM batch_source
+    WHERE batch_id = %(id)s
+  ), root AS (
+    SELECT root_id FROM ledger_delta
+    WHERE batch_id = %(id)s AND step_run_id IN ({_COMMITTED.format(id="%(id)s")})
+    GROUP BY root_id
+    HAVING bit_xor(delta) <> 0 OR sum(emitted_edges) <> sum(acked_edges)
+    UNION ALL
+    SELECT root_id FROM root_fail
+    WHERE batch_id = %(id)s AND step_run_id IN ({_COMMITTED.format(id="%(id)s")})
+  )
+  SELECT DISTINCT coalesce(root_id & ~(span - 1), root_id)
+  FROM root LEFT JOIN source ON root_id >= first_root AND root_id < after
+) TO STDOUT (FORMAT binary)
 """
-_ROWS = f"SELECT {_LIST} FROM ledger_delta d WHERE d.batch_id = :id"
-_REFINED = f"""
-  {_ROWS} AND NOT {_SPANNED.format(root="d.root_id")}
-  UNION ALL SELECT {_LIST} FROM settling_delta
-"""
-_COMMITTED = "SELECT step_run_id FROM step_run WHERE batch_id = :id AND state = 'committed'"
-_SPANS = f"""
-WITH spanned AS (
-  SELECT first_root, first_root + roots AS after, span FROM batch_source
-  WHERE batch_id = :id AND span > 1
-), root AS (
-  SELECT root_id FROM ledger_delta
-  WHERE batch_id = :id AND step_run_id IN ({_COMMITTED})
-  GROUP BY root_id
-  HAVING bit_xor(delta) <> 0 OR sum(emitted_edges) <> sum(acked_edges)
-  UNION ALL
-  SELECT root_id FROM root_fail WHERE batch_id = :id AND step_run_id IN ({_COMMITTED})
-)
-SELECT DISTINCT root_id & ~(span - 1) FROM root JOIN spanned ON root_id >= first_root
-  AND root_id < after
-ORDER BY 1
+# A root whose rows are even has no step here, until a run's word is added that it failed.
+_SETTLING = """
+CREATE TEMP TABLE settling (
+  root_id bigint NOT NULL, residue bigint NOT NULL, step text, reason text, detail text,
+  own_failure boolean NOT NULL, shared boolean NOT NULL, incomplete boolean NOT NULL,
+  missed_by text[]
+) ON COMMIT DROP
 """
 
 
 @dataclass(frozen=True)
-class SpannedRun:
-    """A committed run. ``root_files``: the folder of what it adds to each root; None: it noted
-    none.
+class CommittedRun:
+    """A run that counts. ``root_files``: the folder of what it adds to each root; None: it noted
+    none. ``acks_proved``: whether, a sink, it proved that it took each row of its input once.
     """
 
     step_run_id: int
     step: str
     root_files: str | None
+    acks_proved: bool = False
 
 
-def by_root(spanned: bool) -> str:
-    """What each run adds to each root of the batch ``:id``. ``spanned``: some of its rows are those
-    of spans, and ``settling_delta`` has what is to be known of their roots.
-    """
-    return _REFINED if spanned else _ROWS
-
-
-def is_spanned(connection: Connection, batch_id: int) -> bool:
-    """Whether some roots of a batch share the rows of a run."""
-    return any(some.span > 1 for some in runs.root_ranges(connection, batch_id))
-
-
-def spans(connection: Connection, batch_id: int) -> list[int]:
+def uneven_spans(connection: Connection, batch_id: int) -> Longs:
     """The first roots of the spans that are not even over all committed runs, or of which one of
-    these failed a root.
+    these failed a root; in order.
     """
-    return list(connection.execute(text(_SPANS), {"id": batch_id}).scalars())
+    (spans,) = _copied(connection, _UNEVEN, {"id": batch_id}, 1)
+    return np.sort(spans)
 
 
-def committed(connection: Connection, batch_id: int) -> list[SpannedRun]:
+def committed(connection: Connection, batch_id: int) -> list[CommittedRun]:
     """The runs of a batch that count, oldest first."""
     statement = text("""
-        SELECT step_run_id, step, root_files FROM step_run
-        WHERE batch_id = :id AND state = 'committed' ORDER BY step_run_id
+        SELECT step_run_id, step, root_files, coalesce(acks_proved, false) AS acks_proved
+        FROM step_run WHERE batch_id = :id AND state = 'committed' ORDER BY step_run_id
     """)
     rows = connection.execute(statement, {"id": batch_id})
-    return [SpannedRun(**row._mapping) for row in rows]
+    return [CommittedRun(**row._mapping) for row in rows]
 
 
 def posted(connection: Connection, batch_id: int, span_roots: Sequence[int]) -> dict[int, Deltas]:
-    """What each run of a batch has posted of spans, by their first roots."""
+    """What each run of a batch has posted of spans, by their first roots; maybe in several rows of
+    one.
+    """
     asked = f"""
         COPY (
           SELECT {_LIST} FROM ledger_delta
@@ -120,7 +109,7 @@ def failed_roots(connection: Connection, batch_id: int, first: int, last: int) -
 def _copied(
     connection: Connection,
     statement: str,
-    values: tuple[object, ...],
+    values: tuple[object, ...] | dict[str, object],
     columns: int = len(COLUMNS),
 ) -> list[Longs]:
     """So many columns of bigint, as a COPY hands them out."""
@@ -130,28 +119,32 @@ def _copied(
     return decode(stream.getvalue(), columns)
 
 
-def fill(connection: Connection, rows: BinaryIO | None) -> None:
-    """Fill ``settling_delta`` with the rows of single roots, as PostgreSQL's binary COPY has them;
-    None: there are none.
+def fill(connection: Connection, rows: BinaryIO) -> None:
+    """Fill ``settling`` with the roots that are not even or failed, as PostgreSQL's binary COPY has
+    them.
     """
-    columns = ", ".join(f"{name} bigint NOT NULL" for name in COLUMNS)
-    connection.execute(text(f"CREATE TEMP TABLE settling_delta ({columns}) ON COMMIT DROP"))
-    if rows is None:
-        return
+    connection.execute(text(_SETTLING))
     rows.seek(0)
     with raw_cursor(connection) as cursor:
-        cursor.copy_expert(f"COPY settling_delta ({_LIST}) FROM STDIN (FORMAT binary)", rows)
-    connection.execute(text("ANALYZE settling_delta (root_id, step_run_id)"))
+        cursor.copy_expert("COPY settling FROM STDIN (FORMAT binary)", rows)
+    connection.execute(text("ANALYZE settling (root_id, step)"))
 
 
 def failed_without_rows(connection: Connection, batch_id: int) -> int:
-    """How many roots of spans a committed run failed explicitly without a row in
-    ``settling_delta``: that a sink acked no row of them is not known.
+    """How many roots a committed run failed explicitly that are not in ``settling``: that a sink
+    acked no row of them is not known.
     """
     statement = text(f"""
         SELECT count(DISTINCT f.root_id) FROM root_fail f
-        WHERE f.batch_id = :id AND f.step_run_id IN ({_COMMITTED})
-          AND {_SPANNED.format(root="f.root_id")}
-          AND NOT EXISTS (SELECT FROM settling_delta d WHERE d.root_id = f.root_id)
+        WHERE f.batch_id = :id AND f.step_run_id IN ({_COMMITTED.format(id=":id")})
+          AND NOT EXISTS (SELECT FROM settling s WHERE s.root_id = f.root_id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def unnamed_roots(connection: Connection) -> int:
+    """Roots in ``settling`` that broke nowhere, and failed by no run's word: their rows fit no
+    step.
+    """
+    statement = text("SELECT count(*) FROM settling WHERE step IS NULL")
+    return int(connection.execute(statement).scalar_one())

@@ -321,14 +321,6 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 
 
-def proved_sinks(connection: Connection, batch_id: int) -> set[str]:
-    """Sinks of a batch that proved that they took each row of their input once."""
-    statement = text("""
-        SELECT step FROM step_run WHERE batch_id = :id AND state = 'committed' AND acks_proved
-    """)
-    return set(connection.execute(statement, {"id": batch_id}).scalars())
-
-
 def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[int]:
     """Failed roots of a settled batch that ran at least once of which a sink may not have got each
     row once, wherever they failed."""

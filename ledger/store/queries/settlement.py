@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Row, text
 
 from ledger.core.outcomes import REPEATED
 from ledger.errors import MASK
-from ledger.store.queries import refining
 
 
 def tune(connection: Connection) -> None:
@@ -87,32 +86,11 @@ def total_roots(connection: Connection, batch_id: int) -> int:
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
-COLLECT = """
-CREATE TEMP TABLE settling ON COMMIT DROP AS
-SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS step, NULL::text AS reason,
-       NULL::text AS detail, false AS own_failure, false AS shared, false AS incomplete,
-       NULL::text[] AS missed_by
-FROM ({rows}) d
-WHERE d.step_run_id IN (SELECT step_run_id FROM step_run
-    WHERE batch_id = :id AND state = 'committed')
-GROUP BY d.root_id
-HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
-"""
-
-
-def collect_nonzero(connection: Connection, batch_id: int, *, spanned: bool) -> None:
-    """Fill ``settling`` with the roots whose ack value or count of edges is not 0. ``spanned``: as
-    ``refining.by_root`` has it.
-    """
-    rows = refining.by_root(spanned)
-    connection.execute(text(COLLECT.format(rows=rows)), {"id": batch_id})
-
-
 def add_explicit_fails(
     connection: Connection, batch_id: int, steps: Sequence[str], *, shared: bool
 ) -> None:
-    """Add the roots that a committed run failed explicitly, by themselves or ``shared`` with
-    others: a fail wins over zero.
+    """Note of the roots that a committed run failed explicitly, by themselves or ``shared`` with
+    others, where and why: a fail of its own wins over what was found.
 
     Of several fails of one root the earliest step's counts, and of a step's reasons the first
     by name; that it repeated the root only if it gave no other. ``steps``: in the pipeline's
@@ -127,15 +105,11 @@ def add_explicit_fails(
             AND f.shared = :shared
           ORDER BY f.root_id, array_position(cast(:steps AS text[]), r.step),
                    f.reason = :repeated, f.reason
-        ), known AS (
-          UPDATE settling s SET step = f.step, reason = f.reason, detail = f.detail,
-                 own_failure = NOT f.shared, shared = f.shared
-          FROM fail f WHERE f.root_id = s.root_id AND NOT s.own_failure AND NOT s.incomplete
         )
-        INSERT INTO settling (root_id, residue, step, reason, detail, own_failure, shared,
-                              incomplete)
-        SELECT root_id, 0, step, reason, detail, NOT shared, shared, false
-        FROM fail WHERE NOT EXISTS (SELECT FROM settling s WHERE s.root_id = fail.root_id)
+        UPDATE settling s SET step = f.step, reason = f.reason, detail = f.detail,
+               own_failure = NOT f.shared, shared = f.shared, incomplete = false
+        FROM fail f
+        WHERE f.root_id = s.root_id AND NOT (f.shared AND (s.own_failure OR s.incomplete))
     """)
     keys = {"id": batch_id, "steps": list(steps), "shared": shared, "repeated": REPEATED}
     connection.execute(statement, keys)
@@ -252,11 +226,6 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
         ORDER BY s.root_id
     """)
     return connection.execute(statement, {"id": batch_id, "mask": MASK}).rowcount
-
-
-def settling_count(connection: Connection) -> int:
-    """Roots that fail in this settlement."""
-    return int(connection.execute(text("SELECT count(*) FROM settling")).scalar_one())
 
 
 def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int) -> bool:
