@@ -76,7 +76,7 @@ def _quarantine(
     moved = records.quarantine(connection, original, message, step, reason, by)
     if moved == 0:
         raise NotReadyError(_nothing(connection, record, original, step))
-    decide_publications(connection, locked, failed=0)
+    decide_publications(connection, locked)
     return Quarantined(original, moved, by, tuple(_next(connection, locked)))
 
 

@@ -119,4 +119,4 @@ def request(
     rebuilds.collect(connection, batch_id, roots, step, _REASON)
     record_failures(connection, batch)
     settlement.record_attempts(connection, batch_id)
-    decide_publications(connection, batch, failed=0)
+    decide_publications(connection, batch)

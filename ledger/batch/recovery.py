@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.batches import Standing, of_hold, of_obstacle, of_standing
-from ledger.batch.refining import uneven
+from ledger.batch.refining import needs_files
 from ledger.core.commands import ANY_TARGET
 from ledger.core.run_request import instant
 from ledger.core.states import BatchStatus, Obstacle, RunState
@@ -31,8 +31,8 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
         return of_hold(batch, target, over_limit=holds.is_over_limit(connection, batch.batch_id))
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
-        needs_files = _needs_files(connection, batch)
-        standing = Standing.UNREFINED if needs_files else Standing.STEPS_DONE
+        unread = needs_files(connection, batch)
+        standing = Standing.UNREFINED if unread else Standing.STEPS_DONE
         return of_standing(batch, target, standing, None, None)
     return of_standing(batch, target, _standing(step), step.name, step.failure)
 
@@ -40,12 +40,7 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
 def needs_refinement(connection: Connection, batch: Batch) -> bool:
     """Whether all that an open batch waits for is a machine that sees its storage."""
     step = checkpoints.unfinished_step(connection, batch.batch_id)
-    return (step is None or step.after) and _needs_files(connection, batch)
-
-
-def _needs_files(connection: Connection, batch: Batch) -> bool:
-    asked = uneven(connection, batch)
-    return asked is not None and asked.needs_files
+    return (step is None or step.after) and needs_files(connection, batch)
 
 
 def on_hold(connection: Connection, batch: Batch) -> str:

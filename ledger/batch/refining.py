@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from sqlalchemy import Connection
@@ -44,6 +44,7 @@ from ledger.store.queries.refining import CommittedRun
 
 Transact = Callable[[Callable[[Connection], Any]], Any]  # runs something in a transaction
 
+IN_MEMORY = 1 << 24  # bytes of a temporary file
 MOST_ROWS = 1 << 20  # of all runs that are looked at at once
 LOST = "Run {step} again: batch {batch} is open, and what reads {step} runs again with it"
 
@@ -75,21 +76,21 @@ class Uneven:
 class Refinement:
     """The roots of a batch that are not even, or failed, each with where it broke, in a file.
 
-    ``run_ids``: the runs that it is of. ``reached``: the steps that acked a row of one.
+    ``runs``: those that it is of. ``reached``: the steps that acked a row of one.
     """
 
-    def __init__(self, run_ids: Sequence[int]):
-        self.run_ids = tuple(run_ids)
+    def __init__(self, runs: Sequence[CommittedRun]):
+        self.runs = tuple(runs)
         self.rows = 0
         self.reached: set[str] = set()
         with _writing():
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the refinement
+            self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed with it
             self._file.write(HEADER)
 
     def add(self, some: Alike, naming: Naming) -> None:
         """Add roots that broke alike."""
         self.rows += len(some.root)
-        self.reached.update(step for step, acked in some.edges.acked.items() if acked)
+        self.reached.update(some.reached)
         rows = encode([some.root, some.residue], _named(some.edges, naming))
         with _writing():
             self._file.write(rows)
@@ -101,7 +102,7 @@ class Refinement:
             self._file.flush()
 
     @property
-    def file(self) -> BinaryIO:
+    def file(self) -> IO[bytes]:
         """The rows of ``settling`` as a COPY takes them."""
         return self._file
 
@@ -167,10 +168,18 @@ def _naming(batch: Batch, runs: Sequence[CommittedRun]) -> Naming:
     )
 
 
+def needs_files(connection: Connection, batch: Batch) -> bool:
+    """Whether a settlement of a batch has to read files of its runs."""
+    ranges = run_queries.root_ranges(connection, batch.batch_id)
+    if not batch.ackers or Spans(ranges).by_root:
+        return False
+    asked = uneven(connection, batch)
+    return asked is not None and asked.needs_files
+
+
 def is_of(connection: Connection, batch: Batch, refinement: Refinement) -> bool:
     """Whether the runs that count are those that were refined."""
-    runs = queries.committed(connection, batch.batch_id)
-    return refinement.run_ids == tuple(run.step_run_id for run in runs)
+    return refinement.runs == tuple(queries.committed(connection, batch.batch_id))
 
 
 def is_past(connection: Connection, asked: Uneven) -> bool:
@@ -188,7 +197,7 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     ledger has by span.
     """
     parts = list(parts_of(asked.spans, asked.ranges, max(1, MOST_ROWS // len(asked.runs))))
-    refinement = Refinement(asked.run_ids)
+    refinement = Refinement(asked.runs)
     try:
         with _spooled(asked, parts) as spool:
             for number, part in enumerate(parts):
@@ -211,7 +220,7 @@ class _Spool:
 
     def __init__(self) -> None:
         with _writing():
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the spool
+            self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed with it
         self._places: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def add(self, part: int, run_id: int, deltas: Deltas) -> None:
@@ -267,7 +276,7 @@ def _spooled(asked: Uneven, parts: Sequence[Longs]) -> _Spool:
 
 def _ends(asked: Uneven, part: Longs) -> tuple[int, int]:
     """The first root of some spans, and one that is not before their last."""
-    return int(part[0]), int(part[-1]) + max(some.span for some in asked.ranges) - 1
+    return int(part[0]), int(part[-1]) + max((some.span for some in asked.ranges), default=1) - 1
 
 
 def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
@@ -317,7 +326,7 @@ def _part(
     """
     spans = Spans(asked.ranges)
     first, last = _ends(asked, part)
-    posted = transact(lambda c: queries.posted(c, asked.batch_id, part.tolist()))
+    posted = transact(lambda c: queries.posted(c, asked.batch_id, asked.run_ids, part))
     rows = []
     for run in asked.runs:
         of_run = posted.get(run.step_run_id, NOTHING)

@@ -226,12 +226,8 @@ def _decide_roots(
     refinement: Refinement | None,
 ) -> Settlement:
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
-    reached_steps: set[str] = set()
     if refinement is not None:
-        failed, reached_steps = (
-            _fail_roots(connection, batch, instant, refinement),
-            refinement.reached,
-        )
+        failed = _fail_roots(connection, batch, instant, refinement)
     if batch.ackers:
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
@@ -250,7 +246,7 @@ def _decide_roots(
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
-    decide_publications(connection, batch, failed, reached_steps)
+    decide_publications(connection, batch, None if refinement is None else refinement.reached)
     reached("settling")
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
@@ -258,11 +254,11 @@ def _decide_roots(
 
 
 def decide_publications(
-    connection: Connection, batch: Batch, failed: int, reached_steps: Collection[str] = ()
+    connection: Connection, batch: Batch, reached_steps: Collection[str] | None = None
 ) -> None:
     """What the sinks are to publish from now on, of this batch and of those of its family that
     were held. Its records have changed. ``reached_steps``: those that acked a row of a root that
-    ``failed``.
+    fails in this settlement; None: none fails.
     """
     following.look_again(connection, batch.original_id)
     if batch.settle is SettlePolicy.HOLD and (
@@ -270,7 +266,7 @@ def decide_publications(
         or rebuilds.pending(connection, batch.original_id)
     ):
         return
-    if failed:
+    if reached_steps is not None:
         publications.decide_untouched(connection, batch.batch_id, reached_steps)
     publications.decide(connection, batch.original_id)
 
@@ -378,7 +374,7 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be published now
-        decide_publications(connection, batch, failed=0)
+        decide_publications(connection, batch)
     runs.fence_running(connection, batch.batch_id)
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)

@@ -49,9 +49,9 @@ def check(
     A line for each thing, with what to do where it is wrong; then the exit code is 1.
 
     Without a pipeline the installation: versions, Java or a Spark Connect server, storage,
-    database, roles, clock, the sweeper's last run, batches that only a machine can settle which
-    sees their storage. With one, what a run of it needs: database, Spark, storage, sources and
-    sinks; with an interval, also whether its source files are there. Nothing is claimed.
+    database, roles, clock, the sweeper's last run, batches that wait for a machine with their
+    storage. With one, what a run of it needs: database, Spark, storage, sources and sinks; with an
+    interval, also whether its source files are there. Nothing is claimed.
     """
     interval = _interval(target, interval_start, interval_end, param)
     if target is None:

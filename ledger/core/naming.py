@@ -7,15 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ledger.core.text import quantity
 from ledger.core.verdict import Hop
+
+EDGES = "edges from"  # in the detail of what was lost, by which it is told from other reasons
 
 
 @dataclass(frozen=True)
 class StepEdges:
-    """What the steps of a batch did with one record: the edges that each has ``emitted`` and
-    ``acked``, by step, and the components of hops that are ``broken``: what their producers emitted
-    differs from what their consumers acked, as XOR or as a count.
+    """What the steps of a batch did with one record: the components of hops that are ``broken``,
+    what their producers emitted differs from what their consumers acked, as XOR or as a count; and
+    by step of these the edges that it has ``emitted`` and ``acked``.
     """
 
     emitted: Mapping[str, int]
@@ -114,7 +115,7 @@ class Naming:
         emitted = sum(edges.emitted.get(name, 0) for name in {hop.producer for hop in hops})
         acked = sum(edges.acked.get(name, 0) for name in consumers)
         late = any(name in self.uncommitted for name in culprits)
-        detail = f"{quantity(emitted, 'edge')} from {producers}, {acked:,} acked"
+        detail = f"{emitted} {EDGES} {producers}, {acked} acked"
         if len(wrong) > 1:
             detail += f"; wrong at {', '.join(wrong)}"
         return _Broken(
@@ -124,7 +125,7 @@ class Naming:
             detail,
             late,
             any(self._merges(hops, name) for name in culprits),
-            not all(self._merges(hops, name, every=True) for name in concerned),
+            not all(self._merges(hops, name) for name in concerned),
         )
 
     def _wrong(self, hops: Sequence[Hop], edges: StepEdges) -> list[str]:
@@ -135,14 +136,12 @@ class Naming:
             due[hop.consumer] = due.get(hop.consumer, 0) + share
         return [name for name, count in due.items() if count != edges.acked.get(name, 0)]
 
-    def _merges(self, hops: Sequence[Hop], consumer: str, *, every: bool = False) -> bool:
-        """Whether a hop to the consumer, or each of them, begins or ends at a step that merges."""
-        merging = [
-            hop.producer in self.merging or hop.consumer in self.merging
-            for hop in hops
-            if hop.consumer == consumer
-        ]
-        return all(merging) if every else any(merging)
+    def _merges(self, hops: Sequence[Hop], consumer: str) -> bool:
+        """Whether the consumer merges, or, a sink, reads what does."""
+        steps = {
+            name for hop in hops if hop.consumer == consumer for name in (hop.producer, consumer)
+        }
+        return not steps.isdisjoint(self.merging)
 
     def _reason(self, culprits: Sequence[str], emitted: int, acked: int, *, late: bool) -> str:
         if late:

@@ -6,6 +6,7 @@ Format: documentation of COPY, "Binary Format".
 import io
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -59,6 +60,7 @@ def decode(data: bytes, columns: int) -> list[Longs]:
     return [rows[f"column{number}"].astype(np.int64) for number in range(columns)]
 
 
+@cache
 def _row(columns: int, rest: int = 0) -> np.dtype[np.void]:
     """A row of so many bigints, each after its length, and of so many bytes behind them."""
     fields = [("fields", ">i2")]

@@ -61,10 +61,11 @@ def differences(posted: Deltas, rows: Deltas, spans: Spans) -> Deltas:
 @dataclass(frozen=True)
 class Alike:
     """Roots that broke alike: what the steps did with each of them, and the XOR that is left of
-    each.
+    each. ``reached``: the steps that acked a row of them.
     """
 
     edges: StepEdges
+    reached: frozenset[str]
     root: Longs
     residue: Longs
 
@@ -82,19 +83,39 @@ def alike(
     steps = {step: _Additions(len(root)) for step, _ in runs}
     for step, rows in runs:
         steps[step].add(rows, root)
-    broken = [_breaks(hops, steps, len(root)) for hops in components.values()]
-    counts = [some for step in steps.values() for some in (step.emitted_edges, step.acked_edges)]
-    columns = [*counts, *broken]
+    broken = {number: _breaks(hops, steps, len(root)) for number, hops in components.items()}
+    # Counts of what is even are of no interest: there may be as many of them as roots.
+    emitted, acked = _of_broken(steps, components, broken)
+    reached = {name: step.acked_edges > 0 for name, step in steps.items()}
+    columns = [*broken.values(), *emitted.values(), *acked.values(), *reached.values()]
     order = order_of(columns)
     starts = changes(*(column[order] for column in columns))
     for places in np.split(order, starts[1:]) if len(root) else ():
         first = places[0]
         edges = StepEdges(
-            {name: int(step.emitted_edges[first]) for name, step in steps.items()},
-            {name: int(step.acked_edges[first]) for name, step in steps.items()},
-            [number for number, flags in zip(components, broken, strict=True) if flags[first]],
+            {name: int(counts[first]) for name, counts in emitted.items()},
+            {name: int(counts[first]) for name, counts in acked.items()},
+            [number for number, flags in broken.items() if flags[first]],
         )
-        yield Alike(edges, root[places], residue[places])
+        by = frozenset(name for name, flags in reached.items() if flags[first])
+        yield Alike(edges, by, root[places], residue[places])
+
+
+def _of_broken(
+    steps: Mapping[str, "_Additions"],
+    components: Mapping[int, Sequence[Hop]],
+    broken: Mapping[int, Flags],
+) -> tuple[dict[str, Longs], dict[str, Longs]]:
+    """By step the edges that it emitted to, and acked of, what is broken of each root, 0 of what is
+    not.
+    """
+    emitted, acked = dict[str, Longs](), dict[str, Longs]()
+    for number, hops in components.items():
+        for name in {hop.producer for hop in hops} & steps.keys():
+            emitted[name] = steps[name].emitted_edges * broken[number]
+        for name in {hop.consumer for hop in hops} & steps.keys():
+            acked[name] = steps[name].acked_edges * broken[number]
+    return emitted, acked
 
 
 class _Additions:

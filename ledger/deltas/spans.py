@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ledger.deltas.kernel import Deltas, united
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.rows import Flags, Longs, Places
 
 MOST_SPANS = 1 << 16  # of a source's range, where the span is chosen
 
@@ -49,8 +49,7 @@ class Spans:
         """The first root of the span of each root; of one that is no source's, itself."""
         if self.by_root or not len(root):
             return root
-        place = np.searchsorted(self._first, root, "right") - 1
-        inside = (place >= 0) & (root < self._end[place])
+        inside, place = self._places(root)
         spans: Longs = np.where(inside, root & self._mask[place], root)
         return spans
 
@@ -58,10 +57,14 @@ class Spans:
         """Whether each root is of a range in which roots share a span."""
         if self.by_root:
             return np.zeros(len(root), bool)
-        place = np.searchsorted(self._first, root, "right") - 1
-        inside = (place >= 0) & (root < self._end[place])
+        inside, place = self._places(root)
         flags: Flags = inside & (self._mask[place] != ~0)
         return flags
+
+    def _places(self, root: Longs) -> tuple[Flags, Places]:
+        """Whether each root is in a range, and in which."""
+        place = np.searchsorted(self._first, root, "right") - 1
+        return (place >= 0) & (root < self._end[place]), place
 
     def united(self, deltas: Deltas) -> Deltas:
         """The same deltas, one for each span; fails and messages stay those of roots."""

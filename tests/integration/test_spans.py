@@ -183,10 +183,12 @@ GUARANTEES = ("exactly_once", "at_least_once")
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_spans_decide_as_roots_do(ledger, seed):
+def test_spans_decide_as_roots_do(ledger, seed, monkeypatch):
     """Of the same random batch the same records fail, where and why, and the same sinks are ready
-    to publish, whatever the span."""
+    to publish, whatever the span, and in however many parts single roots are looked at."""
     decided = {}
+    if seed % 2:
+        monkeypatch.setattr(refining, "MOST_ROWS", 16)
     for span in SPANS:
         batch, roots = driven(ledger, seed, span, f"run{span}")
         settlement = ledger.settle(batch.batch_id)
@@ -306,6 +308,18 @@ def test_rows_of_unknown_roots_hold_the_batch(ledger, foreign):
     assert settlement.status is BatchStatus.HELD
     assert "never read" in settlement.reason
     assert ledger.row("SELECT count(*) FROM failed_root")[0] == 0
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_rows_of_unknown_roots_hold_a_batch_without_spans(ledger, count):
+    """So do those of a batch whose source had no record."""
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, count)
+    ledger.run_middle(batch, [*roots, 70_000])
+    ledger.run_sink(batch, roots)
+    settlement = ledger.settle(batch.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert "never read" in settlement.reason
 
 
 @pytest.mark.parametrize(
@@ -469,6 +483,7 @@ def test_a_temporary_file_that_cannot_be_written_is_tried_again(ledger, monkeypa
     """The sweep goes on with other batches, and says what to do about this one."""
     batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[1], span=4)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    monkeypatch.setattr(refining, "IN_MEMORY", 1)
     assert "set TMPDIR" in ledger.sweep().errors[batch.batch_id]
     assert ledger.row("SELECT status FROM batch").status == "open"
 
@@ -481,11 +496,12 @@ def test_a_run_that_noted_no_files_is_run_again(ledger):
         ledger.settle(batch.batch_id)
 
 
-def test_a_failed_root_has_rows(ledger, monkeypatch):
+@pytest.mark.parametrize("span", [1, 4])
+def test_a_failed_root_has_rows(ledger, monkeypatch, span):
     """A refinement without the rows of a failed root decides nothing: whether a sink acked a row of
     it would not be known."""
     batch = ledger.open(pipeline())
-    roots = ledger.emit(batch, 8, span=4)
+    roots = ledger.emit(batch, 8, span=span)
     ledger.run_middle(batch, roots, fail={roots[1]: "no plane"})
     ledger.run_sink(batch, [root for root in roots if root != roots[1]])
     nothing = np.empty(0, np.int64)
@@ -629,7 +645,7 @@ def test_an_expired_batch_is_refined_part_by_part(ledger, monkeypatch):
     part_of, read = queries.posted, refining.read_roots
     monkeypatch.setattr(refining, "read_roots", lambda *asked: reads.append(asked) or read(*asked))
     monkeypatch.setattr(
-        queries, "posted", lambda c, b, spans: parts.append(len(spans)) or part_of(c, b, spans)
+        queries, "posted", lambda *asked: parts.append(len(asked[-1])) or part_of(*asked)
     )
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 50, span=4)
@@ -663,7 +679,7 @@ def peak(monkeypatch, tmp_path, roots):
         folder.end()
         listed.append(queries.CommittedRun(number, f"step{number}", folder.path))
 
-    def posted(connection, batch_id, spans):
+    def posted(connection, batch_id, run_ids, spans):
         rows = np.asarray(spans)[:, None] + np.arange(span)
         rows = np.where(rows < roots, rows, 0)
         xor = np.bitwise_xor.reduce(rows, axis=1)

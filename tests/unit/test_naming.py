@@ -1,9 +1,14 @@
 """Where a record broke, and why, by what the steps did with it."""
 
+import re
+
 import pytest
 
+from ledger.batch.records.explain import _EDGES
 from ledger.core.naming import Break, Naming, StepEdges
 from ledger.core.verdict import hops
+from ledger.store.queries.causes import CAUSE
+from tests.support.places import ROOT
 
 CHAIN = [("source", ()), ("stage", ("source",)), ("sink", ("stage",))]
 FORK = [("source", ()), ("left", ("source",)), ("right", ("source",)), ("sink", ("left", "right"))]
@@ -64,7 +69,7 @@ def test_equal_counts_of_other_edges():
 def test_of_several_breaks_the_first_is_named():
     """In the pipeline's order."""
     result = named(CHAIN, {"source": 1}, {"sink": 1})
-    assert result == ("stage", "lost", "1 edge from source, 0 acked")
+    assert result == ("stage", "lost", "1 edges from source, 0 acked")
 
 
 def test_a_step_that_never_committed_is_no_fault_of_the_record():
@@ -73,7 +78,7 @@ def test_a_step_that_never_committed_is_no_fault_of_the_record():
     names = naming(CHAIN, **late)
     result = names.name(edges(names, {"source": 1}, {}))
     assert result == Break(
-        "stage", "did not commit in time", "1 edge from source, 0 acked", False, False, True
+        "stage", "did not commit in time", "1 edges from source, 0 acked", False, False, True
     )
     both = named(CHAIN, {"source": 1, "stage": 1}, {}, **late)
     assert both[:2] == ("sink", "lost")
@@ -145,3 +150,13 @@ def test_sinks_that_may_have_missed_a_row():
     names = naming(steps, unproved={"a", "b", "c"})
     assert names.missed_by(edges(names, {"source": 2, "a": 1}, {"a": 1, "c": 1})) == ["a", "b"]
     assert naming(steps, unproved={"c"}).missed_by(edges(names, {"source": 2}, {})) == []
+
+
+def test_what_is_read_of_a_detail_again():
+    """Where a cause is told from what was lost, in SQL and in what explain prints."""
+    detail = named(CHAIN, {"source": 1234}, {"stage": 1})[2]
+    assert _EDGES.search(detail).groups() == ("1234", "source", "1")
+    (pattern,) = re.findall(r"r.detail ~ '([^']+)'", CAUSE)
+    assert re.search(pattern, detail)
+    functions = (ROOT / "migrations" / "baseline" / "functions.sql").read_text()
+    assert re.findall(r"r.detail ~ '([^']+)'", functions) == [pattern]

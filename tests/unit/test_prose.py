@@ -53,7 +53,7 @@ CLUMSY = {
     r"(?:records?|units?) held|held (?:records?|units?|with)|--held": "kept back",
 }
 # Inner words where no user reads them: places that tests watch, a pattern of what the ledger keeps.
-INNER_STRINGS = {"ledger/batch/records/explain.py", "ledger/core/probes.py"}
+INNER_STRINGS = {"ledger/core/naming.py", "ledger/core/probes.py"}
 # Where a message has the status of a record, or a batch's bare one still.
 BARE = {  # of records, and where a batch's own words say it
     ("quarantine.py", "row.status"),

@@ -114,7 +114,7 @@ def test_uneven_and_failed_roots_are_grouped_by_what_happened_to_them():
         for some in alike(runs, longs(1), COMPONENTS)
     ]
     assert sorted(groups) == [
-        ([1], [0], 1, []), ([2, 6], [2, 6], 0, [STAGE]), ([5], [5], 3, [STAGE])
+        ([1], [0], 0, []), ([2, 6], [2, 6], 0, [STAGE]), ([5], [5], 3, [STAGE])
     ]  # fmt: skip
 
 
@@ -124,7 +124,26 @@ def test_equal_counts_of_other_edges_break():
     runs = [("source", emitting([1])), ("stage", both), ("sink", acking([1]))]
     (some,) = alike(runs, longs(), COMPONENTS)
     assert (some.edges.broken, some.residue.tolist()) == ([SINK], [8 ^ 1])
-    assert some.edges.emitted == {"source": 1, "stage": 1, "sink": 0}
+    assert some.edges.emitted == {"source": 0, "stage": 1}  # of what is broken
+    assert some.reached == {"stage", "sink"}
+
+
+def test_counts_of_what_is_even_make_no_groups():
+    """Roots that lost a row at the sink broke alike, however many rows the stage made of each."""
+    many = longs(3, 4, 5)
+    roots, ones = longs(1, 2, 3), longs(1, 1, 1)
+    runs = [
+        ("source", Deltas(roots, roots, roots * 0, many, ones * 0)),
+        ("stage", Deltas(roots, roots ^ 9, roots, ones, many)),
+        ("sink", Deltas(roots, roots * 0 + 8, roots * 0 + 8, ones * 0, ones)),
+    ]
+    (some,) = alike(runs, longs(), COMPONENTS)
+    assert (some.root.tolist(), some.edges.broken) == ([1, 2, 3], [SINK])
+
+
+def test_spans_of_roots_that_no_source_has():
+    """Each counts as one."""
+    assert [part.tolist() for part in parts_of(longs(0, 200, 201), RANGES, 17)] == [[0, 200], [201]]
 
 
 def test_even_roots_leave_nothing():

@@ -13,6 +13,7 @@ from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, RecordState, 
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.recovery import on_hold
 from ledger.core.commands import ackledger
+from ledger.core.naming import EDGES
 from ledger.core.states import BatchStatus
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -20,7 +21,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, records
 
 NOT_DECIDED = "on hold: not decided"
-_EDGES = re.compile(r"(-?\d+) edges from (.+?), (-?\d+) acked")
+_EDGES = re.compile(rf"(-?\d+) {EDGES} (.+?), (-?\d+) acked")
 
 
 @dataclass(frozen=True)

@@ -149,25 +149,22 @@ def _sweeper(database: Database) -> str:
 
 
 def _batches(database: Database) -> str:
-    """How many batches are open for long. Raises ConfigurationError for those that a machine has to
-    settle which sees their storage: the sweeper's did not.
-    """
+    """That no batch waits for a machine with its storage. Raises ConfigurationError for those that
+    have waited for an hour."""
 
-    def waiting(connection: Connection) -> tuple[int, list[int]]:
-        ids = health.open_for(connection, SWEPT_EVERY, MOST_OPEN)
-        opened = [batches.get_batch(connection, number) for number in ids]
-        return len(ids), [b.batch_id for b in opened if needs_refinement(connection, b)]
+    def waiting(connection: Connection) -> list[int]:
+        numbers = health.open_for(connection, SWEPT_EVERY, MOST_OPEN)
+        opened = [batches.get_batch(connection, number) for number in numbers]
+        return [batch.batch_id for batch in opened if needs_refinement(connection, batch)]
 
-    count, unrefined = database.transact(waiting, engine=database.reader)
-    if unrefined:
-        first = unrefined[0]
-        noun = quantity(len(unrefined), "batch", "batches")
+    unsettled = database.transact(waiting, engine=database.reader)
+    if unsettled:
         raise ConfigurationError(
-            f"{noun} can be settled only where the storage is seen, batch {first} first:"
-            f" {ackledger('settle', first)} there, and let the sweeper run where it sees the"
-            " storage"
+            f"{quantity(len(unsettled), 'batch', 'batches')} can be settled only where the storage"
+            f" is seen: run {ackledger('settle', unsettled[0])} there, and let the sweeper run"
+            " where it sees the storage"
         )
-    return f"{quantity(count, 'batch', 'batches')} open for more than an hour"
+    return "none waits for a machine with its storage"
 
 
 def _ago(passed: timedelta) -> str:

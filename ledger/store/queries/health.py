@@ -31,10 +31,13 @@ def last_sweep(connection: Connection) -> Row[Any]:
 
 
 def open_for(connection: Connection, age: timedelta, most: int) -> list[int]:
-    """The batches that have been open for so long, the oldest first, at most so many."""
+    """The open batches of which nothing has run for so long, the oldest first, at most so many."""
     statement = text("""
-        SELECT batch_id FROM batch WHERE status = 'open' AND opened_at < clock_timestamp() - :age
-        ORDER BY opened_at LIMIT :most
+        SELECT b.batch_id FROM batch b
+        WHERE b.status = 'open' AND b.opened_at < clock_timestamp() - :age
+          AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id
+            AND coalesce(r.closed_at, r.lease_until) >= clock_timestamp() - :age)
+        ORDER BY b.opened_at LIMIT :most
     """)
     return list(connection.execute(statement, {"age": age, "most": most}).scalars())
 

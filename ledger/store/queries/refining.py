@@ -5,7 +5,7 @@ is asked of single roots is asked here, and nowhere else.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -78,17 +78,21 @@ def committed(connection: Connection, batch_id: int) -> list[CommittedRun]:
     return [CommittedRun(**row._mapping) for row in rows]
 
 
-def posted(connection: Connection, batch_id: int, span_roots: Sequence[int]) -> dict[int, Deltas]:
-    """What each run of a batch has posted of spans, by their first roots; maybe in several rows of
-    one.
-    """
-    asked = f"""
+def posted(
+    connection: Connection, batch_id: int, run_ids: Sequence[int], span_roots: Longs
+) -> dict[int, Deltas]:
+    """What each of these runs of a batch has posted of spans, by their first roots, a row each."""
+    asked = """
         COPY (
-          SELECT {_LIST} FROM ledger_delta
-          WHERE batch_id = %s AND root_id = ANY (cast(%s AS bigint[]))
+          SELECT step_run_id, root_id, bit_xor(delta), bit_xor(acked), sum(emitted_edges)::bigint,
+                 sum(acked_edges)::bigint
+          FROM ledger_delta
+          WHERE batch_id = %s AND step_run_id = ANY (%s) AND root_id = ANY (cast(%s AS bigint[]))
+          GROUP BY step_run_id, root_id
         ) TO STDOUT (FORMAT binary)
     """
-    values = (batch_id, list(span_roots))
+    # As one literal: a list of a hundred thousand is parsed item by item.
+    values = (batch_id, list(run_ids), f"{{{','.join(map(str, span_roots.tolist()))}}}")
     run, root, delta, acked, emitted_edges, acked_edges = _copied(connection, asked, values)
     every = Deltas(root, delta, acked, emitted_edges, acked_edges)
     return {int(number): taking(every, run == number) for number in np.unique(run)}
@@ -119,7 +123,7 @@ def _copied(
     return decode(stream.getvalue(), columns)
 
 
-def fill(connection: Connection, rows: BinaryIO) -> None:
+def fill(connection: Connection, rows: IO[bytes]) -> None:
     """Fill ``settling`` with the roots that are not even or failed, as PostgreSQL's binary COPY has
     them.
     """
