@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,8 @@ LASTING = (
     NotADirectoryError,
     PermissionError,
 )
+_GROUPS = stat.S_ISGID | stat.S_IRWXG  # of a folder that several users share
+_GROUPS_FOLDER = stat.S_ISGID | 0o770
 
 
 def require_storage(settings: "Settings") -> str:
@@ -107,8 +110,8 @@ def _room(folder: str) -> str:
 
 
 def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
-    """Make ``folder`` and what is missing above it, for this user alone; the group may pass if
-    asked.
+    """Make ``folder`` and what is missing above it, for this user alone, or where the folder above
+    is ``shared`` for its group as well; the group may pass if asked.
 
     The mode of a folder that is there already is left as it is.
     """
@@ -118,12 +121,22 @@ def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
         if group_may_pass:
             os.chown(place, -1, os.getegid())
             place.chmod(0o710)
+        elif shared(place.parent):
+            place.chmod(_GROUPS_FOLDER)
+
+
+def shared(folder: Path) -> bool:
+    """Whether a folder is its group's, as an administrator makes one for several users: the group
+    may write there, and all that is made there is the group's.
+    """
+    mode = folder.stat().st_mode
+    return mode & _GROUPS == _GROUPS
 
 
 @contextmanager
 def private_output(folder: str) -> Iterator[None]:
-    """What a run writes to its ``folder`` of the storage is for this user alone, if that is a
-    local one.
+    """What a run writes to its ``folder`` of the storage is for this user alone, or for the group
+    of a storage that is ``shared``, if that is a local one.
 
     ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``: the pipeline's folder is closed before, the
     rest of it after, because Spark makes files and folders as it is used to.
@@ -141,9 +154,10 @@ def private_output(folder: str) -> Iterator[None]:
 def _close(folder: Path) -> None:
     if not folder.exists():
         return  # a sink may write elsewhere
-    with suppress(OSError):  # of executors that run as another user; nobody passes the folder above
-        for place in (folder.parents[1], folder.parents[0], folder, *folder.rglob("*")):
-            place.chmod(0o700 if place.is_dir() else 0o600)
+    modes = (_GROUPS_FOLDER, 0o660) if shared(folder.parents[2]) else (0o700, 0o600)
+    for place in (folder.parents[1], folder.parents[0], folder, *folder.rglob("*")):
+        with suppress(OSError):  # an executor's user's; the folder above is closed
+            place.chmod(modes[0] if place.is_dir() else modes[1])
 
 
 def _is_local(folder: str) -> bool:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 
 from ledger.errors import ConfigurationError
+from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.spark.frames.staging import _close_staging
 from ledger.storage.folders import make_private, private_output
 from ledger.store import embedded
@@ -96,6 +97,43 @@ def test_what_a_run_writes_is_private(open_folder):
     assert {mode(path) for path in places if path.is_dir()} == {0o700}
     assert {mode(path) for path in places if path.is_file()} == {0o600}
     assert mode(open_folder) == 0o755
+
+
+def test_a_shared_storage_stays_its_groups(open_folder):
+    """Below a folder that a group shares, what a run makes and what it wrote is for that group, and
+    for nobody else.
+    """
+    storage = open_folder / "storage"
+    storage.mkdir()
+    storage.chmod(0o2770)
+    folder = storage / "flights" / "parse" / "batch=1" / "run=2"
+    with private_output(str(folder)):
+        assert mode(storage / "flights") == 0o2770
+        folder.mkdir(parents=True, mode=0o777)
+        (folder / "part.parquet").write_text("")
+    (storage / "out").mkdir()
+    (storage / "out").chmod(0o2775)  # as a umask of 002 makes it
+    _close_staging(storage / "out" / "_staging" / "batch=1" / "run=2")
+    places = list((storage / "flights").rglob("*"))
+    assert {mode(path) for path in places if path.is_dir()} == {0o2770}
+    assert {mode(path) for path in places if path.is_file()} == {0o660}
+    assert mode(storage / "out" / "_staging") == 0o2770
+    assert {path.stat().st_gid for path in storage.rglob("*")} == {storage.stat().st_gid}
+
+
+@pytest.mark.parametrize("root", [0o755, 0o2755, 0o2775, 0o2770])
+def test_published_files_of_a_table_are_opened(open_folder, root):
+    """Whoever may read a Delta table may read what was staged in its folder, once it is published:
+    also where a group shares it.
+    """
+    table = open_folder / "table"
+    table.mkdir()
+    table.chmod(root)
+    own = TableFolder(str(table), ())
+    make_private(Path(own.staging(1, 2)))
+    assert mode(table / "_ackledger") & 0o007 == 0
+    own.let_read([TableFile("_ackledger/batch-1/run-2/part.parquet", 1, 1, {})])
+    assert {mode(path) for path in table.rglob("*")} == {root}
 
 
 @pytest.mark.parametrize("below", ["run=2", "kept-2-1f"])

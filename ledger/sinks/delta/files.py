@@ -20,7 +20,7 @@ from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
-PRIVATE = 0o700  # the mode of what is staged
+PRIVATE = (0o700, 0o770)  # what the user, or also the group, may do where files are staged
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -49,15 +49,17 @@ class TableFolder:
 
     def let_read(self, files: Iterable[TableFile]) -> None:
         """Open the folders of staged files to all who may read the table: until now they are
-        their user's alone.
+        their user's alone, or their group's.
         """
         if "://" in self.path:
             return
         root = Path(self.path)
+        opened = stat.S_IMODE(root.stat().st_mode)
         parents = {parent for file in files for parent in Path(file.path).parents}
         for folder in (root / parent for parent in parents if parent.parts[:1] == ("_ackledger",)):
-            if stat.S_IMODE(folder.stat().st_mode) == PRIVATE:
-                folder.chmod(stat.S_IMODE(root.stat().st_mode))
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            if mode & 0o777 in PRIVATE and mode != opened:
+                folder.chmod(opened)
 
     def list_of(self, batch_id: int, version: int) -> str:
         """Where the list of a version's files is kept."""

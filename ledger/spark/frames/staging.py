@@ -14,7 +14,7 @@ from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
 from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
-from ledger.storage.folders import require_writable
+from ledger.storage.folders import make_private, require_writable
 from ledger.storage.manifest import Manifest, take_manifest
 
 # Without adaptive execution Spark drops the hint, without a word, when it resolves the frame.
@@ -62,13 +62,13 @@ _COUNT = "_ackledger_count"
 
 
 def _close_staging(folder: Path) -> None:
-    """What is staged is for this user alone until it is published: all that is beside the
-    folders that readers see, else the run's own folder.
+    """What is staged is for this user alone, or the group of a ``shared`` folder, until it is
+    published: all that is beside the folders that readers see, else the run's own folder.
     """
     staging = next((place for place in folder.parents if place.name == STAGING_FOLDER), folder)
     with suppress(OSError):  # a folder that cannot be written to is reported right after this
         staging.parent.mkdir(parents=True, exist_ok=True)
-        staging.mkdir(mode=0o700, exist_ok=True)
+        make_private(staging)
 
 
 def check_key(step: SinkStep, rows: DataFrame) -> None:
