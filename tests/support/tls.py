@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 from tests.support.ports import free_port
 
 PASSWORD = "tls-passphrase"
+_WITHOUT = ("certified",)  # a login of a certificate
 _HBA = """
 hostssl all app 127.0.0.1/32 scram-sha-256
 hostssl all certified 127.0.0.1/32 cert
@@ -43,6 +44,11 @@ def programs() -> Path | None:
         if "libssl" in linked.stdout:
             return initdb.parent
     return None
+
+
+def server_user() -> str | None:
+    """Who runs servers that refuse root; None: this user."""
+    return "postgres" if os.geteuid() == 0 else None
 
 
 class Authority:
@@ -95,20 +101,26 @@ class SecureServer:
     folder: Path
 
     def url(self, database: str, user: str = "app", **options: str) -> str:
-        """An address with the options of libpq; the password is that of ``app``."""
+        """An address with the options of libpq. All logins have one password, but some none."""
         text = "&".join(f"{name}={value}" for name, value in options.items())
-        who = f"{user}:{PASSWORD}" if user == "app" else user
+        who = user if user in _WITHOUT else f"{user}:{PASSWORD}"
         return f"postgresql://{who}@127.0.0.1:{self.port}/{database}?{text}"
 
-    def verified(self, database: str) -> str:
+    def verified(self, database: str, user: str = "app") -> str:
         """The address that makes sure whom it talks to."""
-        return self.url(database, sslmode="verify-full", sslrootcert=str(self.folder / "ca.pem"))
+        root = str(self.folder / "ca.pem")
+        return self.url(database, user, sslmode="verify-full", sslrootcert=root)
+
+    def through(self, port: int) -> "SecureServer":
+        """As clients of what listens on another port and passes on to it have it."""
+        return replace(self, port=port)
 
 
 @contextmanager
-def secure_server(bin: Path) -> Iterator[SecureServer]:
-    """A server of its own, gone afterwards."""
-    user = "postgres" if os.geteuid() == 0 else None
+def secure_server(bin: Path, hba: str = _HBA, setup: str = _SETUP) -> Iterator[SecureServer]:
+    """A server of its own, gone afterwards. ``hba``: who may connect how; ``setup``: statements of
+    its superuser, one a line."""
+    user = server_user()
     folder = Path(tempfile.mkdtemp(prefix="ackledger-tls-"))
     folder.chmod(0o755)
     data, port = folder / "data", free_port()
@@ -117,7 +129,7 @@ def secure_server(bin: Path) -> Iterator[SecureServer]:
         _certify(folder)
         _give(user, folder, data, *folder.iterdir())
         _do(user, bin / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync")
-        (data / "pg_hba.conf").write_text(_HBA)
+        (data / "pg_hba.conf").write_text(hba)
         with (data / "postgresql.conf").open("a") as stream:
             stream.write(
                 f"listen_addresses = '127.0.0.1'\nport = {port}\nfsync = off\nssl = on\n"
@@ -127,7 +139,7 @@ def secure_server(bin: Path) -> Iterator[SecureServer]:
         _do(user, bin / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "start")
         try:
             psql = (bin / "psql", "-X", "-q", "-h", folder, "-p", port, "-U", "postgres")
-            for statement in _SETUP.strip().splitlines():
+            for statement in setup.strip().splitlines():
                 _do(user, *psql, "-c", statement)
             yield SecureServer(port, folder)
         finally:
