@@ -7,7 +7,7 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup browser demo test test-system test-all test-tools compat polluted chaos lint docs bench up down clean
+.PHONY: help setup browser demo test test-system test-all test-tools compat polluted chaos cluster lint docs bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ polluted: setup ## Read the Pollock benchmark of polluted files in FOLDER, a cop
 
 chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run; SUBMIT=batch
 	@python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SUBMIT),--submit $(SUBMIT))
+
+cluster: setup ## Run batches, losses and chaos on a Spark cluster of several users, behind PgBouncer
+	@python -m tests.cluster $(if $(PART),--part $(PART))
 
 lint: setup ## Run ruff and mypy
 	@ruff check . && ruff format --check . && mypy

@@ -18,7 +18,7 @@ from chaos.pipeline import NAME
 from chaos.reader import Reader, Sinks
 from chaos.schedule import Kind, Strike, schedule
 from chaos.verdict import Evidence, judge
-from chaos.world import World
+from chaos.world import Elsewhere, World
 from ledger.errors import LedgerError
 
 TICK_SECONDS = 0.5
@@ -109,12 +109,18 @@ class Outcome:
 
 
 class Campaign:
-    """A plan on its way."""
+    """A plan on its way, on this machine alone unless it is ``elsewhere``."""
 
-    def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]):
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        say: Callable[[str], None],
+        elsewhere: Elsewhere | None = None,
+    ):
         self._plan = plan
         self._say = say
-        self._world = World(folder, plan.submit)
+        self._world = World(folder, plan.submit, elsewhere)
         self._orders = data.make_orders(plan.seed, plan.records, plan.batches)
         self._killer = Killer(plan.deck(), self._world.victims)
         self._intervals = [*zip(plan.instants(), data.days(plan.batches), strict=True)]

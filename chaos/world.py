@@ -11,12 +11,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pyspark
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
 from chaos.killer import lives
 from chaos.pipeline import NAME, SUBMIT, TARGET_URL
@@ -47,12 +50,33 @@ ATTENTIVE = {
 }
 
 
+BACKENDS = text("""
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+""")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A ledger and a cluster that others have started on this machine, instead of a run's own.
+
+    ``database_url``: of a migrated ledger without batches. ``environment``: what drivers need
+    beside it. ``executors``: lists those that run.
+    """
+
+    database_url: str
+    master: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    executors: Callable[[], list[psutil.Process]] = list
+
+
 class World:
     """Started by ``start``; ``stop`` ends all of it, whatever it is in the middle of."""
 
-    def __init__(self, folder: Path, submit: str = "stage"):
+    def __init__(self, folder: Path, submit: str = "stage", elsewhere: Elsewhere | None = None):
         self.folder = folder
         self._submit = submit
+        self._elsewhere = elsewhere
         self.data = folder / "data"
         self.logs = folder / "airflow" / "logs"
         self._ledger_home, self._other_home = folder / "ledger", folder / "other"
@@ -65,8 +89,11 @@ class World:
     def start(self) -> None:
         """Servers, schema, services, sweeper; returns once Airflow knows the DAGs."""
         self.data.mkdir(parents=True, exist_ok=True)
-        self.ledger = Database(embedded.start(self._ledger_home))
-        upgrade(self.ledger)
+        if self._elsewhere is None:
+            self.ledger = Database(embedded.start(self._ledger_home))
+            upgrade(self.ledger)
+        else:
+            self.ledger = Database(self._elsewhere.database_url)
         other = embedded.start(self._other_home)
         airflow_url = embedded.ensure_database(other, "airflow")
         _let_go_of_the_dead(airflow_url)
@@ -98,14 +125,20 @@ class World:
         environment = {
             k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")
         }
+        there, master = {}, MASTER
+        if self._elsewhere is not None:
+            there = {"ACKLEDGER_DATABASE_URL": self._elsewhere.database_url}
+            there |= self._elsewhere.environment
+            master = self._elsewhere.master
         return {
             **environment,
             **own,
             **airflow_environment(self._airflow, airflow_url, dags_folder=dags),
             **ATTENTIVE,
-            "AIRFLOW_CONN_SPARK_DEFAULT": f'{{"conn_type": "spark", "host": "{MASTER}"}}',
+            "AIRFLOW_CONN_SPARK_DEFAULT": f'{{"conn_type": "spark", "host": "{master}"}}',
             "SPARK_HOME": str(_spark_home(self.folder / "spark")),
             "PYSPARK_PYTHON": sys.executable,
+            **there,
         }
 
     def _await_dags(self) -> None:
@@ -137,6 +170,8 @@ class World:
             processes = [] if pid is None else [psutil.Process(pid)]
         elif kind is Kind.BACKEND:
             processes = self._backends()
+        elif kind is Kind.EXECUTOR and self._elsewhere is not None:
+            processes = self._elsewhere.executors()
         else:
             processes = [process for process in self._own() if _spark_part(process) is kind]
         alive = [process for process in processes if lives(process)]
@@ -173,16 +208,15 @@ class World:
         return None
 
     def _backends(self) -> list[psutil.Process]:
-        """The processes of the ledger's server that serve a client of the ledger."""
-        pid_file = self._ledger_home / "postgres" / "postmaster.pid"
+        """The processes of the ledger's server that serve a client of the ledger; none while it
+        starts again.
+        """
         try:
-            postmaster = psutil.Process(int(pid_file.read_text().split()[0]))
-            children = postmaster.children()
-        except (OSError, IndexError, psutil.NoSuchProcess):
+            with self.ledger.plain.connect() as connection:
+                pids = connection.execute(BACKENDS).scalars().all()
+        except DBAPIError:
             return []
-        return [
-            child for child in children if f" {embedded.DATABASE} " in " ".join(_command(child))
-        ]
+        return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
 
     def _own(self) -> list[psutil.Process]:
         """Every process with this run's mark; the servers are ended in their own way."""

@@ -140,7 +140,7 @@ def test_a_line_that_is_cut(pooled):
         database = Database(pooled.server.through(wire.port).verified("ledger", "airflow"))
         assert database.transact(lambda c: c.execute(text("SELECT 1")).scalar_one()) == 1
         wire.cut()
-        with pytest.raises(UnavailableError, match="did not answer: .*Check that the server runs"):
+        with pytest.raises(UnavailableError, match=r"did not answer: .*Check that the server runs"):
             database.revision()
         wire.mend()
         assert database.transact(lambda c: c.execute(text("SELECT 1")).scalar_one()) == 1
@@ -151,7 +151,7 @@ def test_a_line_that_is_cut(pooled):
 def test_without_tls_nobody_gets_in(pooled):
     """The pooler takes no client without TLS, and the server behind it none either."""
     for port in (pooled.port, pooled.behind):
-        with pytest.raises(psycopg2.OperationalError, match="SSL required|no encryption"):
+        with pytest.raises(psycopg2.OperationalError, match=r"SSL required|no encryption"):
             psycopg2.connect(
                 host="127.0.0.1", port=port, dbname="ledger", user="airflow",
                 password=tls.PASSWORD, sslmode="disable",

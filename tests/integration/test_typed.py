@@ -23,6 +23,7 @@ BEFORE = {
     "README.md": [],
     "docs/how-to/ask.md": [ORDERS],
     "docs/how-to/backfill.md": ["cp -r data/orders/2026-01-01 data/orders/2026-01-02"],
+    "docs/how-to/cluster.md": [ORDERS],
     "docs/how-to/install.md": ["ackledger sweep"],
     "docs/how-to/publish.md": [ORDERS],
     "docs/how-to/quarantine.md": [ORDERS],

@@ -12,6 +12,8 @@ from packaging.requirements import Requirement
 
 from tests.support.places import ROOT
 
+# Beside the wheel, PySpark and what it brings, which Spark has: no driver of a database.
+OF_EXECUTORS = ("numpy", "pyarrow", "fsspec", "jinja2", "markupsafe")
 _SOURCES = ("ledger", "migrations", "jobs", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 
@@ -46,6 +48,24 @@ def install_wheel(folder: Path, *extras: str, also: Iterable[str] = ()) -> Path:
     its ``extras``, says it depends on, and the distributions ``also``: linked from this
     environment instead of downloaded.
     """
+    python, place = _with_wheel(folder)
+    installed = PathDistribution(next(place.glob("ackledger-*.dist-info")))
+    _link_all([*_required(installed, extras), *map(Requirement, also)], place)
+    return python
+
+
+def executor_environment(folder: Path) -> Path:
+    """The Python of an environment in ``folder`` that has only what executors need: the wheel, and
+    ``OF_EXECUTORS``, linked from this environment.
+    """
+    python, place = _with_wheel(folder)
+    for name in OF_EXECUTORS:
+        _link(distribution(name), place)
+    return python
+
+
+def _with_wheel(folder: Path) -> tuple[Path, Path]:
+    """The Python of a new environment with the wheel alone, and its packages' folder."""
     wheel = build_wheel(folder)
     venv.create(folder / "env", with_pip=False, symlinks=True)
     python = folder / "env" / "bin" / "python"
@@ -54,9 +74,7 @@ def install_wheel(folder: Path, *extras: str, also: Iterable[str] = ()) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", *options, wheel], check=True
     )
-    installed = PathDistribution(next(place.glob("ackledger-*.dist-info")))
-    _link_all([*_required(installed, extras), *map(Requirement, also)], place)
-    return python
+    return python, place
 
 
 def _link_all(waiting: list[Requirement], place: Path) -> None:

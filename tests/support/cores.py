@@ -1,0 +1,102 @@
+"""A batch as one driver runs it on a master of its own: ``python -m tests.support.cores MASTER``.
+
+Settings are those of the environment. Prints what must not depend on how many cores there are, and
+who does which task how often, as one line of JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.core.column_names import POSITION
+from ledger.settings import Settings
+from ledger.spark.frames.inputs import stored_rows
+from ledger.spark.job import Job
+from ledger.spark.session import build_session
+from ledger.store.upgrade import connect
+from tests.support.runner import Runner
+
+FILES, RECORDS = 4, 1_000  # and records of each file
+SLOW_SECONDS = 4.0
+_SOURCE = "SELECT first_root, emit_run_id FROM batch_source WHERE batch_id = :batch"
+_ROOTS = """
+    SELECT root_id, status, step, reason FROM root_status WHERE batch_id = :batch ORDER BY root_id
+"""
+
+
+def write(folder: Path) -> None:
+    """Files of numbers."""
+    for number in range(FILES):
+        first = number * RECORDS
+        lines = "".join(f"{n}\n" for n in range(first, first + RECORDS))
+        (folder / f"in-{number}.csv").write_text(f"n\n{lines}")
+
+
+def pipeline() -> Pipeline:
+    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
+    flow = Pipeline("cores")
+    flow.source("numbers", FileSource("in-*.csv", schema="n INT"))
+
+    @flow.record_stage(reads="numbers", schema="n INT, copy INT")
+    def twice(row: dict[str, Any]) -> Any:
+        context = TaskContext.get()
+        if row["n"] == 7 and context is not None and context.attemptNumber() == 0:
+            time.sleep(SLOW_SECONDS)
+        if row["n"] % 97 == 0:
+            raise ValueError("a multiple of 97")
+        yield {"n": row["n"], "copy": 1}
+        yield {"n": row["n"], "copy": 2}
+
+    @flow.stage(reads="twice")
+    def sifted(frame: Any) -> Any:
+        return frame.where(F.col("n") % 101 != 1).repartition(3, "copy")
+
+    flow.sink("out", ParquetSink("out"), reads="sifted")
+    return flow
+
+
+def main(master: str) -> None:
+    """Run the batch, and print what came of it."""
+    settings = Settings()
+    database = connect(settings)
+    spark = build_session("cores", master)
+    # All is folded by executors, which need what that needs.
+    job = Job(spark, database, settings, pipeline(), few_rows=-1, driver_bytes=-1)
+    run = Runner(job)
+    batch = run.open()
+    settlement = run.settled(batch)
+    (source,) = run.ledger.rows(_SOURCE, batch=batch.batch_id)
+    rows = run.ledger.rows(_ROOTS, batch=batch.batch_id)
+    first = source.first_root
+    result = {
+        "positions": positions(job, source.emit_run_id),
+        "roots": [(row.root_id - first, row.status, row.step, row.reason) for row in rows],
+        "failed": settlement.failed,
+        "sink": rows_of(Path(settings.output_path("out"))),
+    }
+    spark.stop()
+    database.dispose()
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def positions(job: Job, run_id: int) -> list[tuple[int, int]]:
+    """The position of each record among the batch's, by which it has its root, and the record."""
+    rows = stored_rows(job, run_id, POSITION).select(POSITION, "n").collect()
+    return sorted((row[POSITION], row["n"]) for row in rows)
+
+
+def rows_of(folder: Path) -> list[tuple[int, int]]:
+    """What the sink shows."""
+    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
+    return sorted((row["n"], row["copy"]) for row in table.to_pylist())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
