@@ -21,7 +21,7 @@ from chaos.world import Elsewhere
 from demo import data
 from ledger.store.connection import Database
 from ledger.store.reach import first_closed
-from ledger.store.upgrade import upgrade
+from ledger.store.upgrade import upgrade, upgrade_sql
 from tests.cluster import scenes
 from tests.cluster.accounts import UMASK, Account, accounts, share
 from tests.cluster.airflow import Airflow
@@ -103,12 +103,12 @@ def _spark(users: dict[str, Account], folder: Path) -> Iterator[SparkCluster]:
 def _administer(server: LedgerServer) -> None:
     server.administer("postgres", f"CREATE DATABASE {LEDGER}", f"CREATE DATABASE {CHAOS}")
     server.administer("postgres", f"CREATE ROLE {DRIVER} LOGIN PASSWORD '{tls.PASSWORD}'")
-    for name in (LEDGER, CHAOS):
-        administrator = Database(server.direct.verified(name, ADMINISTRATOR))
-        upgrade(administrator)
-        administrator.dispose()
+    server.run_script(LEDGER, upgrade_sql())
     server.administer("postgres", *GRANT)
-    say("the ledger's schema is made by an administrator who is no superuser")
+    administrator = Database(server.direct.verified(CHAOS, ADMINISTRATOR))
+    upgrade(administrator)
+    administrator.dispose()
+    say("an administrator who is no superuser made two ledgers: by psql, and by ackledger")
 
 
 def scenes_of(

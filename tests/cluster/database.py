@@ -2,6 +2,7 @@
 superuser, a pooler in transaction mode in front.
 """
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -61,6 +62,16 @@ class LedgerServer:
         lines = [f"127.0.0.1:{port}:*:{name}:{tls.PASSWORD}\n" for port in ports for name in names]
         path.write_text("".join(lines))
         path.chmod(0o600)
+
+    def run_script(self, database: str, script: str) -> None:
+        """Run a script with psql, as an administrator does who has no ackledger."""
+        programs = tls.programs()
+        assert programs is not None
+        address = self.address(database, ADMINISTRATOR, self.direct)
+        subprocess.run(
+            [programs / "psql", "-X", "-q", "--set", "ON_ERROR_STOP=1", address],
+            input=script, env={"PGPASSWORD": tls.PASSWORD}, check=True, text=True,
+        )  # fmt: skip
 
     def administer(self, database: str, *statements: str) -> None:
         """What the administrator does, without the pooler."""

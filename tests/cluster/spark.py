@@ -30,6 +30,7 @@ spark.executor.memory        768m
 spark.cores.max              2
 spark.driver.host            127.0.0.1
 spark.sql.shuffle.partitions 2
+spark.shuffle.readHostLocalDisk false
 spark.task.maxFailures       8
 spark.hadoop.fs.permissions.umask-mode 002
 """
