@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,7 +217,11 @@ class World:
                 pids = connection.execute(BACKENDS).scalars().all()
         except DBAPIError:
             return []
-        return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        processes = []
+        for pid in pids:
+            with suppress(psutil.NoSuchProcess):
+                processes.append(psutil.Process(pid))
+        return processes
 
     def _own(self) -> list[psutil.Process]:
         """Every process with this run's mark; the servers are ended in their own way."""

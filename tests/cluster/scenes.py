@@ -1,6 +1,6 @@
 """What is played on the cluster: batches, a replay, the loss of a machine and of the network."""
 
-import os
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -197,7 +197,15 @@ def the_line_stays_cut(stage: Stage) -> None:
     wanted = "did not answer"
     lines = [line for log in tries[:-1] for line in log.splitlines() if wanted in line]
     require(lines, f"no try of {len(tries)} says that the ledger {wanted}")
-    stage.say(f"its task was tried {len(tries)} times: {lines[-1][:400]}")
+    event = next(filter(None, map(_error_of, lines)), None)
+    require(event is not None, f"no driver said that the ledger {wanted}: {lines[0]}")
+    stage.say(f"its task was tried {len(tries)} times, the first said: {event}")
+
+
+def _error_of(line: str) -> str | None:
+    """What a driver said last, if a line of its task's log has that."""
+    event = str(json.loads(line).get("event", ""))
+    return event if " ackledger ERROR " in event else None
 
 
 @contextmanager
@@ -210,11 +218,20 @@ def _cut(stage: Stage) -> Iterator[None]:
 
 
 def require_clean(stage: Stage) -> None:
-    """Files of executors are the driver's to remove: the sweeper's gc takes all that is old."""
-    owners = {path.owner() for path in (stage.folder / "storage").rglob("*.parquet")}
+    """Others do not get into the storage; its group does, and the driver's user may remove what
+    executors have written.
+    """
+    storage, driver = stage.folder / "storage", stage.users["driver"]
+    owners = {path.owner() for path in storage.rglob("*.parquet")}
     stage.say(f"files of the storage belong to {', '.join(sorted(owners))}")
-    if os.geteuid() == 0 and stage.users["driver"].name is not None:
+    if driver.name is not None:
         require(len(owners) > 1, owners)
+    modes = {path: path.stat().st_mode & 0o7777 for path in storage.iterdir()}
+    require(set(modes.values()) == {0o2770}, modes)
+    removed = subprocess.run(
+        [*driver.prefix, "rm", "-r", *map(str, modes)], capture_output=True, text=True
+    )
+    require(removed.returncode == 0, removed.stderr)
 
 
 SCENES = (month_and_replay, a_machine_is_lost, the_line_breaks, the_line_stays_cut)
