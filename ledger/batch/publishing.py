@@ -227,4 +227,5 @@ def delivery_of(
         files=files,
         replaces=tuple(sorted({*noted, *replaces})),
         interval_end=batch.interval_end,
+        is_first=not publications.has_earlier(connection, batch.batch_id, sink, run_id),
     )

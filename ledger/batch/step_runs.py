@@ -18,9 +18,16 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.text import storable
 from ledger.deltas.posted import Posted
-from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
+from ledger.errors import (
+    ConfigurationError,
+    FencedError,
+    IntegrityError,
+    LedgerError,
+    NotReadyError,
+)
+from ledger.storage.folders import runs_beside
 from ledger.store.connection import Database
-from ledger.store.queries import batches, runs
+from ledger.store.queries import batches, numbering, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Emitted, Run
 
@@ -328,11 +335,31 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
 
 def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
     """Note where a run is about to write: whatever becomes of it, retention finds its files. None:
-    they are to stay.
+    they are to stay. Raises ConfigurationError where runs have written for its batch that the
+    ledger does not know.
     """
     if folder is None:
         return
-    database.transact(lambda c: runs.set_folder(c, run.run_id, folder))
+    stored = runs_beside(folder)  # before the ledger is asked: who writes there has noted it
+
+    def work(connection: Connection) -> None:
+        if unknown := numbering.unknown_runs(connection, run.batch.batch_id, list(stored)):
+            raise ConfigurationError(_given_twice(run, stored, unknown))
+        runs.set_folder(connection, run.run_id, folder)
+
+    database.transact(work)
+
+
+def _given_twice(run: OpenedRun, stored: Mapping[int, str], unknown: Sequence[int]) -> str:
+    others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    return (
+        f"{stored[unknown[0]]}{others}: expected folders of runs that the ledger knows of batch"
+        f" {run.batch.batch_id}, found others. Either the ledger was restored from an older backup"
+        " and gives numbers again that it gave before, or another ledger writes to this storage."
+        " Nothing was written. After a restore run 'ackledger db restored', remove from"
+        " the sinks what this ledger does not know (docs/how-to/backup.md), then run this again."
+        " For another ledger choose another ACKLEDGER_STORAGE"
+    )
 
 
 def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:

@@ -8,6 +8,7 @@ import typer
 from ledger.batch.acceptance import accept as accept_batch
 from ledger.batch.interventions import release as release_batch
 from ledger.batch.settlement import settle_once
+from ledger.batch.upkeep.restored import restored
 from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli import tables
 from ledger.cli.base import BATCH, Json, app, db, example, in_user_words, show, user
@@ -68,6 +69,17 @@ def db_status(as_json: Json = False) -> None:
     show(asdict(state), as_json, tables.facts)
     if not state.ready:
         raise typer.Exit(1)
+
+
+@db.command("restored", epilog=example("db restored"))
+def db_restored(as_json: Json = False) -> None:
+    """After the ledger was restored from a backup: give no number twice.
+
+    Moves the numbers of batches, runs and records far ahead, because sinks and storage may have
+    those that the ledger gave after the backup. Run it once, before anything else runs; safe to
+    repeat.
+    """
+    show(asdict(restored(connect(Settings()))), as_json, tables.restored)
 
 
 def _embedded() -> Settings:

@@ -211,6 +211,24 @@ def released(data: Mapping[str, Any]) -> RenderableType:
     return facts({**data, "status": BatchStatus(data["status"]).words})
 
 
+def restored(data: Mapping[str, Any]) -> RenderableType:
+    """Where the numbers go on after a restore, and what the sinks may have beside."""
+    newest, undecided = data["newest_batch"], ", ".join(map(str, data["open_batches"]))
+    above = "any batch" if newest is None else f"a batch above {newest}"
+    also = f", or of {undecided}, which the ledger has not decided" if undecided else ""
+    return Group(
+        line(
+            f"the next batch is {data['next_batch']}, the next run {data['next_run']}, the next"
+            f" record {data['next_record']} or above"
+        ),
+        line(
+            f"What sinks have of {above}{also}, the ledger does not know: remove it there before"
+            " these intervals run again (docs/how-to/backup.md)",
+            "yellow",
+        ),
+    )
+
+
 def _tenths(seconds: float | None) -> Decimal | None:
     """Seconds to be read below each other."""
     return None if seconds is None else Decimal(seconds).quantize(Decimal("0.1"))

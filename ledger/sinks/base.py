@@ -26,7 +26,8 @@ class Delivery:
     step run that staged the rows; a later run of the same batch has a greater one.
     ``interval_start``, ``original_id``: which of two families is the newer; with ``interval_end``:
     which replace each other. ``folder``: where the files were staged; ``files``: those that count.
-    ``replaces``: batches whose rows are removed when these are published.
+    ``replaces``: batches whose rows are removed when these are published. ``is_first``: the ledger
+    knows of no earlier version of the batch that this sink may have published.
     """
 
     sink: str
@@ -38,6 +39,7 @@ class Delivery:
     files: tuple[DataFile, ...]
     replaces: tuple[int, ...] = ()
     interval_end: datetime | None = None
+    is_first: bool = False
 
     @property
     def rows(self) -> int:

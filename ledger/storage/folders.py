@@ -259,6 +259,20 @@ def beside(folder: str, prefix: str) -> list[str]:
     return [fs.unstrip_protocol(path) if "://" in folder else path for path in named]
 
 
+def runs_beside(folder: str) -> dict[int, str]:
+    """The folders of runs of the batch that a run's folder is of, by run, its own among them; none
+    where it lies in no folder of a batch: one listing."""
+    place = re.search(r"/batch[=-]\d+/run([=-])\d+$", folder)
+    if place is None:
+        return {}
+    prefix = f"run{place[1]}"
+    names = (
+        (path.rstrip("/"), path.rstrip("/").rpartition(prefix)[2])
+        for path in beside(folder, prefix)
+    )
+    return {int(number): path for path, number in names if number.isdigit()}
+
+
 def remove_folder(folder: str) -> None:
     """Delete a folder with all that is in it; a no-op where it is gone."""
     import fsspec

@@ -2,10 +2,14 @@
 
 import sys
 import textwrap
+from contextlib import chdir
 from datetime import timedelta
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, write_deltalake
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
@@ -65,6 +69,19 @@ def _redacted(block, spark):
 def _retained(block, spark):
     """The pipeline whose files are kept for thirty days."""
     assert examples.run(block, None)["pipeline"].keep_seconds == timedelta(days=30).total_seconds()
+
+
+@proves("docs/how-to/backup.md", "unknown")
+def _unknown(block, spark):
+    """The batches in a Delta table that are above the ledger's newest."""
+    texts = ("ackledger orders.out: batch 1203, run 9", "ackledger orders.out: batch 1204, run 10")
+    with TemporaryDirectory() as folder, chdir(folder):
+        for text in (*texts, "something else: batch 9999"):
+            said = CommitProperties(custom_metadata={"userMetadata": text})
+            rows = pa.table({"id": [1]})
+            write_deltalake("out/orders", rows, mode="append", commit_properties=said)
+        write_deltalake("out/orders", rows, mode="append")
+        assert examples.run(block, None)["unknown"] == [1204]
 
 
 @proves("docs/how-to/schedule.md", "acceptances")

@@ -22,6 +22,7 @@ FLIGHTS = (
 BEFORE = {
     "README.md": [],
     "docs/how-to/ask.md": [ORDERS],
+    "docs/how-to/backup.md": ["ackledger sweep"],
     "docs/how-to/backfill.md": ["cp -r data/orders/2026-01-01 data/orders/2026-01-02"],
     "docs/how-to/cluster.md": [ORDERS],
     "docs/how-to/install.md": ["ackledger sweep"],

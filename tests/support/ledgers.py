@@ -464,6 +464,8 @@ class Ledger:
             )
             for (name,) in names.all():
                 connection.exec_driver_sql(f"DROP TABLE {name}")
+            for series in ("batch_batch_id_seq", "step_run_step_run_id_seq"):
+                connection.exec_driver_sql(f"ALTER SEQUENCE {series} START WITH 1")
             connection.exec_driver_sql(f"TRUNCATE {TABLES} RESTART IDENTITY")
             connection.exec_driver_sql("UPDATE root_counter SET next_root = 1")
 

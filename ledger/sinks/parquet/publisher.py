@@ -8,7 +8,7 @@ import fsspec
 import pyarrow as pa
 
 from ledger.core.probes import reached
-from ledger.errors import StageError
+from ledger.errors import ConfigurationError, StageError
 from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
@@ -64,6 +64,8 @@ class ParquetPublisher:
         if not self._has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if self._exists(final) else []
+            if earlier and delivery.is_first:
+                self._require_own(delivery)
             require_staged(delivery)
             # First what is staged of the others: who is late with one of them publishes it no more.
             for batch_id in delivery.replaces:
@@ -119,6 +121,21 @@ class ParquetPublisher:
         if not names:
             return not self._exists(delivery.folder)
         return all(self._exists(final + name) for name in names)
+
+    def _require_own(self, delivery: Delivery) -> None:
+        """Raise ConfigurationError if the batch's folder has files of no version that the ledger
+        knows. Those of this very version are there where a copy of them was interrupted."""
+        final = self._folder(delivery.batch_id)
+        own = {file.path.rpartition("/")[2] for file in delivery.files}
+        names = {path.rpartition("/")[2] for path in self._fs.find(final)}
+        if strange := sorted(name for name in names - own if name.endswith(".parquet")):
+            raise ConfigurationError(
+                f"{final}: expected no folder, found {strange[0]} in it, which this ledger has not"
+                f" published for batch {delivery.batch_id}: it was restored from an older backup,"
+                " or another one writes here. Nothing was changed. Move the folder away, run what"
+                " is in it again if the ledger does not know it (docs/how-to/backup.md), then"
+                " publish again"
+            )
 
     def _hide(self, batch_id: int, delivery: Delivery) -> bool:
         """Move a batch's folder aside; whether there was one."""

@@ -163,6 +163,16 @@ def supersede(connection: Connection, batch_id: int) -> int:
     return connection.execute(statement, {"id": batch_id}).rowcount
 
 
+def has_earlier(connection: Connection, batch_id: int, sink: str, run_id: int) -> bool:
+    """Whether a sink was ever to publish an earlier run of the batch."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM publication
+                       WHERE batch_id = :batch_id AND sink = :sink AND step_run_id < :run)
+    """)
+    keys = {"batch_id": batch_id, "sink": sink, "run": run_id}
+    return bool(connection.execute(statement, keys).scalar_one())
+
+
 _PENDING = """
 SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, i.input_run_id,
        b.family_id AS original_id
