@@ -36,6 +36,8 @@ def __getattr__(name: str) -> Any:
     plugin, and few a pipeline.
     """
     if name in __all__:
+        # Not above: what it imports is nothing that the plugin needs.
+        import_module("ledger.core.extras").require_package("airflow", "ledger.airflow")
         module = _PLACES.get(name, "maintenance")
         return getattr(import_module(f"ledger.airflow.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

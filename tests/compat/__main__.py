@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.support.places import ROOT
 
-EXTRAS = ("airflow", "connect", "dev")
+EXTRAS = ("airflow", "connect", "delta", "dev", "embedded")
 
 
 @dataclass(frozen=True)

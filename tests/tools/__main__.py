@@ -38,7 +38,8 @@ def install(tool: str, wheel: Path) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     python = place / "bin" / "python"
     subprocess.run(["uv", "venv", "--quiet", "--python", sys.executable, place], check=True)
-    arguments = ["--requirement", requirements(tool), wheel]
+    own = f"ackledger[delta,embedded] @ {wheel.as_uri()}"
+    arguments = ["--requirement", requirements(tool), own]
     options = ["--quiet", "--python", python]
     subprocess.run(["uv", "pip", "install", *options, *arguments], check=True)
     return python

@@ -94,22 +94,41 @@ def test_the_plugin_is_registered_once(doubled, tmp_path):
 
 # What a module imports that is loaded only if somebody has installed what calls it.
 ASKED_BY = {"lineage.py": {"attrs", "openlineage"}}  # Airflow's provider of OpenLineage
+# The modules that may import what an extra brings.
+OF_EXTRA = {"airflow": "airflow", "delta": "sinks/delta", "embedded": "store/embedded.py"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_what_is_imported_is_declared():
-    """Whatever the package imports is of a distribution that it depends on; what Airflow's part
+    """Whatever the package imports is of a distribution that it depends on; what a part of it
     imports may be of its extra, or of a provider that alone loads the module.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    always = _names(project["dependencies"])
-    extra = always | _names(project["optional-dependencies"]["airflow"])
+    always = _names(PROJECT["dependencies"])
     providers = packages_distributions()
     for path in (ROOT / "ledger").rglob("*.py"):
-        declared = extra if (ROOT / "ledger" / "airflow") in path.parents else always
-        declared = declared | ASKED_BY.get(path.name, set())
+        declared = always | ASKED_BY.get(path.name, set())
+        for extra, place in OF_EXTRA.items():
+            if path.is_relative_to(ROOT / "ledger" / place):
+                declared = declared | _names(PROJECT["optional-dependencies"][extra])
         for name in _imported(path) - sys.stdlib_module_names - {"ledger"}:
             names = {canonicalize_name(provider) for provider in providers.get(name, [name])}
             assert names & declared, f"{path} imports {name}"
+
+
+def test_each_dependency_is_explained():
+    """The page on the installation has a line for each, with its extra, and none for others."""
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text()
+    extras = PROJECT["optional-dependencies"]
+    declared = dict.fromkeys(_names(PROJECT["dependencies"]), "")
+    for extra in set(extras) - {"demo", "dev"}:
+        declared |= dict.fromkeys(_names(extras[extra]) - set(declared), extra)
+    lines = re.findall(r"^\| (`[^|]+`) \| (?:`(\w+)`)? ?\|", page, re.MULTILINE)
+    explained = {
+        canonicalize_name(name): extra
+        for names, extra in lines
+        for name in re.findall(r"`([\w-]+)`", names)
+    }
+    assert explained == declared
 
 
 def _names(requirements):

@@ -8,6 +8,7 @@ import pytest
 
 from ledger.cli.running import LOCAL, _spark_at
 from ledger.core import connect_server as remote
+from ledger.core import extras
 from ledger.core.connect_server import briefly, checked_address, require_server
 from ledger.errors import ConfigurationError, UnavailableError
 from tests.support.ports import free_port
@@ -40,7 +41,7 @@ def test_an_address_is_checked_without_asking():
 
 def test_without_the_client(monkeypatch):
     """What is to be installed is named."""
-    monkeypatch.setattr(remote, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'ackledger\[connect\]'"):
         require_server("sc://h:1")
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.core.extras import require_package
 from ledger.sinks.base import Publisher
 from ledger.sinks.folder import FolderSink
 
@@ -24,4 +25,5 @@ class DeltaSink(FolderSink):
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         from ledger.sinks.delta.publisher import DeltaPublisher
 
+        require_package("deltalake", f"sink {name!r}, a DeltaSink,")
         return DeltaPublisher(settings.output_path(self.path), self.partition_by)

