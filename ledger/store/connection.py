@@ -40,6 +40,7 @@ _OWN_SETTINGS = "ackledger_settings"  # an execution option: what a transaction 
 KEPT_OPEN, OPENED_MORE = 2, 8
 TURN_SECONDS = 30  # that a transaction waits for one of them
 _INVALID = "22023"  # the code of a parameter, among them a role that is not there
+_NO_COLUMN = "42703"  # of a statement of ours: the schema is of another release
 
 
 class Database:
@@ -191,6 +192,8 @@ class Database:
         """What an error of the driver means to who works with the ledger."""
         is_role = report.code == _INVALID and report.message.startswith('role "')
         trouble = Trouble.REFUSED if is_role else report.trouble
+        if report.code == _NO_COLUMN:
+            trouble = Trouble.SCHEMA
         match trouble:
             case Trouble.REFUSED:
                 return ConfigurationError(
@@ -243,13 +246,19 @@ class Database:
             return False
 
     def _way_to_whole_schema(self) -> str:
-        """What to do where something is not there: to migrate what is migrated makes nothing."""
+        """What to do where something is not there: to migrate what is migrated makes nothing, and
+        what a newer release has migrated lacks nothing of its own."""
         try:
-            is_migrated = self.revision() == head()
+            revision = self.revision()
         except LedgerError:
-            is_migrated = False
-        if is_migrated:
+            revision = None
+        if revision == head():
             return f"It is at revision {head()}, which has it: restore the ledger from a backup"
+        if revision is not None and not is_known(revision):
+            return (
+                f"It is at revision {revision}, which this ackledger does not know: install the"
+                " newer ackledger that made it, and run this again"
+            )
         return "Run 'ackledger db upgrade'"
 
     def dispose(self) -> None:
