@@ -1,5 +1,5 @@
 """Measure against plain Spark: ``make bench``. Writes ``benchmarks/results.json``, and the figures
-of README.md, docs/cost.md and docs/sizing.md.
+of README.md, docs/cost.md and docs/scaling.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Writes the figures into README.md, docs/cost.md and docs/sizing.md, and the picture:
+"""Writes the figures into README.md, docs/cost.md and docs/scaling.md, and the picture:
 ``python -m benchmarks.published``.
 
 A page has each table between a line ``<!-- figures: NAME -->`` and one that ends it; what is
@@ -18,7 +18,7 @@ from benchmarks.picture import cost
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/cost.md", "docs/sizing.md"))
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/cost.md", "docs/scaling.md"))
 PICTURE = ROOT / "docs" / "images" / "cost.svg"
 
 Results = dict[str, Any]

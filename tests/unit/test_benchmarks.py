@@ -46,7 +46,7 @@ def test_the_pages_have_the_figures_that_were_measured(page):
     assert published.filled(text, results) == text, "run python -m benchmarks.published"
     results["flights.tracked_over_plain_throughput"] = 0.125
     results["sizes.batch"]["snapshot_bytes"] = published.FLIGHTS * 321
-    expected = {"README.md": "8.0 times as long", "cost.md": "8.0", "sizing.md": "321 MB"}
+    expected = {"README.md": "8.0 times as long", "cost.md": "8.0", "scaling.md": "321 MB"}
     assert f"| {expected[page.name]} |" in published.filled(text, results)
 
 
