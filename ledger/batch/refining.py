@@ -35,7 +35,8 @@ from ledger.deltas.single_roots import (
 )
 from ledger.deltas.spans import RootRange, Spans
 from ledger.errors import IntegrityError, LostFileError, UnavailableError, UnseenFilesError
-from ledger.storage.folders import LASTING, reachable
+from ledger.storage.folders import reachable
+from ledger.storage.stores import LASTING
 from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
 from ledger.store.queries import runs as run_queries

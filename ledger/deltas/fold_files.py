@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 from uuid import uuid4
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import Seen, texts_of
 from ledger.deltas.table_writer import TableWriter
+from ledger.storage import stores
 from ledger.storage.parquet import iter_batches, stored_file
 
 FAIL_ROWS = 1_000  # with their texts
@@ -218,8 +218,7 @@ def remove_posted(files: Iterable[FoldFiles]) -> None:
     """Remove what was posted; reasons and texts of records lie in the ledger alone then."""
     for some in files:
         for path in some.posted:
-            fs, place = fsspec.core.url_to_fs(path)
-            fs.rm_file(place)
+            stores.remove_file(path)
 
 
 def _fail_columns(fails: Fails) -> list[Any]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ from ledger.deltas.kernel import Deltas
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.table_writer import TableWriter
 from ledger.errors import LostFileError
+from ledger.storage import stores
 from ledger.storage.folders import RUN_AGAIN
 from ledger.storage.parquet import read_row_group, stored_file
 
@@ -71,23 +71,20 @@ class RootWriter(TableWriter):
         path = self.finish()
         if path is None:
             return None
-        size = int(self._fs.info(self._place)["size"])
-        return RootFile(path, size, self._rows, min(self._least), max(self._greatest))
+        entry = stores.info(path)
+        assert entry is not None
+        return RootFile(path, entry.bytes, self._rows, min(self._least), max(self._greatest))
 
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:
     """Say which files of a run's folder count: what an earlier fold of the run wrote does not."""
-    fs, place = fsspec.core.url_to_fs(folder)
-    fs.makedirs(place, exist_ok=True)
-    with fs.open(f"{place}/{LISTING}", "w") as stream:
-        json.dump([asdict(file) for file in files], stream)
+    stores.write(f"{folder}/{LISTING}", json.dumps([asdict(file) for file in files]).encode())
 
 
 def read_listing(folder: str, advice: str = RUN_AGAIN) -> list[RootFile]:
     """The files of a run that count. Raises LostFileError, with ``advice``, if that is gone."""
     try:
-        with fsspec.open(f"{folder}/{LISTING}") as stream:
-            return [RootFile(**file) for file in json.load(stream)]
+        return [RootFile(**file) for file in json.loads(stores.read(f"{folder}/{LISTING}"))]
     except FileNotFoundError as exc:
         raise LostFileError(f"file {folder}/{LISTING} is gone. {advice}") from exc
 

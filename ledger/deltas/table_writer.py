@@ -1,13 +1,14 @@
 """Writes files of columns, each whole or not at all."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from ledger.storage import stores
 
 GROUP_ROWS = 1 << 20
 
@@ -26,19 +27,18 @@ class TableWriter:
     ):
         self._path, self._schema = path, schema
         self._metadata, self._options = metadata, {"compression": "lz4", **options}
-        self._fs, self._place = fsspec.core.url_to_fs(path)
-        self._stream: Any = None
+        self._file = ExitStack()  # open while there is something in it
         self._writer: Any = None
+        self._is_whole = False
 
     def write(self, columns: Sequence[Any]) -> None:
         """Write some rows."""
         if not len(columns[0]):
             return
         if self._writer is None:
-            self._fs.makedirs(self._fs._parent(self._place), exist_ok=True)
-            self._stream = self._fs.open(self._place, "wb")
+            stream = self._file.enter_context(stores.written(self._path))
             self._writer = pq.ParquetWriter(
-                self._stream, self._schema, write_page_checksum=True, **self._options
+                stream, self._schema, write_page_checksum=True, **self._options
             )
             if self._metadata is not None:
                 self._writer.add_key_value_metadata(dict(self._metadata))
@@ -49,7 +49,8 @@ class TableWriter:
         if self._writer is None:
             return None
         self._writer.close()
-        self._stream.close()
+        self._file.close()
+        self._is_whole = True
         return self._path
 
     def __enter__(self) -> Self:
@@ -61,6 +62,12 @@ class TableWriter:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if exc is not None and self.finish() is not None:
+        if exc is None:
+            return
+        if self._writer is not None:  # else it would be closed once its file is
+            with suppress(OSError, pa.ArrowException):
+                self._writer.close()
+        self._file.__exit__(kind, exc, trace)
+        if self._is_whole:
             with suppress(FileNotFoundError):
-                self._fs.rm_file(self._place)
+                stores.remove_file(self._path)

@@ -5,11 +5,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from ledger.errors import InputError
+from ledger.storage import stores
 
 SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
 # What reading raises for a file that is damaged, gone, or not what its name claims.
@@ -39,16 +40,11 @@ def list_files(pattern: str) -> list[FoundFile]:
 
     Raises InputError for an archive, of which Spark would read the packed bytes.
     """
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(pattern)
-    infos = fs.glob(path, detail=True)
     shown = []
-    for name, info in sorted(infos.items()):
-        if info["type"] == "file" and not name.rsplit("/", 1)[-1].startswith((".", "_")):
-            full = fs.unstrip_protocol(name) if "://" in pattern else name
-            _require_readable(full)
-            shown.append(FoundFile(full, int(info["size"]), _modified(fs, name, info)))
+    for entry in stores.matching(pattern):
+        if not entry.name.startswith((".", "_")):
+            _require_readable(entry.path)
+            shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
     return shown
 
 
@@ -73,14 +69,10 @@ def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[Fou
 
 def look_at(path: str) -> FoundFile | None:
     """The file as it is now; None if it is gone."""
-    import fsspec
-
-    fs, name = fsspec.core.url_to_fs(path)
-    try:
-        info = fs.info(name)
-    except FileNotFoundError:
+    entry = stores.info(path)
+    if entry is None:
         return None
-    return FoundFile(path, int(info["size"]), _modified(fs, name, info))
+    return FoundFile(path, entry.bytes, stores.modified_at(entry))
 
 
 def require_unchanged(source: str, files: Iterable[FoundFile]) -> None:
@@ -113,10 +105,9 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
     """
     try:
         if format == "parquet":
-            import fsspec
             import pyarrow.parquet as pq
 
-            with fsspec.open(file.path, "rb") as stream:
+            with stores.opened(file.path) as stream:
                 return int(pq.ParquetFile(stream).metadata.num_rows)
         lines, last = 0, b"\n"
         for chunk in _chunks(opened(file.path)):
@@ -129,28 +120,12 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
 
 
-def _modified(fs: Any, name: str, info: dict[str, Any]) -> datetime:
-    """Modification time; the epoch where the file system knows none."""
-    instant = info.get("mtime") or info.get("LastModified") or info.get("last_modified")
-    if instant is None:
-        try:
-            instant = fs.modified(name)
-        except NotImplementedError:
-            instant = 0.0
-    if isinstance(instant, int | float):
-        instant = datetime.fromtimestamp(instant, UTC)
-    modified_at: datetime = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    return modified_at
-
-
 def _with_digest(file: FoundFile) -> FoundFile:
     if file.bytes > SMALL:
         return file
     digest = hashlib.sha256()
     try:
-        import fsspec
-
-        for chunk in _chunks(fsspec.open(file.path, "rb").open()):
+        for chunk in _chunks(stores.opened(file.path)):
             digest.update(chunk)
     except OSError as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
@@ -164,9 +139,7 @@ def compression(path: str) -> str | None:
 
 def opened(path: str) -> IO[bytes]:
     """A file to read from, decompressed."""
-    import fsspec
-
-    return decompressed(fsspec.open(path, "rb").open(), compression(path))
+    return decompressed(stores.opened(path), compression(path))
 
 
 def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:

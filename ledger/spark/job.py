@@ -28,9 +28,11 @@ from ledger.store.queries import runs
 
 # How files are written. In a stage's output root and parent are runs of sorted integers: without a
 # dictionary the v2 writer stores them as deltas, 10 MB where Spark's defaults take 38 (16 million
-# rows). A snapshot has neither.
+# rows). A snapshot has neither. Hadoop's committer renames files, not folders, which a store may
+# refuse or copy: nobody reads the folder until the manifest says what is in it.
 SNAPSHOT = {
     "compression": "zstd",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 STORED = {

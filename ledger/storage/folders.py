@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger.errors import ConfigurationError, UnavailableError
+from ledger.storage import stores
+from ledger.storage.stores import LASTING, is_local
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -21,14 +23,6 @@ RUN_AGAIN = (
     "Run the step that wrote it again: in Airflow clear the task that ran it, and those downstream"
 )
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the lack of space is told as
-# Of a file system: these stay until a person has changed something; others may pass.
-LASTING = (
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
 _GROUPS = stat.S_ISGID | stat.S_IRWXG  # of a folder that several users share
 _GROUPS_FOLDER = stat.S_ISGID | 0o770
 
@@ -40,7 +34,7 @@ def require_storage(settings: "Settings") -> str:
     """
     root = settings.storage_root()
     with _refusal(root, "ACKLEDGER_STORAGE"):
-        if _is_local(root):
+        if is_local(root):
             make_private(Path(root))
     require_writable(root, "ACKLEDGER_STORAGE")
     return root
@@ -50,14 +44,10 @@ def require_writable(folder: str, setting: str) -> None:
     """Raise ConfigurationError, or UnavailableError where that may pass, naming ``setting``,
     unless a file can be made below ``folder``.
     """
-    import fsspec
-
     with _refusal(folder, setting):
-        fs, path = fsspec.core.url_to_fs(folder)
-        fs.makedirs(path, exist_ok=True)
-        probe = f"{path}/.probe-{uuid.uuid4()}"
-        fs.touch(probe)
-        fs.rm_file(probe)
+        probe = f"{folder}/.probe-{uuid.uuid4()}"
+        stores.write(probe, b"ackledger")
+        stores.remove_file(probe)
 
 
 def scratch_of(listed: str | None) -> list[str]:
@@ -98,7 +88,7 @@ def _plain(folder: str) -> str:
 
 def _room(folder: str) -> str:
     """In brackets what is free on the disk of a local folder; nothing where it is not seen here."""
-    if not _is_local(_plain(folder)):
+    if not is_local(_plain(folder)):
         return ""
     place = Path(_plain(folder)).absolute()
     there = next(parent for parent in (place, *place.parents) if parent.exists())
@@ -141,7 +131,7 @@ def private_output(folder: str) -> Iterator[None]:
     ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``: the pipeline's folder is closed before, the
     rest of it after, because Spark makes files and folders as it is used to.
     """
-    if not _is_local(folder):
+    if not is_local(folder):
         yield
         return
     make_private(Path(folder).parents[2])
@@ -158,10 +148,6 @@ def _close(folder: Path) -> None:
     for place in (folder.parents[1], folder.parents[0], folder, *folder.rglob("*")):
         with suppress(OSError):  # an executor's user's; the folder above is closed
             place.chmod(modes[0] if place.is_dir() else modes[1])
-
-
-def _is_local(folder: str) -> bool:
-    return "://" not in folder
 
 
 @contextmanager
@@ -191,14 +177,8 @@ class Size:
 
 def size_of(folder: str) -> Size:
     """What lies below a folder; nothing if it is not there."""
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(folder)
-    try:
-        files = fs.find(path, detail=True).values()
-    except FileNotFoundError:  # somebody else is removing it
-        return Size()
-    return Size(len(files), sum(int(file["size"] or 0) for file in files))
+    files = stores.files_below(folder)
+    return Size(len(files), sum(file.bytes for file in files))
 
 
 def require_own_folder(folder: str, run_id: int) -> None:
@@ -218,7 +198,7 @@ def reachable(folder: str) -> bool:
     """Whether the place of a run's folder is there, three above it, if that is a local one: else
     a folder that is gone looks like a storage that this machine does not see.
     """
-    return not _is_local(folder) or Path(_place(folder)).is_dir()
+    return not is_local(folder) or Path(_place(folder)).is_dir()
 
 
 def require_reachable(folder: str) -> None:
@@ -235,28 +215,17 @@ def remove_run_folder(folder: str, run_id: int) -> None:
     """Delete what a run wrote, and the folder of its batch if nothing else is in it; a no-op where
     it is gone. Raises ConfigurationError unless the folder is named after the run.
     """
-    import fsspec
-
     require_own_folder(folder, run_id)
-    remove_folder(folder)
-    fs, path = fsspec.core.url_to_fs(folder)
-    parent = path.rpartition("/")[0]
+    stores.remove_folder(folder)
+    parent = folder.rpartition("/")[0]
     if parent.rpartition("/")[2].startswith("batch"):
-        with suppress(OSError):  # another run is there; an object store has no folders
-            fs.rmdir(parent)
+        stores.remove_empty(parent)
 
 
 def beside(folder: str, prefix: str) -> list[str]:
     """The folders beside one, absolute or URLs, whose names begin with ``prefix``."""
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(folder)
-    try:
-        paths = fs.ls(path.rpartition("/")[0], detail=False)
-    except FileNotFoundError:
-        return []
-    named = [path for path in paths if path.rstrip("/").rpartition("/")[2].startswith(prefix)]
-    return [fs.unstrip_protocol(path) if "://" in folder else path for path in named]
+    siblings = stores.entries(folder.rpartition("/")[0])
+    return [entry.path for entry in siblings if entry.name.startswith(prefix)]
 
 
 def runs_beside(folder: str) -> dict[int, str]:
@@ -271,12 +240,3 @@ def runs_beside(folder: str) -> dict[int, str]:
         for path in beside(folder, prefix)
     )
     return {int(number): path for path, number in names if number.isdigit()}
-
-
-def remove_folder(folder: str) -> None:
-    """Delete a folder with all that is in it; a no-op where it is gone."""
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(folder)
-    with suppress(FileNotFoundError):  # two are at it
-        fs.rm(path, recursive=True)

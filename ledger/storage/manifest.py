@@ -4,10 +4,9 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import fsspec
-
 from ledger.core.probes import reached
 from ledger.errors import LostFileError
+from ledger.storage import stores
 from ledger.storage.folders import RUN_AGAIN
 
 
@@ -42,30 +41,24 @@ def take_manifest(folder: str, names: Collection[str] | None = None) -> Manifest
     """The Parquet files below ``folder``, sorted by path, with rows by their footers. ``names``: of
     those that count; None: all."""
     reached("files written", folder)
-    fs, root = fsspec.core.url_to_fs(folder)
-    details = fs.find(root, detail=True) if fs.exists(root) else {}
-    paths = sorted(
-        path
-        for path in details
-        if _is_data(path[len(root) :]) and (names is None or path.rsplit("/", 1)[-1] in names)
-    )
+    stored = [
+        file
+        for file in stores.files_below(folder)
+        if _is_data(file.path[len(folder) :]) and (names is None or file.name in names)
+    ]
     with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda path: _footer_rows(fs, path), paths))
+        rows = list(pool.map(_footer_rows, [file.path for file in stored]))
     files, position = [], 0
-    for name, count in zip(paths, rows, strict=True):
-        path = fs.unstrip_protocol(name) if "://" in folder else name
-        files.append(DataFile(path, int(details[name]["size"]), count, position))
+    for file, count in zip(stored, rows, strict=True):
+        files.append(DataFile(file.path, file.bytes, count, position))
         position += count
     return Manifest(tuple(files))
 
 
 def check_files(manifest: Manifest, advice: str = RUN_AGAIN) -> None:
     """Raise LostFileError, with ``advice``, unless every file is there with the size it had."""
-    if not manifest.files:
-        return
-    fs = fsspec.core.url_to_fs(manifest.files[0].path)[0]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda file: _check_file(fs, file, advice), manifest.files))
+        list(pool.map(lambda file: _check_file(file, advice), manifest.files))
 
 
 def _is_data(relative: str) -> bool:
@@ -75,18 +68,16 @@ def _is_data(relative: str) -> bool:
     )
 
 
-def _footer_rows(fs: fsspec.AbstractFileSystem, name: str) -> int:
+def _footer_rows(path: str) -> int:
     from ledger.storage.parquet import stored_file  # DAG files import this module, and read no file
 
-    with stored_file(name, fs=fs) as stored:
+    with stored_file(path) as stored:
         return int(stored.metadata.num_rows)
 
 
-def _check_file(fs: fsspec.AbstractFileSystem, file: DataFile, advice: str) -> None:
-    try:
-        size = fs.info(file.path)["size"]
-    except FileNotFoundError:
-        size = None
+def _check_file(file: DataFile, advice: str) -> None:
+    entry = stores.info(file.path)
+    size = None if entry is None else entry.bytes
     if size != file.bytes:
         actual = "it is gone" if size is None else f"found {size} bytes"
         raise LostFileError(

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, BinaryIO
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledger.core.column_names import FILE, NAMES, PLACE
 from ledger.errors import ConfigurationError, LostFileError, UnavailableError
+from ledger.storage import stores
 from ledger.storage.folders import RUN_AGAIN
 
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
@@ -25,20 +25,16 @@ _LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 @contextmanager
-def stored_file(
-    path: str, advice: str = RUN_AGAIN, fs: fsspec.AbstractFileSystem | None = None
-) -> Iterator[pq.ParquetFile]:
+def stored_file(path: str, advice: str = RUN_AGAIN) -> Iterator[pq.ParquetFile]:
     """A file that the ledger has written, while it is read.
 
     Opening it, and the functions below, raise LostFileError, with ``advice``, if it is gone or is
     not as it was written, ConfigurationError if it may not be read, and UnavailableError if its
     storage does not answer. What the caller's own work raises is left as it is.
     """
-    if fs is None:
-        fs, path = fsspec.core.url_to_fs(path)
     refusal = _Refusal(path, advice)
     with refusal:
-        stream = fs.open(path, "rb")
+        stream = stores.opened(path)
     with stream:
         with refusal:
             stored = opened(stream)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 from unicodedata import normalize
 
-import fsspec
 import pyarrow as pa
 from sqlalchemy import Row
 
 from ledger.core.column_names import PLACE
-from ledger.storage import parquet
+from ledger.storage import parquet, stores
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
 from ledger.store.queries import forgetting
@@ -52,10 +51,8 @@ def files_with(
 def _files(run: Row[Any]) -> Iterator[str]:
     require_reachable(run.folder)
     for folder in (run.folder, *beside(run.folder, f"kept-{run.step_run_id}-")):
-        fs, path = fsspec.core.url_to_fs(folder)
-        if fs.exists(path):
-            names = sorted(name for name in fs.find(path) if name.endswith(".parquet"))
-            yield from (fs.unstrip_protocol(name) if "://" in folder else name for name in names)
+        files = stores.files_below(folder)
+        yield from (file.path for file in files if file.path.endswith(".parquet"))
 
 
 def _may_have(path: str, values: Sequence[str]) -> bool:
@@ -67,7 +64,7 @@ def _may_have(path: str, values: Sequence[str]) -> bool:
 
 def _has(path: str, values: Sequence[str]) -> bool:
     missing = {value: _pattern(value) for value in values}
-    with fsspec.open(path, "rb") as stream:
+    with stores.opened(path) as stream:
         stored = parquet.opened(stream)
         for group in range(stored.metadata.num_row_groups):
             table = parquet.read_row_group(stored, group)

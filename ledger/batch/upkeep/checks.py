@@ -18,7 +18,8 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sources.base import Source
-from ledger.storage.folders import LASTING, require_storage
+from ledger.storage.folders import require_storage
+from ledger.storage.stores import LASTING
 from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries.batches import Batch

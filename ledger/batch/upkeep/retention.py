@@ -24,11 +24,11 @@ from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.probes import reached
 from ledger.core.states import Need
 from ledger.pipeline import steps
+from ledger.storage import stores
 from ledger.storage.folders import (
     Size,
     beside,
     reachable,
-    remove_folder,
     remove_run_folder,
     require_own_folder,
     require_reachable,
@@ -256,7 +256,7 @@ class _Removal:
             size = sum(map(size_of, [run.folder, *others]), Size())
             if not self._dry_run:
                 for folder in others:
-                    remove_folder(folder)
+                    stores.remove_folder(folder)
                 remove_run_folder(run.folder, run.step_run_id)
         except Exception as exc:  # of whichever file system
             _log.warning("files of run %s in %s stay: %s", run.step_run_id, run.folder, exc)

@@ -4,19 +4,17 @@ about them.
 
 import json
 import stat
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledger.errors import IntegrityError
+from ledger.storage import stores
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
@@ -51,7 +49,7 @@ class TableFolder:
         """Open the folders of staged files to all who may read the table: until now they are
         their user's alone, or their group's.
         """
-        if "://" in self.path:
+        if not stores.is_local(self.path):
             return
         root = Path(self.path)
         opened = stat.S_IMODE(root.stat().st_mode)
@@ -67,9 +65,7 @@ class TableFolder:
 
     def strangers(self) -> list[str]:
         """What lies in the folder, if it is there, and is neither a table's nor hidden."""
-        root = self._stored(self.path)
-        names = self._fs.ls(root, detail=False) if self._fs.exists(root) else []
-        names = [str(name).rstrip("/").rpartition("/")[2] for name in names]
+        names = [entry.name for entry in stores.entries(self.path)]
         return sorted(name for name in names if not name.startswith(("_", ".")))
 
     def table_files(self, files: Iterable[DataFile]) -> list[TableFile]:
@@ -91,7 +87,7 @@ class TableFolder:
         """The files of a version, as kept. Raises IntegrityError if the list cannot be read."""
         target = self.list_of(batch_id, version)
         try:
-            listed = json.loads(self._fs.cat_file(self._stored(target)))["files"]
+            listed = json.loads(stores.read(target))["files"]
             return [self._table_file(each["path"], each["bytes"], each["rows"]) for each in listed]
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise IntegrityError(
@@ -107,7 +103,7 @@ class TableFolder:
     def read_checked(self, batch_id: int, version: int) -> list[str]:
         """The conditions that a version's rows were compared with; none if none were."""
         try:
-            content = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
+            content = stores.read(self._checked(batch_id, version))
         except FileNotFoundError:
             return []
         conditions: list[str] = json.loads(content)["conditions"]
@@ -120,7 +116,7 @@ class TableFolder:
                 if file.values[column] is None:
                     return False
                 continue
-            with stored_file(f"{self._stored(self.path)}/{file.path}", fs=self._fs) as stored:
+            with stored_file(f"{self.path}/{file.path}") as stored:
                 footer = stored.metadata
             if not all(_is_full(footer.row_group(k), column) for k in range(footer.num_row_groups)):
                 return False
@@ -137,14 +133,14 @@ class TableFolder:
         from deltalake import Schema
 
         try:
-            text = self._fs.cat_file(self._stored(self._columns)).decode()
+            text = stores.read(self._columns).decode()
         except FileNotFoundError:
             return None
         return pa.schema(Schema.from_json(text).to_arrow())
 
     def file_schema(self, file: TableFile) -> pa.Schema:
         """The schema of a staged file, by its footer."""
-        with stored_file(f"{self._stored(self.path)}/{file.path}", fs=self._fs) as stored:
+        with stored_file(f"{self.path}/{file.path}") as stored:
             return stored.schema_arrow
 
     def _checked(self, batch_id: int, version: int) -> str:
@@ -155,23 +151,18 @@ class TableFolder:
         return f"{self.path}/_ackledger/columns.json"
 
     def _write(self, path: str, content: dict[str, Any]) -> None:
-        target = self._stored(path)
-        fresh = f"{target}.{uuid.uuid4()}"
-        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(fresh, json.dumps(content, indent=1).encode())
-        self._fs.mv(fresh, target)
+        stores.write(path, json.dumps(content, indent=1).encode())
 
     def _table_file(self, path: str, size: int, rows: int) -> TableFile:
         return TableFile(path, size, rows, self._values(path))
 
     def _relative(self, path: str) -> str:
-        root, full = self._stored(self.path), self._stored(path)
-        if not full.startswith(f"{root}/"):
+        if not path.startswith(f"{self.path}/"):
             raise IntegrityError(
                 f"file {path}: expected it below the table's folder {self.path}: files are"
                 " committed where they are. Stage them below the folder that the sink names"
             )
-        return full[len(root) + 1 :]
+        return path[len(self.path) + 1 :]
 
     def _values(self, path: str) -> dict[str, str | None]:
         """Values of the partition columns, from the folders right above the file."""
@@ -188,13 +179,6 @@ class TableFolder:
                 " Run the sink again: in Airflow clear the task that ran it"
             )
         return values
-
-    @cached_property
-    def _fs(self) -> Any:
-        return fsspec.core.url_to_fs(self.path)[0]
-
-    def _stored(self, path: str) -> str:
-        return str(self._fs._strip_protocol(path)).rstrip("/")
 
 
 def _is_full(group: pq.RowGroupMetaData, column: str) -> bool:

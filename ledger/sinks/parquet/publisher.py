@@ -1,25 +1,25 @@
 """A folder of Parquet files: a batch is published by renaming the folder that it was staged in."""
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 
-import fsspec
 import pyarrow as pa
 
 from ledger.core.probes import reached
-from ledger.errors import ConfigurationError, StageError
+from ledger.errors import ConfigurationError, StageError, UnavailableError
 from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
+from ledger.sinks.parquet.renaming import require_renames
+from ledger.storage import stores
 
 
 @dataclass(frozen=True)
 class ParquetPublisher:
     """The sink's own record of a batch is its folder, ``<path>/ackledger_batch=<id>``.
 
-    ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by
-    file, and a reader may see a part. What a delivery replaces is moved aside first, folder by
+    ``path``: absolute or a URL of a store that renames a folder in one step: any other is refused.
+    What a delivery replaces is moved aside first, folder by
     folder, and the new one is published then: for an instant a reader sees less, never both.
     """
 
@@ -27,12 +27,15 @@ class ParquetPublisher:
     keeps_tracking = False
 
     def look(self, schema: pa.Schema | None) -> None:
-        if schema is not None:
+        if schema is None:
+            require_renames(self.path)
+        else:
             self.check(schema)
 
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Each folder has its own schema: all fits but what the folders' names would hide. Raises
-        StageError."""
+        StageError; DeclarationError or ConfigurationError where the store renames no folders."""
+        require_renames(self.path)
         for name in schema.names:
             if name.lower() == BATCH:
                 raise StageError(
@@ -63,7 +66,7 @@ class ParquetPublisher:
         final = self._folder(delivery.batch_id)
         if not self._has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
-            earlier = [delivery.batch_id] if self._exists(final) else []
+            earlier = [delivery.batch_id] if stores.exists(final) else []
             if earlier and delivery.is_first:
                 self._require_own(delivery)
             require_staged(delivery)
@@ -72,7 +75,7 @@ class ParquetPublisher:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
             for name, folder in self._staged(delivery).items():
                 if 0 < _run_of(name) < delivery.version:
-                    self._remove(folder)
+                    stores.remove_folder(folder)
             aside = [
                 batch_id
                 for batch_id in (*delivery.replaces, *earlier)
@@ -81,8 +84,8 @@ class ParquetPublisher:
             reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
-            except OSError:
-                if self._exists(delivery.folder):
+            except (OSError, UnavailableError):
+                if stores.exists(delivery.folder):
                     for batch_id in aside:
                         self._rename(self._hidden(batch_id, delivery), self._folder(batch_id))
                 raise
@@ -95,15 +98,12 @@ class ParquetPublisher:
         """
         for name, folder in self._staged(delivery).items():
             if _run_of(name) <= delivery.version:
-                self._remove(folder)
-        with suppress(OSError):  # another run has begun to stage there
-            self._fs.rmdir(self._place(delivery.batch_id))
+                stores.remove_folder(folder)
+        stores.remove_empty(self._place(delivery.batch_id))  # unless another run stages there
 
     def _staged(self, delivery: Delivery) -> dict[str, str]:
         """What is staged of a batch, by name."""
-        place = self._place(delivery.batch_id)
-        paths = self._fs.ls(place, detail=False) if self._exists(place) else []
-        return {path.rstrip("/").rpartition("/")[2]: path for path in paths}
+        return {entry.name: entry.path for entry in stores.entries(self._place(delivery.batch_id))}
 
     def _folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
@@ -115,19 +115,19 @@ class ParquetPublisher:
         """Whether the batch's folder is this very version: it has all its files, whose names Spark
         gave to no other; where it has none, what was staged is gone from its place."""
         final = self._folder(delivery.batch_id)
-        if not self._exists(final):
+        if not stores.exists(final):
             return False
         names = [file.path.removeprefix(delivery.folder) for file in delivery.files]
         if not names:
-            return not self._exists(delivery.folder)
-        return all(self._exists(final + name) for name in names)
+            return not stores.exists(delivery.folder)
+        return all(stores.exists(final + name) for name in names)
 
     def _require_own(self, delivery: Delivery) -> None:
         """Raise ConfigurationError if the batch's folder has files of no version that the ledger
         knows. Those of this very version are there where a copy of them was interrupted."""
         final = self._folder(delivery.batch_id)
         own = {file.path.rpartition("/")[2] for file in delivery.files}
-        names = {path.rpartition("/")[2] for path in self._fs.find(final)}
+        names = {entry.name for entry in stores.files_below(final)}
         if strange := sorted(name for name in names - own if name.endswith(".parquet")):
             raise ConfigurationError(
                 f"{final}: expected no folder, found {strange[0]} in it, which this ledger has not"
@@ -150,27 +150,14 @@ class ParquetPublisher:
     def _move(self, folder: str, aside: str) -> bool:
         """Move a folder, in place of what an attempt that died had moved there; whether there was
         one."""
-        if not self._exists(folder):
+        if not stores.exists(folder):
             return False
-        self._remove(aside)
+        stores.remove_folder(aside)
         self._rename(folder, aside)
         return True
 
     def _rename(self, before: str, after: str) -> None:
-        fs = self._fs
-        fs.makedirs(after.rsplit("/", 1)[0], exist_ok=True)
-        fs.mv(before, after, recursive=True)
-
-    def _remove(self, folder: str) -> None:
-        if self._exists(folder):
-            self._fs.rm(folder, recursive=True)
-
-    def _exists(self, folder: str) -> bool:
-        return bool(self._fs.exists(folder))
-
-    @property
-    def _fs(self) -> fsspec.AbstractFileSystem:
-        return fsspec.core.url_to_fs(self.path)[0]
+        stores.move(before, after)
 
 
 def _run_of(name: str) -> int:

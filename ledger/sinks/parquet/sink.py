@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ledger.errors import DeclarationError
 from ledger.sinks.base import Publisher
 from ledger.sinks.folder import BATCH_FOLDER, FolderSink
+from ledger.sinks.parquet.renaming import require_renaming_scheme
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -16,9 +17,9 @@ class ParquetSink(FolderSink):
     """A folder of Parquet files: ``<path>/ackledger_batch=<id>/<partition columns>/``.
 
     Each batch is staged under ``<path>/_staging/`` and published by one rename, so a reader sees a
-    batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
-    user's columns only, none of which may be ``ackledger_batch``. Relative paths start from
-    ``ACKLEDGER_OUTPUT``.
+    batch whole or not at all. An object store, which renames no folder in one step, is refused: use
+    DeltaSink there. It holds the user's columns only, none of which may be ``ackledger_batch``.
+    Relative paths start from ``ACKLEDGER_OUTPUT``.
     """
 
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
@@ -28,6 +29,7 @@ class ParquetSink(FolderSink):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_renaming_scheme(self.path)
         for name in self.partition_by:
             if name.lower() == BATCH_FOLDER:
                 raise DeclarationError(

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from itertools import chain
 from typing import IO, Any
 
-import fsspec
 import numpy as np
 
 from ledger.errors import InputError
@@ -21,6 +20,7 @@ from ledger.sources.files.lines import Format
 from ledger.sources.files.multiline import Splitter
 from ledger.sources.listing import compression, decompressed
 from ledger.sources.vectorized.lines import Lines
+from ledger.storage import stores
 
 BLOCK = 8 << 20  # bytes
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of a file
@@ -110,7 +110,7 @@ class _Digest:
 
 def _bytes(path: str, offset: int) -> IO[bytes]:
     """A file as it lies there, from a byte on."""
-    stream: IO[bytes] = fsspec.open(path, "rb").open()
+    stream = stores.opened(path)
     if offset:
         stream.seek(offset)
     return stream

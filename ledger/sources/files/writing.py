@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +28,7 @@ from ledger.sources.files.records import records_of
 from ledger.sources.files.referenced import noted
 from ledger.sources.files.text import BLOCK_NUMBER, IS_LONG, READ, TextReader, in_tasks, url
 from ledger.sources.parsing.typed import with_quotes
+from ledger.storage import stores
 from ledger.storage.folders import FULL, no_space
 from ledger.storage.parquet import SPARK_SCHEMA, read_row_group, stored_file
 from ledger.types.spark_arrow import to_arrow_schema
@@ -134,9 +134,8 @@ class Writer:
                 failed += _failed(records)
                 first += len(table)
             mended = file.finish()
-        fs, place = fsspec.core.url_to_fs(path)
         with suppress(OSError):  # it does not count any more
-            fs.rm_file(place)
+            stores.remove_file(path)
         return str(mended), failed
 
     @contextmanager

@@ -1,6 +1,5 @@
 """The files that a source's run writes its records to."""
 
-import fsspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -8,6 +7,7 @@ from ledger.core.column_names import ERROR, PLACE, is_own
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
 from ledger.sources.parsing.typed import with_quotes
 from ledger.spark.job import SNAPSHOT, Witness, write_files
+from ledger.storage import stores
 from ledger.storage.manifest import Manifest, take_manifest
 
 # Untracked records lie in a folder of their own, whose files come last: roots are dense over the
@@ -74,7 +74,7 @@ def _rename_untracked(folder: str) -> None:
     """Give the files of untracked records names of their own: a task writes both kinds under
     one.
     """
-    fs, root = fsspec.core.url_to_fs(folder)
-    for path in fs.glob(f"{root}{UNTRACKED}part-*"):
-        parent, name = path.rsplit("/", 1)
-        fs.mv(path, f"{parent}/untracked-{name}")
+    untracked = f"{folder}{UNTRACKED}".rstrip("/")
+    for file in stores.entries(untracked):
+        if file.name.startswith("part-"):
+            stores.move(file.path, f"{untracked}/untracked-{file.name}")

@@ -1,0 +1,46 @@
+"""Whether a store renames a folder in one step, which is how a folder of Parquet files is
+published: see docs/decisions/040-stores.md.
+"""
+
+from uuid import uuid4
+
+from ledger.errors import ConfigurationError, DeclarationError
+from ledger.sinks.folder import STAGING_FOLDER
+from ledger.storage import stores
+
+_RENAMING = ("file", "hdfs", "webhdfs")  # an object store copies each file to its new name
+_INSTEAD = (
+    "Use DeltaSink there, which publishes by one commit of the table's log, or PostgresSink; or"
+    " name a local folder, or one of HDFS"
+)
+
+
+def require_renaming_scheme(path: str) -> None:
+    """Raise DeclarationError for a URL of a store that copies a folder where it is to rename it."""
+    scheme = "file" if stores.is_local(path) else path.partition("://")[0]
+    if scheme not in _RENAMING:
+        raise DeclarationError(
+            f"ParquetSink at {path!r}: expected a store that renames a folder in one step, found"
+            f" {scheme}://, which copies it file by file: readers would see a part of a batch."
+            f" {_INSTEAD}"
+        )
+
+
+def require_renames(path: str) -> None:
+    """As ``require_renaming_scheme``; and raise ConfigurationError unless the store does rename a
+    folder, tried below ``path`` where no reader looks: what speaks as HDFS does may be another."""
+    require_renaming_scheme(path)
+    if stores.is_local(path):
+        return
+    probe = f"{path}/{STAGING_FOLDER}/.probe-{uuid4()}"
+    try:
+        stores.write(f"{probe}/file", b"ackledger")
+        stores.move(probe, f"{probe}-renamed")
+    except (OSError, ValueError, NotImplementedError) as exc:
+        raise ConfigurationError(
+            f"ParquetSink at {path!r}: expected a store that renames a folder in one step; this one"
+            f" does not: {exc}. {_INSTEAD}"
+        ) from exc
+    finally:
+        stores.remove_folder(probe)
+        stores.remove_folder(f"{probe}-renamed")

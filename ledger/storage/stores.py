@@ -1,0 +1,364 @@
+"""The files of any store, by path or URL: the one way to them but for Spark's.
+
+A path comes back as it was written: fsspec itself calls ``s3a://`` ``s3://``, which a Spark may not
+know, and forgets the host of ``webhdfs://``. A store that is no local folder may fail for a moment:
+what fails for a cause that may pass is tried again, and is then an UnavailableError. Nothing is
+taken from a listing that was read before: others write beside this process. That a file is not
+there is never concluded from an error.
+"""
+
+import io
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import IO, Any, BinaryIO, TypeVar, cast
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 6
+PAUSE_SECONDS = 0.1  # before the second try, twice as much before each that follows
+READ_BYTES = 4 << 20  # that are asked of a store in one request
+_MAGIC = re.compile(r"[*?[]")
+# Of a file system: these stay until a person has changed something; others may pass.
+LASTING = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+_MISTAKES = (ImportError, MemoryError, NotImplementedError, TypeError, ValueError)
+_PASSING_STATUS = (408, 429)  # of HTTP; others from 400 to 499 are refusals
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or folder. ``bytes``: of a file; 0 of a folder. ``info``: all that the store says."""
+
+    path: str
+    bytes: int
+    is_folder: bool
+    info: dict[str, Any] = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of this machine, and no URL."""
+    return "://" not in path
+
+
+def info(path: str) -> Entry | None:
+    """What lies at a path; None: nothing does."""
+    fs, place = _at(path)
+    try:
+        details = _tried(path, lambda: fs.info(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _entry(path, details)
+
+
+def exists(path: str) -> bool:
+    """Whether something lies at a path."""
+    return info(path) is not None
+
+
+def entries(folder: str) -> list[Entry]:
+    """What lies right in a folder; nothing if it is not there."""
+    fs, place = _at(folder)
+    try:
+        listed = _tried(folder, lambda: fs.ls(place, detail=True))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    below = [(str(each["name"]).rstrip("/"), each) for each in listed]
+    return [
+        _entry(f"{folder.rstrip('/')}/{name.rpartition('/')[2]}", each)
+        for name, each in below
+        if name.strip("/") != place.strip("/")  # of a file, or of the mark of an empty folder
+    ]
+
+
+def files_below(folder: str) -> list[Entry]:
+    """The files below a folder, by path; none if it is not there."""
+    fs, place = _at(folder)
+    if not _finds(fs):
+        return sorted(_walked(folder, None), key=lambda entry: entry.path)
+    try:
+        details = _tried(folder, lambda: fs.find(place, detail=True))
+    except FileNotFoundError:
+        return []
+    place = place.rstrip("/")
+    return [
+        _entry(f"{folder.rstrip('/')}{name[len(place) :]}", each)
+        for name, each in sorted(details.items())
+        if each["type"] == "file"
+    ]
+
+
+def matching(pattern: str) -> list[Entry]:
+    """The files whose paths a pattern matches, by path."""
+    fs, place = _at(pattern)
+    if is_local(pattern):
+        details = fs.glob(place, detail=True)
+        return [_entry(name, each) for name, each in details.items() if each["type"] == "file"]
+    if _MAGIC.search(place) is None:
+        entry = info(pattern)
+        return [] if entry is None or entry.is_folder else [entry]
+    from fsspec.utils import glob_translate
+
+    root = place[: _MAGIC.search(place).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    rest = place[len(root) :]
+    depth = None if "**" in rest else rest.count("/")
+    folder, wanted = pattern[: len(pattern) - len(rest)], re.compile(glob_translate(rest))
+    files = _walked(folder, depth)
+    shown = [file for file in files if wanted.match(file.path[len(folder) :])]
+    return sorted(shown, key=lambda entry: entry.path)
+
+
+def modified_at(entry: Entry) -> datetime:
+    """When a file was written; the epoch where the store does not tell."""
+    told = entry.info.get("mtime") or entry.info.get("LastModified")
+    instant = told or entry.info.get("last_modified")
+    if instant is None:
+        fs, place = _at(entry.path)
+        try:
+            instant = _tried(entry.path, lambda: fs.modified(place))
+        except NotImplementedError:
+            instant = 0.0
+    if isinstance(instant, int | float):
+        instant = datetime.fromtimestamp(instant, UTC)
+    at: datetime = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return at
+
+
+def read(path: str) -> bytes:
+    """The content of a file. Raises FileNotFoundError if it is gone."""
+    with opened(path) as stream:
+        return stream.read()
+
+
+def opened(path: str) -> BinaryIO:
+    """A file to read from. Raises FileNotFoundError if it is gone."""
+    fs, place = _at(path)
+    if is_local(path):
+        return cast(BinaryIO, fs.open(place, "rb"))
+    size = int(_tried(path, lambda: fs.info(place))["size"])
+    return io.BufferedReader(_Ranges(path, fs, place, size), READ_BYTES)
+
+
+def write(path: str, content: bytes) -> None:
+    """Write a file as a whole, in place of what is there."""
+    fs, place = _at(path)
+    if not is_local(path):
+        _tried(path, lambda: fs.pipe_file(place, content))
+        return
+    fresh = f"{path}.{uuid.uuid4()}"
+    with written(fresh) as stream:
+        stream.write(content)
+    fs.mv(_at(fresh)[1], place)
+
+
+@contextmanager
+def written(path: str) -> Iterator[IO[bytes]]:
+    """A file to write to; if the block raises, there is none. It goes to a store at the end of the
+    block."""
+    fs, place = _at(path)
+    if not is_local(path):
+        with tempfile.NamedTemporaryFile(prefix="ackledger-") as spool:
+            yield spool
+            spool.flush()
+            _tried(path, lambda: fs.put_file(spool.name, place))
+        return
+    fs.makedirs(place.rpartition("/")[0], exist_ok=True)
+    stream = fs.open(place, "wb")
+    try:
+        with stream:
+            yield stream
+    except BaseException:
+        fs.rm_file(place)
+        raise
+
+
+def move(before: str, after: str) -> None:
+    """Give a file or a folder another name, which nothing has. Raises OSError unless the store did:
+    some say no without an error."""
+    fs, source = _at(before)
+    target = _at(after)[1]
+
+    def rename() -> None:
+        if exists(before) or not exists(after):  # else the try before was not answered
+            fs.mv(source, target, recursive=True)
+
+    if is_local(before):
+        fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        fs.mv(source, target, recursive=True)
+        return
+    _tried(after, lambda: fs.makedirs(target.rpartition("/")[0], exist_ok=True))
+    _tried(before, rename)
+    if exists(before) or not exists(after):
+        raise OSError(f"{before} was not renamed to {after}: the store refused it")
+
+
+def remove_file(path: str) -> None:
+    """Delete a file. Raises FileNotFoundError where it is gone, unless the store does not tell."""
+    fs, place = _at(path)
+    _tried(path, lambda: fs.rm_file(place))
+
+
+def remove_folder(folder: str) -> None:
+    """Delete a folder with all that is in it; a no-op where it is gone."""
+    fs, place = _at(folder)
+    try:
+        _tried(folder, lambda: fs.rm(place, recursive=True))
+    except FileNotFoundError:  # two are at it
+        return
+
+
+def remove_empty(folder: str) -> None:
+    """Delete a folder if nothing is in it; an object store has no folders."""
+    if entries(folder):
+        return
+    fs, place = _at(folder)
+    # Of a store ``rmdir`` may do nothing, or remove what has come into it meanwhile.
+    remove = fs.rmdir if is_local(folder) else fs.rm
+    try:
+        _tried(folder, lambda: remove(place))
+    except (OSError, ValueError, NotImplementedError):
+        return
+
+
+def _at(path: str) -> tuple[Any, str]:
+    """The file system of a path, and what it calls the path."""
+    import fsspec
+
+    if is_local(path):
+        fs, place = fsspec.core.url_to_fs(path)
+    else:
+        fs, place = fsspec.core.url_to_fs(path, use_listings_cache=False)
+        hooks = getattr(getattr(fs, "session", None), "hooks", None)
+        if isinstance(hooks, dict):  # of requests
+            hooks["response"] = [_require_answer]
+    return fs, str(place)
+
+
+def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
+    """fsspec's WebHDFS takes what comes with any status for a file's content."""
+    if response.status_code > 500:  # of which 500 itself it understands
+        response.raise_for_status()
+
+
+def _entry(path: str, details: dict[str, Any]) -> Entry:
+    is_folder = details["type"] == "directory"
+    return Entry(path, 0 if is_folder else int(details["size"] or 0), is_folder, details)
+
+
+def _finds(fs: Any) -> bool:
+    """Whether a file system lists all files below a folder by itself. fsspec's own way goes from
+    folder to folder, and takes one that it cannot list for an empty one."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    if isinstance(fs, AsyncFileSystem):
+        return type(fs)._find is not AsyncFileSystem._find
+    return type(fs).find is not AbstractFileSystem.find
+
+
+def _walked(folder: str, depth: int | None) -> Iterator[Entry]:
+    """The files below a folder, at most so many levels deep."""
+    for entry in entries(folder):
+        if not entry.is_folder:
+            yield entry
+        elif depth is None or depth > 1:
+            yield from _walked(entry.path, None if depth is None else depth - 1)
+
+
+def _tried(path: str, call: Callable[[], Result]) -> Result:
+    """What a call of a store returns; of one that is no local folder, tried as often as it may
+    pass. Raises what the call raises if that stays until a person has changed something."""
+    if is_local(path):
+        return call()
+    retrying = Retrying(
+        retry=retry_if_exception(_may_pass),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=PAUSE_SECONDS),
+        reraise=True,
+    )
+    try:
+        return retrying(call)
+    except Exception as exc:
+        if _is_plain(exc):
+            raise
+        if _may_pass(exc):
+            raise UnavailableError(
+                f"{path}: the store did not answer in {ATTEMPTS} attempts: {exc!r}. Nothing is"
+                " lost: check the store, then run this again"
+            ) from exc
+        raise ConfigurationError(
+            f"{path}: the store refused the request: {exc!r}. Check the login, its rights and the"
+            " settings of the store on this machine, then run this again"
+        ) from exc
+
+
+def _is_plain(exc: BaseException) -> bool:
+    """Whether an error says by its class what is wrong, and stays as it is."""
+    if isinstance(exc, OSError) and not isinstance(exc, LASTING):
+        return False  # of a body that was cut off, JSON raises what is a ValueError, too
+    return isinstance(exc, (LedgerError, *LASTING, *_MISTAKES)) or not isinstance(exc, Exception)
+
+
+def _may_pass(exc: BaseException) -> bool:
+    if _is_plain(exc) or "Credentials" in type(exc).__name__:
+        return False
+    status = getattr(getattr(exc, "response", None), "status_code", None)
+    status = status or getattr(exc, "code", None) or getattr(exc, "status", None)
+    is_refusal = isinstance(status, int) and 400 <= status < 500
+    return not is_refusal or status in _PASSING_STATUS
+
+
+class _Ranges(io.RawIOBase):
+    """A file of a store, of which each read is a request of its own: one that fails, or is cut off,
+    is repeated."""
+
+    def __init__(self, path: str, fs: Any, place: str, size: int):
+        self._path, self._fs, self._place, self._size = path, fs, place, size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        end = min(self._size, self._position + len(buffer))
+        if end <= self._position:
+            return 0
+        content = _tried(self._path, lambda: self._range(self._position, end))
+        buffer[: len(content)] = content
+        self._position = end
+        return len(content)
+
+    def _range(self, start: int, end: int) -> bytes:
+        content: bytes = self._fs.cat_file(self._place, start, end)
+        if len(content) != end - start:
+            raise OSError(f"{self._path}: {end - start} bytes were asked for, {len(content)} came")
+        return content

@@ -1,0 +1,224 @@
+"""Files of a store that is no local path, refuses what stores refuse, and fails now and then."""
+
+from contextlib import suppress
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from ledger import ParquetSink
+from ledger.deltas.root_files import read_listing, write_listing
+from ledger.deltas.table_writer import TableWriter
+from ledger.errors import ConfigurationError, DeclarationError, LostFileError, UnavailableError
+from ledger.settings import Settings
+from ledger.sources.files.blocks import Block, cut, parts
+from ledger.sources.files.lines import Format
+from ledger.sources.listing import list_files, look_at, most_records, require_unchanged
+from ledger.storage import stores
+from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of
+from ledger.storage.manifest import check_files, take_manifest
+from tests.support.webhdfs import Store, serving
+
+SCHEMA = pa.schema([("id", pa.int64())])
+BYTES = bytes(range(256)) * 40
+# Primes: a request that is tried again must not meet the same fault for ever.
+FAULTS = {"unavailable": 7, "cut": 5, "broken": 3}
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The store, which fails nothing yet."""
+    monkeypatch.setattr(stores, "PAUSE_SECONDS", 0.001)
+    with serving(Store(tmp_path)) as store:
+        yield store
+
+
+def fail(store, **faults):
+    """From now on the store fails as it is told."""
+    for name, value in (faults or FAULTS).items():
+        setattr(store, name, value)
+
+
+def table(store, path, numbers):
+    """Write a Parquet file of numbers; its path."""
+    with TableWriter(store.url(path), SCHEMA) as writer:
+        writer.write([pa.array(numbers, pa.int64())])
+        return writer.finish()
+
+
+def test_a_path_comes_back_as_it_was_written(store):
+    """Listings have the URL with its host, which fsspec forgets, and names that a URL would quote
+    stay as they are."""
+    for name in ("a b/c=1/x.csv", "a b/c=2/y.csv", "a b/z.txt"):
+        stores.write(store.url(name), b"1")
+    assert [file.path for file in stores.files_below(store.url("a b"))] == [
+        store.url("a b/c=1/x.csv"), store.url("a b/c=2/y.csv"), store.url("a b/z.txt"),
+    ]  # fmt: skip
+    assert [file.path for file in stores.matching(store.url("a b/c=*/*.csv"))] == [
+        store.url("a b/c=1/x.csv"), store.url("a b/c=2/y.csv"),
+    ]  # fmt: skip
+    assert [file.path for file in stores.matching(store.url("**/x.csv"))] == [
+        store.url("a b/c=1/x.csv")
+    ]
+    assert [file.path for file in stores.matching(store.url("a b/z.txt"))] == [
+        store.url("a b/z.txt")
+    ]
+    assert beside(store.url("a b/c=1"), "c=") == [store.url("a b/c=1"), store.url("a b/c=2")]
+
+
+def test_what_fails_now_and_then_is_tried_again(store):
+    """Files are written whole and read as they were written, while requests are answered 503,
+    and connections end half-way."""
+    fail(store)
+    for number in range(20):
+        stores.write(store.url(f"some/{number}"), BYTES[number:])
+    for number in range(20):
+        assert stores.read(store.url(f"some/{number}")) == BYTES[number:]
+        with stores.opened(store.url(f"some/{number}")) as stream:
+            stream.seek(5_000)
+            assert stream.read(100) == BYTES[number:][5_000:5_100]
+    assert len(stores.files_below(store.url("some"))) == 20
+    assert min(store.events[fault] for fault in ("unavailable", "cut", "broken")) >= 2
+
+
+def test_an_answer_503_is_no_content(store):
+    """fsspec takes the words of a refusal for the content of a file, if they come with the second
+    request: the ledger does not."""
+    stores.write(store.url("file"), BYTES)
+    plain = fsspec.filesystem("webhdfs", host="localhost", port=store.address.split(":")[1])
+    fail(store, unavailable=2)
+    with suppress(OSError):
+        plain.cat_file("/file")
+    fail(store, unavailable=5)
+    for _ in range(6):
+        assert stores.read(store.url("file")) == BYTES
+
+
+def test_nothing_is_absent_because_a_store_is_down(store, tmp_path):
+    """A store that answers nothing is an error that says so, never an empty folder or a file that
+    is gone; once it answers the same call succeeds."""
+    url = store.url("run=1")
+    manifest_of = table(store, "run=1/part-0.parquet", range(3))
+    manifest = take_manifest(url)
+    fail(store, down=True)
+    for call in (
+        lambda: stores.exists(url),
+        lambda: stores.entries(url),
+        lambda: stores.files_below(url),
+        lambda: stores.matching(f"{url}/*"),
+        lambda: stores.read(f"{url}/part-0.parquet"),
+        lambda: stores.write(f"{url}/other", b""),
+        lambda: stores.move(url, f"{url}0"),
+        lambda: stores.remove_folder(url),
+        lambda: take_manifest(url),
+        lambda: check_files(manifest),
+        lambda: size_of(url),
+        lambda: list_files(f"{url}/*.parquet"),
+        lambda: look_at(manifest_of),
+        lambda: read_listing(url),
+        lambda: require_writable(url, "ACKLEDGER_STORAGE"),
+    ):
+        with pytest.raises(UnavailableError, match="the store did not answer in 6 attempts"):
+            call()
+    fail(store, down=False)
+    check_files(manifest)
+    assert take_manifest(url) == manifest
+    assert [path.name for path in (tmp_path / "run=1").iterdir()] == ["part-0.parquet"]
+
+
+def test_a_file_is_whole_or_is_not_there(store, tmp_path):
+    """A writer that raises leaves no file on the store, whether it had finished it or not."""
+    for finishes in (False, True):
+        with suppress(ZeroDivisionError), TableWriter(store.url("a.parquet"), SCHEMA) as file:
+            file.write([pa.array([1], pa.int64())])
+            if finishes:
+                file.finish()
+                assert (tmp_path / "a.parquet").exists()
+            raise ZeroDivisionError
+        assert not (tmp_path / "a.parquet").exists()
+
+
+def test_a_rename_that_is_refused_without_an_error_is_one(store):
+    """A store that says no to the rename of a folder, as HDFS does, by a word that fsspec drops."""
+    stores.write(store.url("in/file"), b"1")
+    with pytest.raises(OSError, match="the store refused it"):
+        stores.move(store.url("in"), store.url("out"))
+    assert stores.read(store.url("in/file")) == b"1"
+    stores.move(store.url("in/file"), store.url("out/file"))
+    assert not stores.exists(store.url("in/file"))
+    assert stores.read(store.url("out/file")) == b"1"
+
+
+def test_a_manifest_has_the_files_that_count(store):
+    """Rows by the footers of a store's files, of all or of those that are named; a file that is
+    gone or cut short later is named."""
+    for number in range(4):
+        table(store, f"run=1/p={number % 2}/part-{number}.parquet", range(number + 1))
+    stores.write(store.url("run=1/_temporary/0/part-9.parquet"), b"half")
+    fail(store)
+    manifest = take_manifest(store.url("run=1"))
+    assert (manifest.rows, [file.first_position for file in manifest.files]) == (10, [0, 1, 4, 6])
+    assert take_manifest(store.url("run=1"), {"part-3.parquet"}).rows == 4
+    check_files(manifest)
+    stores.remove_file(manifest.paths[1])
+    with pytest.raises(LostFileError, match=r"part-2.parquet: expected \d+ bytes .* it is gone"):
+        check_files(manifest)
+
+
+def test_root_files_are_listed_on_the_store(store):
+    """What counts of a run's root files is written and read as a whole."""
+    fail(store)
+    write_listing(store.url("roots"), [])
+    assert read_listing(store.url("roots")) == []
+    with pytest.raises(LostFileError, match=r"files.json is gone"):
+        read_listing(store.url("others"))
+
+
+def test_a_run_is_removed_with_its_batch(store, tmp_path):
+    """The folder of the last run takes that of its batch with it, and is removed once."""
+    for run in (1, 2):
+        stores.write(store.url(f"step/batch=1/run={run}/file"), BYTES)
+    assert size_of(store.url("step")).bytes == 2 * len(BYTES)
+    fail(store)
+    remove_run_folder(store.url("step/batch=1/run=1"), 1)
+    assert (tmp_path / "step/batch=1/run=2/file").exists()
+    for _ in range(2):
+        remove_run_folder(store.url("step/batch=1/run=2"), 2)
+    assert list((tmp_path / "step").iterdir()) == []
+
+
+def test_a_sources_file_is_cut_into_blocks_of_a_store(store):
+    """A text is listed, counted and cut, and each block reads the bytes that it was cut from."""
+    lines = b"".join(b"%d,x\n" % number for number in range(5_000))
+    stores.write(store.url("in/a.csv"), lines)
+    stores.write(store.url("in/_hidden.csv"), lines)
+    fail(store)
+    (file,) = list_files(store.url("in/*.csv"))
+    assert (file.path, file.bytes) == (store.url("in/a.csv"), len(lines))
+    require_unchanged("orders", [file])
+    assert most_records(file, "csv") == 5_000
+    form = Format("csv", None, ["id", "name"], None, {}, False)
+    blocks = [Block.at(block.place) for block in cut(file.path, form, None)]
+    assert b"".join(part for block in blocks for part in parts(block)) == lines
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "memory"])
+def test_a_parquet_folder_needs_a_store_that_renames_folders(scheme):
+    """An object store is refused when the sink is declared, or when its run looks where the output
+    goes, with what to use instead."""
+    with pytest.raises(DeclarationError, match=rf"found {scheme}://.*Use DeltaSink there"):
+        ParquetSink(f"{scheme}://bucket/out")
+    settings = Settings(output=f"{scheme}://bucket")
+    with pytest.raises(DeclarationError, match=rf"found {scheme}://.*Use DeltaSink there"):
+        ParquetSink("out").publisher(settings, "shop", "out").look(None)
+
+
+def test_a_store_that_renames_no_folder_is_refused_before_anything_is_staged(store, tmp_path):
+    """Its protocol does not tell: it is tried, and leaves nothing."""
+    publisher = ParquetSink(store.url("out")).publisher(Settings(), "shop", "out")
+    with pytest.raises(ConfigurationError, match=r"this one does not.*Use DeltaSink there"):
+        publisher.check(SCHEMA)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    store.movable = ("out",)
+    publisher.check(SCHEMA)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
