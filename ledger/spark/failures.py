@@ -60,6 +60,13 @@ _UNMADE = re.compile(r"Mkdirs failed to create (\S+)")
 _WRITTEN = re.compile(r"while writing rows to ([^\s]+?)\.?(?:\s|$)")
 # Conditions that only report that a task failed, and not why.
 _WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
+# How Java reports, of a store, that it did not answer: none of it is the step's fault.
+_AWAY = re.compile(
+    r"^(?:Caused by|): (?:[\w$]+\.)*(?:(?:Connect|Socket|SocketTimeout|UnknownHost|NoHttpResponse|"
+    r"NoRouteToHost|ConnectTimeout|SSL)Exception: |\w*Exception: [^\n]*(?:Unexpected HTTP response:"
+    r" code=(?:5\d\d|429)|Premature EOF|SlowDown|Status Code: (?:5\d\d|429)))[^\n]*",
+    re.MULTILINE,
+)
 _MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|^(?:\w+\.)*\w*MemoryError\b", re.MULTILINE)
 # How Spark reports that it is stopping, and a Connect server that it has lost the session.
 _STOPPING = (
@@ -90,7 +97,7 @@ def translated(exc: BaseException) -> LedgerError:
     """The ledger's own error for whatever a step raised; its own are handed back as they are."""
     if isinstance(exc, LedgerError):
         return exc
-    for find in (_spark_gone, _setting, _of_a_task, _full_disk, read_failure, _out_of_memory):
+    for find in _CAUSES:
         error = find(exc)
         if error is not None:
             return error
@@ -313,6 +320,20 @@ def _full_disk(exc: BaseException) -> UnavailableError | None:
     return not_made(unmade[1]) if unmade else None
 
 
+def _store_away(exc: BaseException) -> UnavailableError | None:
+    """Of a store that did not answer Spark: a task's own code has a traceback of Python."""
+    text = str(exc)
+    answer = _AWAY.search(text)
+    if answer is None or not _is_sparks(exc) or _worker_failure(text) is not None:
+        return None
+    words = answer[0].partition(": ")[2][:_LONGEST]
+    return UnavailableError(
+        f"a store does not answer Spark: {words}. Nothing is lost: check the store, and how often"
+        " Hadoop's client for it tries again, then run this again",
+        quotes=[words],
+    )
+
+
 def _out_of_memory(exc: BaseException) -> StageError | None:
     if not isinstance(exc, MemoryError) and not (_is_sparks(exc) and _MEMORY.search(str(exc))):
         return None
@@ -398,3 +419,15 @@ def _is_sparks(exc: BaseException) -> bool:
 def _first_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[0][:_LONGEST] if lines else "without a message"
+
+
+# In the order in which they are asked what an error comes from.
+_CAUSES = (
+    _spark_gone,
+    _setting,
+    _of_a_task,
+    _full_disk,
+    _store_away,
+    read_failure,
+    _out_of_memory,
+)

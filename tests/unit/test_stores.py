@@ -22,7 +22,7 @@ from tests.support.webhdfs import Store, serving
 SCHEMA = pa.schema([("id", pa.int64())])
 BYTES = bytes(range(256)) * 40
 # Primes: a request that is tried again must not meet the same fault for ever.
-FAULTS = {"unavailable": 7, "cut": 5, "broken": 3}
+FAULTS = {"unavailable": 17, "cut": 13, "broken": 3}
 
 
 @pytest.fixture
