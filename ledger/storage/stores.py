@@ -24,6 +24,7 @@ from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 Result = TypeVar("Result")
 
 ATTEMPTS = 6
+SECOND_ATTEMPT = 2
 PAUSE_SECONDS = 0.1  # before the second try, twice as much before each that follows
 READ_BYTES = 4 << 20  # that are asked of a store in one request
 _MAGIC = re.compile(r"[*?[]")
@@ -63,7 +64,7 @@ def info(path: str) -> Entry | None:
     """What lies at a path; None: nothing does."""
     fs, place = _at(path)
     try:
-        details = _tried(path, lambda: fs.info(place))
+        details = _tried(fs, path, lambda: fs.info(place))
     except (FileNotFoundError, NotADirectoryError):
         return None
     return _entry(path, details)
@@ -78,7 +79,7 @@ def entries(folder: str) -> list[Entry]:
     """What lies right in a folder; nothing if it is not there."""
     fs, place = _at(folder)
     try:
-        listed = _tried(folder, lambda: fs.ls(place, detail=True))
+        listed = _tried(fs, folder, lambda: fs.ls(place, detail=True))
     except (FileNotFoundError, NotADirectoryError):
         return []
     below = [(str(each["name"]).rstrip("/"), each) for each in listed]
@@ -95,7 +96,7 @@ def files_below(folder: str) -> list[Entry]:
     if not _finds(fs):
         return sorted(_walked(folder, None), key=lambda entry: entry.path)
     try:
-        details = _tried(folder, lambda: fs.find(place, detail=True))
+        details = _tried(fs, folder, lambda: fs.find(place, detail=True))
     except FileNotFoundError:
         return []
     place = place.rstrip("/")
@@ -133,7 +134,7 @@ def modified_at(entry: Entry) -> datetime:
     if instant is None:
         fs, place = _at(entry.path)
         try:
-            instant = _tried(entry.path, lambda: fs.modified(place))
+            instant = _tried(fs, entry.path, lambda: fs.modified(place))
         except NotImplementedError:
             instant = 0.0
     if isinstance(instant, int | float):
@@ -153,7 +154,7 @@ def opened(path: str) -> BinaryIO:
     fs, place = _at(path)
     if is_local(path):
         return cast(BinaryIO, fs.open(place, "rb"))
-    size = int(_tried(path, lambda: fs.info(place))["size"])
+    size = int(_tried(fs, path, lambda: fs.info(place))["size"])
     return io.BufferedReader(_Ranges(path, fs, place, size), READ_BYTES)
 
 
@@ -161,7 +162,7 @@ def write(path: str, content: bytes) -> None:
     """Write a file as a whole, in place of what is there."""
     fs, place = _at(path)
     if not is_local(path):
-        _tried(path, lambda: fs.pipe_file(place, content))
+        _tried(fs, path, lambda: fs.pipe_file(place, content))
         return
     fresh = f"{path}.{uuid.uuid4()}"
     with written(fresh) as stream:
@@ -178,7 +179,7 @@ def written(path: str) -> Iterator[IO[bytes]]:
         with tempfile.NamedTemporaryFile(prefix="ackledger-") as spool:
             yield spool
             spool.flush()
-            _tried(path, lambda: fs.put_file(spool.name, place))
+            _tried(fs, path, lambda: fs.put_file(spool.name, place))
         return
     fs.makedirs(place.rpartition("/")[0], exist_ok=True)
     stream = fs.open(place, "wb")
@@ -204,8 +205,8 @@ def move(before: str, after: str) -> None:
         fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         fs.mv(source, target, recursive=True)
         return
-    _tried(after, lambda: fs.makedirs(target.rpartition("/")[0], exist_ok=True))
-    _tried(before, rename)
+    _tried(fs, after, lambda: fs.makedirs(target.rpartition("/")[0], exist_ok=True))
+    _tried(fs, before, rename)
     if exists(before) or not exists(after):
         raise OSError(f"{before} was not renamed to {after}: the store refused it")
 
@@ -213,14 +214,14 @@ def move(before: str, after: str) -> None:
 def remove_file(path: str) -> None:
     """Delete a file. Raises FileNotFoundError where it is gone, unless the store does not tell."""
     fs, place = _at(path)
-    _tried(path, lambda: fs.rm_file(place))
+    _tried(fs, path, lambda: fs.rm_file(place))
 
 
 def remove_folder(folder: str) -> None:
     """Delete a folder with all that is in it; a no-op where it is gone."""
     fs, place = _at(folder)
     try:
-        _tried(folder, lambda: fs.rm(place, recursive=True))
+        _tried(fs, folder, lambda: fs.rm(place, recursive=True))
     except FileNotFoundError:  # two are at it
         return
 
@@ -233,7 +234,7 @@ def remove_empty(folder: str) -> None:
     # Of a store ``rmdir`` may do nothing, or remove what has come into it meanwhile.
     remove = fs.rmdir if is_local(folder) else fs.rm
     try:
-        _tried(folder, lambda: remove(place))
+        _tried(fs, folder, lambda: remove(place))
     except (OSError, ValueError, NotImplementedError):
         return
 
@@ -283,14 +284,18 @@ def _walked(folder: str, depth: int | None) -> Iterator[Entry]:
             yield from _walked(entry.path, None if depth is None else depth - 1)
 
 
-def _tried(path: str, call: Callable[[], Result]) -> Result:
+def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
     """What a call of a store returns; of one that is no local folder, tried as often as it may
     pass. Raises what the call raises if that stays until a person has changed something."""
     if is_local(path):
         return call()
+    from fsspec.asyn import AsyncFileSystem
+
+    # The clients of object stores try by themselves, for several seconds each time.
+    attempts = SECOND_ATTEMPT if isinstance(fs, AsyncFileSystem) else ATTEMPTS
     retrying = Retrying(
         retry=retry_if_exception(_may_pass),
-        stop=stop_after_attempt(ATTEMPTS),
+        stop=stop_after_attempt(attempts),
         wait=wait_exponential(multiplier=PAUSE_SECONDS),
         reraise=True,
     )
@@ -301,7 +306,7 @@ def _tried(path: str, call: Callable[[], Result]) -> Result:
             raise
         if _may_pass(exc):
             raise UnavailableError(
-                f"{path}: the store did not answer in {ATTEMPTS} attempts: {exc!r}. Nothing is"
+                f"{path}: the store did not answer in {attempts} attempts: {exc!r}. Nothing is"
                 " lost: check the store, then run this again"
             ) from exc
         raise ConfigurationError(
@@ -352,13 +357,13 @@ class _Ranges(io.RawIOBase):
         end = min(self._size, self._position + len(buffer))
         if end <= self._position:
             return 0
-        content = _tried(self._path, lambda: self._range(self._position, end))
+        content = _tried(self._fs, self._path, lambda: self._range(self._position, end))
         buffer[: len(content)] = content
         self._position = end
         return len(content)
 
     def _range(self, start: int, end: int) -> bytes:
-        content: bytes = self._fs.cat_file(self._place, start, end)
+        content: bytes = self._fs.cat_file(self._place, start=start, end=end)
         if len(content) != end - start:
             raise OSError(f"{self._path}: {end - start} bytes were asked for, {len(content)} came")
         return content

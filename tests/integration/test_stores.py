@@ -97,7 +97,7 @@ class Life:
         """What the ledger says of it: batches, failed records, and the rows of each step."""
         return {
             "batches": self.ledger.rows(
-                "SELECT kind, status, roots, acked, failed, quarantined, pending"
+                "SELECT kind, status, total, acked, failed, quarantined, pending"
                 " FROM batch_status ORDER BY batch_id"
             ),
             "failed": self.ledger.rows(

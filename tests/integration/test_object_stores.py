@@ -1,0 +1,163 @@
+"""What reads and writes an object store without Spark, on an S3 and on Google's as emulators have
+them.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from ledger import DeltaSink
+from ledger.deltas.root_files import RootFile, read_listing, write_listing
+from ledger.deltas.table_writer import TableWriter
+from ledger.errors import FencedError, LostFileError, UnavailableError
+from ledger.settings import Settings
+from ledger.sinks.base import Delivery
+from ledger.sources.files.blocks import Block, cut, parts
+from ledger.sources.files.lines import Format
+from ledger.sources.listing import list_files, most_records, require_unchanged, with_digests
+from ledger.storage import stores
+from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of
+from ledger.storage.manifest import check_files, take_manifest
+from tests.support import ledgers
+from tests.support.object_stores import BUCKET, STORES, s3
+
+SCHEMA = pa.schema([("id", pa.int64()), ("label", pa.string())])
+START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture(params=STORES)
+def bucket(request, monkeypatch):
+    """The URL of an empty bucket."""
+    with STORES[request.param](monkeypatch):
+        yield f"{request.param}://{BUCKET}"
+
+
+@pytest.fixture
+def s3_bucket(monkeypatch):
+    """One that deltalake can list: neither of Google's emulators has the API for that."""
+    with s3(monkeypatch):
+        yield f"s3://{BUCKET}"
+
+
+def table(path, ids, labels):
+    """Write a file of rows."""
+    with TableWriter(path, SCHEMA) as writer:
+        writer.write([pa.array(ids, pa.int64()), pa.array(labels, pa.string())])
+        writer.finish()
+
+
+def test_a_runs_files_are_listed_checked_and_removed(bucket):
+    """The manifest has the paths as the storage is written, from files that others have written
+    since the folder was listed; a lost file is named; the run's folder goes, and no other."""
+    run = f"{bucket}/storage/orders/priced/batch=1/run=7"
+    require_writable(bucket, "ACKLEDGER_STORAGE")
+    assert take_manifest(run).files == ()
+    table(f"{run}/p=a b/part-0.parquet", [1, 2], ["a", "b"])
+    table(f"{run}0/part-0.parquet", [1], ["a"])
+    assert take_manifest(run).paths == [f"{run}/p=a b/part-0.parquet"]
+    table(f"{run}/p=c/part-1.parquet", [3], ["c"])
+    manifest = take_manifest(run)
+    assert manifest.paths == [f"{run}/p=a b/part-0.parquet", f"{run}/p=c/part-1.parquet"]
+    assert manifest.rows == 3
+    check_files(manifest)
+    assert beside(run, "run=") == [run, f"{run}0"]
+    stores.remove_file(manifest.paths[1])
+    with pytest.raises(LostFileError, match=r"part-1\.parquet: expected .* it is gone"):
+        check_files(manifest)
+    for _ in range(2):
+        remove_run_folder(run, 7)
+    assert size_of(run).files == 0
+    assert size_of(f"{run}0").files == 1
+
+
+def test_what_counts_of_a_folds_files_is_kept(bucket):
+    """Root files are listed, and a writer that raises leaves none."""
+    files = [RootFile(f"{bucket}/roots/a.parquet", 1, 1, 1, 1)]
+    write_listing(f"{bucket}/roots", files)
+    write_listing(f"{bucket}/roots", files * 2)
+    assert read_listing(f"{bucket}/roots") == files * 2
+    with suppress(ZeroDivisionError), TableWriter(f"{bucket}/roots/b", SCHEMA) as writer:
+        writer.write([pa.array([1], pa.int64()), pa.array(["a"])])
+        raise ZeroDivisionError
+    assert not stores.exists(f"{bucket}/roots/b")
+
+
+def test_a_source_is_listed_and_cut_into_blocks(bucket):
+    """Its files are found by a pattern, counted, and read again block by block as they were cut."""
+    lines = b"".join(b'{"id": %d}\n' % number for number in range(3_000))
+    for day in (1, 2):
+        stores.write(f"{bucket}/in/day={day}/a.json", lines)
+    stores.write(f"{bucket}/in/day=1/_hidden.json", lines)
+    files = list_files(f"{bucket}/in/day=*/*.json")
+    assert [file.path for file in files] == [f"{bucket}/in/day={day}/a.json" for day in (1, 2)]
+    assert files[0].modified_at > datetime(2020, 1, 1, tzinfo=UTC)
+    require_unchanged("orders", files)
+    first, second = with_digests(files)
+    assert first.digest == second.digest is not None
+    assert most_records(first, "json") == 3_000
+    form = Format("json", None, ["id"], None, {}, False)
+    blocks = [Block.at(block.place) for block in cut(first.path, form, None)]
+    assert b"".join(part for block in blocks for part in parts(block)) == lines
+
+
+def test_content_of_failed_records_is_read_from_a_store(bucket, ledger, tmp_path):
+    """What failed is copied out of a snapshot that lies there."""
+    batch, roots = ledger.whole_batch(ledgers.pipeline(), 4, lose_sink=[0, 2])
+    ledger.settle(batch.batch_id)
+    nothing = {"_ackledger_raw": None, "_ackledger_error": None}
+    rows = [{"_ackledger_file": "in/a.csv", "n": n, **nothing} for n in range(4)]
+    for path in ledger.write_snapshot(batch, tmp_path, rows):
+        url = f"{bucket}/snapshot/{path.name}"
+        stores.write(url, path.read_bytes())
+        ledger.change("UPDATE step_run_file SET path = :u WHERE path = :p", u=url, p=str(path))
+        path.unlink()
+    assert ledger.keep_payloads(batch.batch_id) == 2
+    kept = ledger.rows("SELECT message_id, content FROM failed_payload ORDER BY 1")
+    assert [tuple(row) for row in kept] == [(roots[0], '{"n": 0}'), (roots[2], '{"n": 2}')]
+
+
+def delivery(publisher, batch_id, version, labels):
+    """Rows as a run stages them."""
+    folder = publisher.staging(batch_id, version)
+    table(f"{folder}/part-{version}.parquet", range(len(labels)), labels)
+    files = take_manifest(folder).files
+    return Delivery("shop.out", batch_id, version, START, batch_id, folder, files, (), END)
+
+
+def test_a_delta_table_is_published_in_place(s3_bucket):
+    """Staged files become the table's by one commit, once; a newer version replaces an older one,
+    which is refused afterwards, and a batch that replaces another removes its rows."""
+    path = f"{s3_bucket}/out"
+    publisher = DeltaSink(path).publisher(Settings(), "shop", "out")
+    publisher.check(SCHEMA)
+    first = delivery(publisher, 1, 11, ["a", "b"])
+    with pytest.raises(TableNotFoundError):
+        DeltaTable(path)
+    for _ in range(2):
+        publisher.publish(first)
+
+    def shown():
+        return sorted(DeltaTable(path).to_pyarrow_table()["label"].to_pylist())
+
+    assert shown() == ["a", "b"]
+    publisher.publish(delivery(publisher, 1, 12, ["c"]))
+    assert shown() == ["c"]
+    with pytest.raises(FencedError):
+        publisher.publish(first)
+    publisher.publish(replace(delivery(publisher, 2, 21, ["d"]), replaces=(1,)))
+    assert shown() == ["d"]
+
+
+def test_a_store_that_is_gone_does_not_answer(monkeypatch):
+    """A server that is stopped is an error to be tried again, never an empty folder."""
+    monkeypatch.setattr(stores, "SECOND_ATTEMPT", 1)
+    with s3(monkeypatch):
+        url = f"s3://{BUCKET}/storage"
+        stores.write(f"{url}/file", b"1")
+    with pytest.raises(UnavailableError, match="the store did not answer"):
+        stores.entries(url)
