@@ -129,8 +129,8 @@ def matching(pattern: str) -> list[Entry]:
 
 def modified_at(entry: Entry) -> datetime:
     """When a file was written; the epoch where the store does not tell."""
-    told = entry.info.get("mtime") or entry.info.get("LastModified")
-    instant = told or entry.info.get("last_modified")
+    names = ("mtime", "LastModified", "last_modified")
+    instant: Any = next(filter(None, map(entry.info.get, names)), None)
     if instant is None:
         fs, place = _at(entry.path)
         try:

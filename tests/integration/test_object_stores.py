@@ -117,8 +117,8 @@ def test_content_of_failed_records_is_read_from_a_store(bucket, ledger, tmp_path
         ledger.change("UPDATE step_run_file SET path = :u WHERE path = :p", u=url, p=str(path))
         path.unlink()
     assert ledger.keep_payloads(batch.batch_id) == 2
-    kept = ledger.rows("SELECT message_id, content FROM failed_payload ORDER BY 1")
-    assert [tuple(row) for row in kept] == [(roots[0], '{"n": 0}'), (roots[2], '{"n": 2}')]
+    payloads = ledger.rows("SELECT message_id, content FROM failed_payload ORDER BY 1")
+    assert [tuple(row) for row in payloads] == [(roots[0], '{"n": 0}'), (roots[2], '{"n": 2}')]
 
 
 def delivery(publisher, batch_id, version, labels):

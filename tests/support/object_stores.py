@@ -49,8 +49,8 @@ def google(environment: pytest.MonkeyPatch) -> Iterator[None]:
     server.start()
     try:
         environment.setenv("STORAGE_EMULATOR_HOST", server.url)
-        made = requests.post(f"{server.url}/storage/v1/b", json={"name": BUCKET}, timeout=10)
-        made.raise_for_status()
+        answer = requests.post(f"{server.url}/storage/v1/b", json={"name": BUCKET}, timeout=10)
+        answer.raise_for_status()
         GCSFileSystem.clear_instance_cache()
         yield
     finally:

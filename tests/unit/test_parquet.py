@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger.errors import ConfigurationError, LostFileError, UnavailableError
-from ledger.storage import parquet
+from ledger.storage import parquet, stores
 
 COLUMNS = [f"c{number}" for number in range(8)]
 
@@ -76,7 +76,7 @@ class Stored:
         self._path = path
         self.raises = None
 
-    def open(self, path, mode):
+    def open(self, path):
         return _Failing(self._path, self)
 
 
@@ -92,11 +92,13 @@ class _Failing(io.FileIO):
 
 
 @pytest.fixture
-def storage(tmp_path):
-    """A storage with one file of 1,000 rows."""
+def storage(tmp_path, monkeypatch):
+    """A storage with one file of 1,000 rows, whatever its path."""
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"n": range(1000)}), path)
-    return Stored(path)
+    stored = Stored(path)
+    monkeypatch.setattr(stores, "opened", stored.open)
+    return stored
 
 
 READS = {
@@ -123,7 +125,7 @@ def test_what_reading_a_file_raises(storage, way, raised):
     exc, kind, says = RAISED[raised]
     with pytest.raises(kind, match=says):  # noqa: PT012 - opening fails, too
         storage.raises = exc if way == "open" else None
-        with parquet.stored_file("rows", fs=storage) as stored:
+        with parquet.stored_file("rows") as stored:
             storage.raises = exc
             READS[way](stored)
 
@@ -137,6 +139,6 @@ def test_what_a_caller_raises_is_not_told_of_the_file(storage, raised):
     def work(rows):
         raise exc
 
-    with pytest.raises(type(exc)) as caught, parquet.stored_file("rows", fs=storage) as stored:
+    with pytest.raises(type(exc)) as caught, parquet.stored_file("rows") as stored:
         list(map(work, parquet.iter_batches(stored, 10, ["n"])))
     assert caught.value is exc

@@ -4,6 +4,7 @@ came late.
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import pytest
 from ledger.sinks.base import Delivery
 from ledger.sinks.parquet import publisher as parquet
 from ledger.sinks.parquet.publisher import ParquetPublisher
+from ledger.storage import stores
 from ledger.storage.manifest import DataFile, take_manifest
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -20,7 +22,7 @@ START = datetime(2013, 1, 1, tzinfo=UTC)
 def staged(publisher, batch_id, rows, version=1, replaces=()):
     """A delivery of these numbers, staged in one file of a name of its own."""
     folder = publisher.staging(batch_id, version)
-    publisher._fs.makedirs(folder)
+    Path(folder).mkdir(parents=True)
     pq.write_table(pa.table({"n": rows}), f"{folder}/part-{batch_id}-{version}.parquet")
     files: tuple[DataFile, ...] = take_manifest(folder).files
     return Delivery("p.s", batch_id, version, START, batch_id, folder, files, replaces)
@@ -152,7 +154,7 @@ def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_pa
     publisher.publish(staged(publisher, 1, [1, 2]))
     later = staged(publisher, 1, [7], version=2)
     if not rows:
-        publisher._fs.rm(later.files[0].path)
+        stores.remove_file(later.files[0].path)
         later = Delivery("p.s", 1, 2, START, 1, later.folder, ())
     publisher.publish(later)
     assert shown(tmp_path) == {"ackledger_batch=1": rows}

@@ -12,9 +12,9 @@ from ledger.settings import Settings
         (None, "out/a", "/data/out/a"),
         ("", "out/a", "/data/out/a"),
         ("/made", "out/a", "/made/out/a"),
-        ("s3://made", "out/a", "s3://made/out/a"),
+        ("hdfs://made", "out/a", "hdfs://made/out/a"),
         ("/made", "/else/a", "/else/a"),
-        ("/made", "s3://else/a", "s3://else/a"),
+        ("/made", "hdfs://else/a", "hdfs://else/a"),
     ],
 )
 @pytest.mark.parametrize("kind", [ParquetSink, DeltaSink])

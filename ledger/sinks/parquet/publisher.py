@@ -75,7 +75,7 @@ class ParquetPublisher:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
             for name, folder in self._staged(delivery).items():
                 if 0 < _run_of(name) < delivery.version:
-                    stores.remove_folder(folder)
+                    self._remove(folder)
             aside = [
                 batch_id
                 for batch_id in (*delivery.replaces, *earlier)
@@ -98,7 +98,7 @@ class ParquetPublisher:
         """
         for name, folder in self._staged(delivery).items():
             if _run_of(name) <= delivery.version:
-                stores.remove_folder(folder)
+                self._remove(folder)
         stores.remove_empty(self._place(delivery.batch_id))  # unless another run stages there
 
     def _staged(self, delivery: Delivery) -> dict[str, str]:
@@ -152,12 +152,15 @@ class ParquetPublisher:
         one."""
         if not stores.exists(folder):
             return False
-        stores.remove_folder(aside)
+        self._remove(aside)
         self._rename(folder, aside)
         return True
 
     def _rename(self, before: str, after: str) -> None:
         stores.move(before, after)
+
+    def _remove(self, folder: str) -> None:
+        stores.remove_folder(folder)
 
 
 def _run_of(name: str) -> int:
