@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
+from ledger.storage.stores import is_local
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -42,7 +43,7 @@ class FolderSink(_FileSinkOptions):
     def identity(self) -> str:
         """See ``Sink``: the path, however it is written."""
         path = self.path.rstrip("/")
-        return path if "://" in path else normpath(path)
+        return normpath(path) if is_local(path) else path
 
     def location(self, settings: "Settings") -> str:
         """The folder, as an absolute path or a URL: what lineage names it by."""
@@ -50,6 +51,8 @@ class FolderSink(_FileSinkOptions):
 
     def check(self, settings: "Settings") -> str:
         path = settings.output_path(self.path)
+        if not is_local(path):
+            return f"{path} is a URL: the run that writes there tries it"
         _require_room(path)
         return f"{path} can be written to"
 
@@ -88,8 +91,6 @@ def require_file_columns(sink: str, names: Sequence[str], columns: Sequence[str]
 def _require_room(path: str) -> None:
     """Raise unless the folder, or the nearest one above that is there, can be written to; makes
     none."""
-    if "://" in path:
-        return
     place = next(parent for parent in (Path(path), *Path(path).parents) if parent.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         fault = "closed to this user" if place.is_dir() else "no folder"

@@ -16,6 +16,7 @@ from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
 from ledger.storage.folders import make_private, require_writable
 from ledger.storage.manifest import Manifest, take_manifest
+from ledger.storage.stores import is_local
 
 # Without adaptive execution Spark drops the hint, without a word, when it resolves the frame.
 _ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}
@@ -34,7 +35,7 @@ def stage_rows(
     names, written = step.sink.partition_by, rows.select(*columns).columns
     own = [name for name in written if name not in (ROOT, ROOTS, UNIT)]
     require_file_columns(f"sink {step.name!r}", names, own)
-    if "://" not in folder:
+    if is_local(folder):
         _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
     with session_conf(rows.sparkSession, _ADAPTIVE if names else {}):
