@@ -275,6 +275,27 @@ def test_a_full_disk_is_known_however_it_is_said(raised):
     assert str(translated(raised)).startswith("no space is left on the disk")
 
 
+AWAY = [
+    "java.io.IOException: h:1: Unexpected HTTP response: code=503 != 200, op=GETFILESTATUS",
+    "java.net.ConnectException: Connection refused",
+    "java.net.SocketException: Unexpected end of file from server",
+    "java.io.EOFException: Premature EOF: pos=1 < filelength=2",
+    "org.apache.hadoop.fs.s3a.AWSServiceThrottledException: SlowDown (Status Code: 503)",
+]
+
+
+@pytest.mark.parametrize("words", AWAY)
+@pytest.mark.parametrize("call", [WRITING, f"{READING}a.csv.\n"])
+def test_a_store_that_does_not_answer_spark_is_no_fault_of_a_step(call, words):
+    """Whether Spark wrote or read, the error may pass: no file is said to be damaged, and the step
+    is not said to have failed. A user's own code that cannot connect is its own fault."""
+    error = translated(Py4JError(f"{call}Caused by: {words}\n{JAVA}"))
+    assert type(error) is UnavailableError
+    assert f"a store does not answer Spark: {words}. Nothing is lost" in str(error)
+    own = f'{WORKER}  File "/home/me/jobs.py", line 3, in look\nConnectionError: refused\n'
+    assert not isinstance(translated(Py4JError(f"{own}Caused by: {words}")), UnavailableError)
+
+
 @pytest.mark.parametrize("name", ["MemoryError", "pyarrow.lib.ArrowMemoryError"])
 def test_a_worker_without_memory_is_named(name):
     """Of whichever class the error is that says so, in the last line of its traceback."""
