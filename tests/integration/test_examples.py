@@ -77,9 +77,9 @@ def _unknown(block, spark):
     texts = ("ackledger orders.out: batch 1203, run 9", "ackledger orders.out: batch 1204, run 10")
     with TemporaryDirectory() as folder, chdir(folder):
         for text in (*texts, "something else: batch 9999"):
-            said = CommitProperties(custom_metadata={"userMetadata": text})
+            noted = CommitProperties(custom_metadata={"userMetadata": text})
             rows = pa.table({"id": [1]})
-            write_deltalake("out/orders", rows, mode="append", commit_properties=said)
+            write_deltalake("out/orders", rows, mode="append", commit_properties=noted)
         write_deltalake("out/orders", rows, mode="append")
         assert examples.run(block, None)["unknown"] == [1204]
 

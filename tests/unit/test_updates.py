@@ -37,6 +37,7 @@ ALLOWED = {
     "integration/test_holds.py": "a replay on hold with a decided record, and declarations",
     "integration/test_installation.py": "a version of the schema that is not there",
     "integration/test_next_commands.py": "times of a ledger that is driven by commands",
+    "integration/test_object_stores.py": "files of runs that lie in a store",
     "integration/test_publishing.py": "a source that is to run again",
     "integration/test_records.py": "records as a source of another kind leaves them",
     "integration/test_recovery.py": "the target and DAG of a batch",
