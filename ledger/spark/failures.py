@@ -64,7 +64,8 @@ _WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
 _AWAY = re.compile(
     r"^(?:Caused by|): (?:[\w$]+\.)*(?:(?:Connect|Socket|SocketTimeout|UnknownHost|NoHttpResponse|"
     r"NoRouteToHost|ConnectTimeout|SSL)Exception: |\w*Exception: [^\n]*(?:Unexpected HTTP response:"
-    r" code=(?:5\d\d|429)|Premature EOF|SlowDown|Status Code: (?:5\d\d|429)))[^\n]*",
+    r" code=(?:5\d\d|429)|Premature EOF|Failed to rename|SlowDown|Status Code: (?:5\d\d|429)))"
+    r"[^\n]*",
     re.MULTILINE,
 )
 _MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|^(?:\w+\.)*\w*MemoryError\b", re.MULTILINE)

@@ -149,6 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(refusal)
 
     def _refuse(self, refusal: _RefusalError) -> None:
+        if refusal.status == HTTP_UNAVAILABLE:  # of a gateway, which does not speak the protocol
+            self._send(refusal.status, refusal.message.encode())
+            return
         error = {
             "exception": refusal.name,
             "message": refusal.message,

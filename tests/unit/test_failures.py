@@ -278,6 +278,7 @@ def test_a_full_disk_is_known_however_it_is_said(raised):
 AWAY = [
     "java.io.IOException: h:1: Unexpected HTTP response: code=503 != 200, op=GETFILESTATUS",
     "java.net.ConnectException: Connection refused",
+    "java.io.IOException: Failed to rename HdfsNamedFileStatus{path=webhdfs://h:1/out/a}",
     "java.net.SocketException: Unexpected end of file from server",
     "java.io.EOFException: Premature EOF: pos=1 < filelength=2",
     "org.apache.hadoop.fs.s3a.AWSServiceThrottledException: SlowDown (Status Code: 503)",
