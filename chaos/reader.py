@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from chaos.data import CENTS_BASE, LINE_BASE, MODULUS, Row, checksum_sql
 from chaos.pipeline import DELTA, HISTORY, PARQUET, POSTGRES, TABLE
 from chaos.verdict import Look, Total, Update
+from ledger.sinks.folder import BATCH_FOLDER
 
 PAUSE_SECONDS = 1.0
 COLUMNS = ["day", "id", "line", "cents"]
@@ -47,7 +48,7 @@ class Sinks:
         """Of the sinks that keep rows by batch: day and total of each batch."""
         folder = {
             (int(batch), day): total
-            for (batch, day), total in _grouped(self._parquet(), ["batch", "day"]).items()
+            for (batch, day), total in _grouped(self._parquet(), [BATCH_FOLDER, "day"]).items()
         }
         query = (
             f"SELECT ackledger_batch, day, count(*), sum({checksum_sql()}) FROM {TABLE} GROUP BY"
@@ -86,8 +87,8 @@ class Sinks:
             else None
         )
         if shown is None or not shown.files:
-            return _nothing().append_column("batch", pa.array([], pa.int64()))
-        return shown.to_table(columns=[*COLUMNS, "batch"])
+            return _nothing().append_column(BATCH_FOLDER, pa.array([], pa.int64()))
+        return shown.to_table(columns=[*COLUMNS, BATCH_FOLDER])
 
     def _delta(self) -> pa.Table:
         if not DeltaTable.is_deltatable(str(self._table)):
