@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
-
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 
 Result = TypeVar("Result")
@@ -289,7 +287,9 @@ def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
     pass. Raises what the call raises if that stays until a person has changed something."""
     if is_local(path):
         return call()
+    # Not above: executors that work in a shared folder need neither.
     from fsspec.asyn import AsyncFileSystem
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
     # The clients of object stores try by themselves, for several seconds each time.
     attempts = SECOND_ATTEMPT if isinstance(fs, AsyncFileSystem) else ATTEMPTS

@@ -158,7 +158,9 @@ def scenes_of(
 def chaos_of(
     folder: Path, users: dict[str, Account], server: LedgerServer, spark: SparkCluster
 ) -> int:
-    """The short form of chaos; its drivers are this user's, who can kill others' processes."""
+    """The short form of chaos; its drivers are this user's, who can kill others' processes. Each of
+    them runs a batch: executors take longer to start than the steps of so few records.
+    """
     home = folder / "chaos"
     for place in (home, home / "data", home / "data" / "warehouse", home / "storage"):
         share(place)
@@ -172,7 +174,7 @@ def chaos_of(
     )
     os.environ["PGPASSFILE"] = str(passfile)  # this process asks the ledger, too
     console.print("\n[bold]chaos[/]")
-    outcome = Campaign(replace(SHORT, seed=1), home, say, elsewhere).run()
+    outcome = Campaign(replace(SHORT, seed=1, submit="batch"), home, say, elsewhere).run()
     report(outcome)
     return 0 if outcome.good else 1
 

@@ -5,6 +5,7 @@ who does which task how often, as one line of JSON.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -66,6 +67,9 @@ def main(master: str) -> None:
     """Run the batch, and print what came of it."""
     settings = Settings()
     database = connect(settings)
+    # Executors of a local cluster inherit this process's environment: nothing of it leads to the
+    # ledger any more.
+    os.environ.pop("ACKLEDGER_DATABASE_URL")
     spark = build_session("cores", master)
     # All is folded by executors, which need what that needs.
     job = Job(spark, database, settings, pipeline(), few_rows=-1, driver_bytes=-1)

@@ -49,7 +49,8 @@ def standby(primary: Database, home: Path) -> Iterator[Database]:
 def wait_for_replay(primary: Database, replica: Database) -> None:
     """Until the standby shows what the primary has committed by now."""
     with primary.autocommit.connect() as connection:
-        written = connection.execute(text("SELECT pg_current_wal_insert_lsn()::text")).scalar_one()
+        # The end of the segment, which is flushed with all before it: tests commit without.
+        written = connection.execute(text("SELECT pg_switch_wal()::text")).scalar_one()
     query = text("SELECT pg_last_wal_replay_lsn() >= cast(:written AS pg_lsn)")
     for _ in range(200):
         with replica.autocommit.connect() as connection:
