@@ -1,18 +1,14 @@
-"""A batch as one driver runs it on a master of its own: ``python -m tests.support.cores MASTER``.
+"""A batch as one driver runs it on several masters: ``python -m tests.support.cores PLACES``.
 
-Settings are those of the environment. Prints what must not depend on how many cores there are, and
-who does which task how often, as one line of JSON.
+For each it prints what must not depend on how many cores there are, as one line of JSON.
 """
 
 import json
-import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
-from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
@@ -25,7 +21,6 @@ from ledger.store.upgrade import connect
 from tests.support.runner import Runner
 
 FILES, RECORDS = 4, 1_000  # and records of each file
-SLOW_SECONDS = 4.0
 _SOURCE = "SELECT first_root, emit_run_id FROM batch_source WHERE batch_id = :batch"
 _ROOTS = """
     SELECT root_id, status, step, reason FROM root_status WHERE batch_id = :batch ORDER BY root_id
@@ -41,15 +36,12 @@ def write(folder: Path) -> None:
 
 
 def pipeline() -> Pipeline:
-    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
+    """Numbers, two rows for each; some fail, and some are lost."""
     flow = Pipeline("cores")
     flow.source("numbers", FileSource("in-*.csv", schema="n INT"))
 
     @flow.record_stage(reads="numbers", schema="n INT, copy INT")
     def twice(row: dict[str, Any]) -> Any:
-        context = TaskContext.get()
-        if row["n"] == 7 and context is not None and context.attemptNumber() == 0:
-            time.sleep(SLOW_SECONDS)
         if row["n"] % 97 == 0:
             raise ValueError("a multiple of 97")
         yield {"n": row["n"], "copy": 1}
@@ -63,31 +55,35 @@ def pipeline() -> Pipeline:
     return flow
 
 
-def main(master: str) -> None:
-    """Run the batch, and print what came of it."""
-    settings = Settings()
-    database = connect(settings)
-    # Executors of a local cluster inherit this process's environment: nothing of it leads to the
-    # ledger any more.
-    os.environ.pop("ACKLEDGER_DATABASE_URL")
-    spark = build_session("cores", master)
-    # All is folded by executors, which need what that needs.
-    job = Job(spark, database, settings, pipeline(), few_rows=-1, driver_bytes=-1)
+def main(places: list[tuple[str, str, str]]) -> None:
+    """Run the batch on each master, with a database and a folder of its own, and print what came
+    of it. No executor inherits an address of the ledger: this process's environment has none.
+    """
+    for master, url, folder in places:
+        settings = Settings(database_url=url, storage=f"{folder}/storage", data=folder)
+        spark = build_session("cores", master)
+        database = connect(settings)
+        # All is folded by executors, which need what that needs.
+        job = Job(spark, database, settings, pipeline(), few_rows=-1, driver_bytes=-1)
+        sys.stdout.write(json.dumps(result_of(job)) + "\n")
+        spark.stop()
+        database.dispose()
+
+
+def result_of(job: Job) -> dict[str, Any]:
+    """What came of the batch."""
     run = Runner(job)
     batch = run.open()
     settlement = run.settled(batch)
     (source,) = run.ledger.rows(_SOURCE, batch=batch.batch_id)
     rows = run.ledger.rows(_ROOTS, batch=batch.batch_id)
     first = source.first_root
-    result = {
+    return {
         "positions": positions(job, source.emit_run_id),
         "roots": [(row.root_id - first, row.status, row.step, row.reason) for row in rows],
         "failed": settlement.failed,
-        "sink": rows_of(Path(settings.output_path("out"))),
+        "sink": rows_of(Path(job.settings.output_path("out"))),
     }
-    spark.stop()
-    database.dispose()
-    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def positions(job: Job, run_id: int) -> list[tuple[int, int]]:
@@ -103,4 +99,4 @@ def rows_of(folder: Path) -> list[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(json.loads(sys.argv[1]))
