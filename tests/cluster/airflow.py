@@ -65,10 +65,11 @@ class Airflow:
         """End its services, and what they started."""
         services.stop(self._home)
 
-    def run(self, *command: str, expect: int = 0) -> str:
+    def run(self, *command: str, expect: int = 0, **environment: str) -> str:
         """A command of the driver's user; what it prints."""
+        own = {**self.environment, **environment}
         done = subprocess.run(
-            command, env=self.environment, cwd=self._user.folder, capture_output=True, text=True
+            command, env=own, cwd=self._user.folder, capture_output=True, text=True
         )
         if done.returncode != expect:
             raise SystemExit(

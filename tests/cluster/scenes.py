@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,10 +15,12 @@ from sqlalchemy import text
 
 from demo import data, oracle
 from ledger.store.connection import Database
-from tests.cluster.accounts import Account
+from ledger.store.upgrade import upgrade
+from tests.cluster.accounts import Account, share
 from tests.cluster.airflow import Airflow
-from tests.cluster.database import LedgerServer
+from tests.cluster.database import ADMINISTRATOR, DRIVER, LedgerServer
 from tests.cluster.spark import SparkCluster
+from tests.support import cores
 
 MONTHS = (1, 2, 3, 4)
 BRIEF_SECONDS = 6.0  # less than a transaction is retried for
@@ -92,6 +95,45 @@ class Stage:
         tasks = self.airflow.api.tasks("flights", run)
         others = {state for name, state in tasks.items() if name != "complete"}
         require(others <= PASSED, f"tasks of {run}: {tasks}")
+
+
+SPECULATION = {  # a task is tried a second time after a second, also if it is its stage's only one
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.task.duration.threshold": "1s",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
+}
+SLOW_SECONDS = 20.0
+
+
+def slow_tasks_run_twice(stage: Stage) -> None:
+    """Speculation tries a slow task a second time on the other machine: one of the tries counts."""
+    folder, events = stage.folder / "cores", stage.users["driver"].folder / "events"
+    share(folder)
+    cores.write(folder)
+    events.mkdir()
+    stage.users["driver"].own(events)
+    stage.server.administer("postgres", "CREATE DATABASE cores")
+    administrator = Database(stage.server.direct.verified("cores", ADMINISTRATOR))
+    upgrade(administrator)
+    administrator.dispose()
+    place = (stage.spark.master, stage.server.address("cores", DRIVER), str(folder))
+    conf = {**SPECULATION, "spark.eventLog.dir": events.as_uri()}
+    options = " ".join(f"--conf {name}={value}" for name, value in conf.items())
+    environment = {
+        "PYSPARK_PYTHON": "./environment/bin/python",
+        "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
+    }
+    command = [*stage.users["driver"].prefix, sys.executable, "-m", "tests.support.cores"]
+    command += [json.dumps([place]), str(SLOW_SECONDS)]
+    printed = stage.airflow.run(*command, **environment)
+    (line,) = (line for line in printed.splitlines() if line.startswith("{"))
+    require(json.loads(line) == cores.expected(), f"the batch came out otherwise: {line[:400]}")
+    second = cores.tried_twice(events)
+    require(second > 0, "no task was tried a second time")
+    stage.say(f"{second} tasks were tried twice; positions, verdicts and rows are right")
 
 
 def month_and_replay(stage: Stage) -> None:
@@ -234,4 +276,10 @@ def require_clean(stage: Stage) -> None:
     require(removed.returncode == 0, removed.stderr)
 
 
-SCENES = (month_and_replay, a_machine_is_lost, the_line_breaks, the_line_stays_cut)
+SCENES = (
+    slow_tasks_run_twice,
+    month_and_replay,
+    a_machine_is_lost,
+    the_line_breaks,
+    the_line_stays_cut,
+)

@@ -30,7 +30,6 @@ spark.executor.memory        768m
 spark.cores.max              2
 spark.driver.host            127.0.0.1
 spark.sql.shuffle.partitions 2
-spark.shuffle.readHostLocalDisk false
 spark.task.maxFailures       8
 spark.hadoop.fs.permissions.umask-mode 002
 """
@@ -54,12 +53,13 @@ class SparkCluster:
             _environment(users["master"]), "master",
         )  # fmt: skip
         self.workers = {}
-        for name in WORKERS:
-            own = users[name]
-            command = [program, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2"]
+        for number, name in enumerate(WORKERS, start=2):
+            own, host = users[name], f"127.0.0.{number}"  # Spark takes them for two machines
+            command = [program, f"{deploy}.worker.Worker", "--host", host, "--cores", "2"]
             command += ["--memory", "2g", "--webui-port", "0"]
             command += ["--work-dir", str(own.folder / "work")]
-            self.workers[name] = Process(own, [*command, self.master], _environment(own), name)
+            environment = _environment(own, host)
+            self.workers[name] = Process(own, [*command, self.master], environment, name)
 
     def ship(self) -> None:
         """Make what executors get, and the settings by which they get it."""
@@ -114,14 +114,14 @@ class SparkCluster:
         return int(state["aliveworkers"])
 
 
-def _environment(user: Account) -> dict[str, str]:
+def _environment(user: Account, host: str = "127.0.0.1") -> dict[str, str]:
     """All that a machine of the cluster is told: no setting of ours, no Python's."""
     java = os.environ.get("JAVA_HOME")
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(user.folder),
         "SPARK_HOME": str(_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(user.folder / "scratch"),
         "SPARK_DAEMON_MEMORY": "256m",
         **({} if java is None else {"JAVA_HOME": java}),

@@ -1,14 +1,17 @@
-"""A batch as one driver runs it on several masters: ``python -m tests.support.cores PLACES``.
+"""A batch as one driver runs it on several masters: ``python -m tests.support.cores PLACES SLOW``.
 
-For each it prints what must not depend on how many cores there are, as one line of JSON.
+For each it prints what must not depend on how many cores there are, and who does which task how
+often, as one line of JSON. One task takes so many seconds longer the first time that it is tried.
 """
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
+from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
@@ -35,13 +38,48 @@ def write(folder: Path) -> None:
         (folder / f"in-{number}.csv").write_text(f"n\n{lines}")
 
 
-def pipeline() -> Pipeline:
-    """Numbers, two rows for each; some fail, and some are lost."""
+def expected() -> dict[str, Any]:
+    """What came of the batch, wherever it ran, as it is printed."""
+    numbers = range(FILES * RECORDS)
+    roots = [(n, *_verdict(n)) for n in numbers]
+    shown = [n for n, status, *_ in roots if status == "acked"]
+    result = {
+        "positions": [(n, n) for n in numbers],
+        "roots": roots,
+        "failed": len(roots) - len(shown),
+        "sink": [(n, copy) for n in shown for copy in (1, 2)],
+    }
+    return dict(json.loads(json.dumps(result)))
+
+
+def _verdict(n: int) -> tuple[str, str | None, str | None]:
+    if n % 97 == 0:
+        return "failed", "twice", "ValueError: a multiple of 97"
+    return ("failed", "sifted", "lost") if n % 101 == 1 else ("acked", None, None)
+
+
+def tried_twice(events: Path) -> int:
+    """How many tasks were started beside another try of the same one, by Spark's logs of events.
+    Nothing that Spark knows, and tells executors, is an address of the ledger.
+    """
+    texts = [log.read_text() for log in events.iterdir()]
+    assert texts
+    assert not any("postgresql" in text for text in texts)
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    starts = [line["Task Info"] for line in lines if line["Event"] == "SparkListenerTaskStart"]
+    return sum(start["Speculative"] for start in starts)
+
+
+def pipeline(slow_seconds: float) -> Pipeline:
+    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
     flow = Pipeline("cores")
     flow.source("numbers", FileSource("in-*.csv", schema="n INT"))
 
     @flow.record_stage(reads="numbers", schema="n INT, copy INT")
     def twice(row: dict[str, Any]) -> Any:
+        context = TaskContext.get()
+        if row["n"] == 7 and context is not None and context.attemptNumber() == 0:
+            time.sleep(slow_seconds)
         if row["n"] % 97 == 0:
             raise ValueError("a multiple of 97")
         yield {"n": row["n"], "copy": 1}
@@ -55,7 +93,7 @@ def pipeline() -> Pipeline:
     return flow
 
 
-def main(places: list[tuple[str, str, str]]) -> None:
+def main(places: list[tuple[str, str, str]], slow_seconds: float) -> None:
     """Run the batch on each master, with a database and a folder of its own, and print what came
     of it. No executor inherits an address of the ledger: this process's environment has none.
     """
@@ -64,7 +102,8 @@ def main(places: list[tuple[str, str, str]]) -> None:
         spark = build_session("cores", master)
         database = connect(settings)
         # All is folded by executors, which need what that needs.
-        job = Job(spark, database, settings, pipeline(), few_rows=-1, driver_bytes=-1)
+        flow = pipeline(slow_seconds)
+        job = Job(spark, database, settings, flow, few_rows=-1, driver_bytes=-1)
         sys.stdout.write(json.dumps(result_of(job)) + "\n")
         spark.stop()
         database.dispose()
@@ -99,4 +138,4 @@ def rows_of(folder: Path) -> list[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(sys.argv[1]), float(sys.argv[2]))
