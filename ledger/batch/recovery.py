@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.batches import Standing, of_hold, of_obstacle, of_standing
-from ledger.batch.refining import needs_files
+from ledger.batch.refining import of_files, steps_to_rerun
 from ledger.core.commands import ANY_TARGET
 from ledger.core.run_request import instant
 from ledger.core.states import BatchStatus, Obstacle, RunState
@@ -31,7 +31,7 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
         return of_hold(batch, target, over_limit=holds.is_over_limit(connection, batch.batch_id))
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
-        unread = needs_files(connection, batch)
+        unread = of_files(connection, batch) is not None
         standing = Standing.UNREFINED if unread else Standing.STEPS_DONE
         return of_standing(batch, target, standing, None, None)
     return of_standing(batch, target, _standing(step), step.name, step.failure)
@@ -40,7 +40,7 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
 def needs_refinement(connection: Connection, batch: Batch) -> bool:
     """Whether all that an open batch waits for is a machine that sees its storage."""
     step = checkpoints.unfinished_step(connection, batch.batch_id)
-    return (step is None or step.after) and needs_files(connection, batch)
+    return (step is None or step.after) and of_files(connection, batch) is not None
 
 
 def on_hold(connection: Connection, batch: Batch) -> str:
@@ -115,10 +115,14 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
         return {run.step for run in committed}
     since = _last_fix(batch, all_runs)
     sinks = {step.name for step in pipeline.sinks()}
+    asked = database.transact(lambda c: of_files(c, batch))
+    lost = set() if asked is None else steps_to_rerun(asked)
     return {
         run.step
         for run in committed
-        if run.opened_at >= since and (run.step in sinks or _is_there(database, run.step_run_id))
+        if run.opened_at >= since
+        and run.step not in lost
+        and (run.step in sinks or _is_there(database, run.step_run_id))
     }
 
 

@@ -34,7 +34,13 @@ from ledger.deltas.single_roots import (
     taking,
 )
 from ledger.deltas.spans import RootRange, Spans
-from ledger.errors import IntegrityError, LostFileError, UnavailableError, UnseenFilesError
+from ledger.errors import (
+    ConfigurationError,
+    IntegrityError,
+    LostFileError,
+    UnavailableError,
+    UnseenFilesError,
+)
 from ledger.storage.folders import reachable
 from ledger.storage.stores import LASTING
 from ledger.store.queries import batches
@@ -169,13 +175,27 @@ def _naming(batch: Batch, runs: Sequence[CommittedRun]) -> Naming:
     )
 
 
-def needs_files(connection: Connection, batch: Batch) -> bool:
-    """Whether a settlement of a batch has to read files of its runs."""
+def of_files(connection: Connection, batch: Batch) -> Uneven | None:
+    """What a settlement of a batch needs to know that the files of its runs alone have; None: it
+    reads none.
+    """
     ranges = run_queries.root_ranges(connection, batch.batch_id)
     if not batch.ackers or Spans(ranges).by_root:
-        return False
+        return None
     asked = uneven(connection, batch)
-    return asked is not None and asked.needs_files
+    return asked if asked is not None and asked.needs_files else None
+
+
+def steps_to_rerun(asked: Uneven) -> set[str]:
+    """The steps whose runs have lost files that are asked for."""
+    steps = set[str]()
+    for run in asked.runs:
+        try:
+            for _ in _roots_of(asked, run):
+                pass
+        except (LostFileError, UnseenFilesError):
+            steps.add(run.step)
+    return steps
 
 
 def is_of(connection: Connection, batch: Batch, refinement: Refinement) -> bool:
@@ -252,27 +272,33 @@ class _Spool:
 def _spooled(asked: Uneven, parts: Sequence[Longs]) -> _Spool:
     """What each run adds to the roots of the spans that are asked for and are shared, by parts."""
     spans, starts = Spans(asked.ranges), np.array([part[0] for part in parts], np.int64)
-    shared = asked.spans[spans.shares(asked.spans)]
     spool = _Spool()
+    try:
+        for run in asked.runs:
+            for deltas in _roots_of(asked, run):
+                number = np.searchsorted(starts, spans.of(deltas.root), "right") - 1
+                for part, some in split(deltas, number):
+                    spool.add(part, run.step_run_id, some)
+    except BaseException:
+        spool.__exit__()
+        raise
+    return spool
+
+
+def _roots_of(asked: Uneven, run: CommittedRun) -> Iterator[Deltas]:
+    """What a run adds to the roots of the spans that are asked for and are shared, by its files."""
+    spans = Spans(asked.ranges)
+    shared = asked.spans[spans.shares(asked.spans)]
     if not len(shared):
-        return spool
+        return
     first, last = _ends(asked, shared)
 
     def is_asked(root: Longs) -> Flags:
         return is_in(spans.of(root), shared)
 
-    try:
-        for run in asked.runs:
-            files, advice = _files(asked, run), _advice(asked, run)
-            with _reading(run.root_files or "", advice):
-                for deltas in read_roots(files, first, last, is_asked, advice):
-                    number = np.searchsorted(starts, spans.of(deltas.root), "right") - 1
-                    for part, some in split(deltas, number):
-                        spool.add(part, run.step_run_id, some)
-    except BaseException:
-        spool.__exit__()
-        raise
-    return spool
+    files, advice = _files(asked, run), _advice(asked, run)
+    with _reading(run.root_files or "", advice):
+        yield from read_roots(files, first, last, is_asked, advice)
 
 
 def _ends(asked: Uneven, part: Longs) -> tuple[int, int]:
@@ -305,7 +331,7 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
     """Say of what a storage raises in the block what it means for the files in a folder."""
     try:
         yield
-    except (ImportError, PermissionError) as exc:
+    except (ImportError, PermissionError, ConfigurationError) as exc:
         raise UnseenFilesError(f"files in {folder} could not be read: {exc}") from exc
     except LASTING as exc:
         raise LostFileError(f"files in {folder} are gone: {exc}. {advice}") from exc

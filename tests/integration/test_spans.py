@@ -14,6 +14,7 @@ import pytest
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch import refining
 from ledger.batch.outcome.alerts import still_open
+from ledger.batch.recovery import finished
 from ledger.batch.upkeep.retention import GcOptions, gc_once
 from ledger.core.naming import Naming
 from ledger.core.probes import listening
@@ -455,6 +456,7 @@ def test_files_that_are_lost_are_asked_for_again(ledger, damage):
         ledger.settle(batch.batch_id)
     assert "middle" in ledger.sweep().errors[batch.batch_id]
     assert ledger.row("SELECT status FROM batch").status == "open"
+    assert finished(ledger.database, pipeline(), batch.batch_id) == {"source", "sink"}
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots, [roots[1]])
     assert ledger.settle(batch.batch_id).failed == 1

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Row
 
 from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, RAW, is_own
+from ledger.core.paths import without_file_scheme
 from ledger.core.redaction import Redaction
 from ledger.errors import MASK
 from ledger.storage import parquet
@@ -26,7 +27,6 @@ from ledger.types.arrow import rebuilt
 
 MOST_CHARACTERS = 10_000
 _NUL = "\\u0000"  # JSON has it, PostgreSQL's jsonb does not
-_LOCAL = re.compile(r"^file:(//)?(?=/)")
 _ILLEGIBLE = re.compile("[\ufffd\ud800-\udfff]")  # was no UTF-8, or half of a character
 
 
@@ -109,7 +109,7 @@ def read_rows(
         whole = not is_text and shown is text and _NUL not in text
         if key is not None:
             key = redact.key(key, every=hides).replace(_NUL, "\\ufffd")
-        yield key, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
+        yield key, shown, whole, None if file is None else without_file_scheme(unquote(file))
 
 
 def _ordered(order: str | None, columns: list[str]) -> list[str]:

@@ -6,7 +6,6 @@ from sqlalchemy import Connection
 
 from ledger.store.connection import Database
 from ledger.store.queries import batches, numbering
-from ledger.store.queries.numbering import Series
 
 # By how much the numbers are moved on. Nothing shows how many the ledger gave since its backup:
 # files expire, and a sink may be of any kind. So each step is more than years give: ten thousand
@@ -42,11 +41,9 @@ def restored(database: Database) -> Restored:
         return Restored(
             newest,
             undecided,
-            numbering.move_on(connection, Series("batch", "batch_id"), BATCHES),
-            numbering.move_on(connection, Series("step_run", "step_run_id"), RUNS),
-            numbering.move_on(
-                connection, Series("step_run", "attempt_number", "attempt_number"), RUNS
-            ),
+            numbering.move_on(connection, "batch", "batch_id", BATCHES),
+            numbering.move_on(connection, "step_run", "step_run_id", RUNS),
+            numbering.move_on(connection, "step_run", "attempt_number", RUNS, "attempt_number"),
             batches.reserve_roots(connection, RECORDS, span=1) + RECORDS,
         )
 

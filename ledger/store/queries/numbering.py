@@ -1,7 +1,6 @@
 """Statements about the numbers that the ledger gives: of batches, runs and attempts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
@@ -9,24 +8,17 @@ from sqlalchemy import Connection, text
 _SEQUENCE = "pg_get_serial_sequence('{table}', '{column}')"
 
 
-@dataclass(frozen=True)
-class Series:
-    """Numbers of a column. ``sequence``: None: the one that belongs to the column."""
-
-    table: str
-    column: str
-    sequence: str | None = None
-
-
-def move_on(connection: Connection, series: Series, by: int) -> int:
-    """Go on counting so far above the greatest number that was given; the next one. The sequence
-    starts there from now on, which ``unknown_runs`` reads."""
-    place = _SEQUENCE.format(table=series.table, column=series.column)
-    own = text(f"SELECT coalesce(:given, {place})")
-    sequence = connection.execute(own, {"given": series.sequence}).scalar_one()
+def move_on(
+    connection: Connection, table: str, column: str, by: int, sequence: str | None = None
+) -> int:
+    """Go on counting so far above the greatest number that a column was given; the next one.
+    ``sequence``: by default that of the column. It starts there from now on, which
+    ``unknown_runs`` reads."""
+    if sequence is None:
+        own = text(f"SELECT {_SEQUENCE.format(table=table, column=column)}")
+        sequence = str(connection.execute(own).scalar_one())
     newest = text(f"""
-        SELECT greatest(s.last_value, (SELECT max({series.column}) FROM {series.table}))
-        FROM {sequence} s
+        SELECT greatest(s.last_value, (SELECT max({column}) FROM {table})) FROM {sequence} s
     """)
     following = int(connection.execute(newest).scalar_one()) + by
     connection.execute(text(f"ALTER SEQUENCE {sequence} START WITH {following} RESTART"))

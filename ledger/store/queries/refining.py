@@ -17,7 +17,6 @@ from ledger.deltas.rows import Longs
 from ledger.deltas.single_roots import taking
 
 COLUMNS = ("step_run_id", "root_id", "delta", "acked", "emitted_edges", "acked_edges")
-_LIST = ", ".join(COLUMNS)
 _COMMITTED = "SELECT step_run_id FROM step_run WHERE batch_id = {id} AND state = 'committed'"
 # A root that no source has stands for itself.
 _UNEVEN = f"""
