@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.core.logs import LogFormat
+from ledger.core.paths import without_file_scheme
 from ledger.core.states import Guarantee
 
 VERBOSE = "ACKLEDGER_VERBOSE"
@@ -68,9 +69,12 @@ def log_format() -> LogFormat:
 
 
 def _below(folder: str, path: str) -> str:
+    if path.startswith("file:/"):
+        return absolute(path)
     return path if "://" in path or Path(path).is_absolute() else absolute(f"{folder}/{path}")
 
 
 def absolute(path: str) -> str:
-    """A local path made absolute; a URL as it is."""
+    """A local path made absolute, also one with ``file:`` before it; a URL as it is."""
+    path = without_file_scheme(path)
     return path.rstrip("/") if "://" in path else str(Path(path).expanduser().absolute())

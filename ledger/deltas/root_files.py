@@ -34,7 +34,6 @@ class RootFile:
     """One file. ``first_root``, ``last_root``: the least and the greatest in it."""
 
     path: str
-    bytes: int
     rows: int
     first_root: int
     last_root: int
@@ -71,9 +70,7 @@ class RootWriter(TableWriter):
         path = self.finish()
         if path is None:
             return None
-        entry = stores.info(path)
-        assert entry is not None
-        return RootFile(path, entry.bytes, self._rows, min(self._least), max(self._greatest))
+        return RootFile(path, self._rows, min(self._least), max(self._greatest))
 
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:

@@ -69,5 +69,4 @@ class TableWriter:
                 self._writer.close()
         self._file.__exit__(kind, exc, trace)
         if self._is_whole:
-            with suppress(FileNotFoundError):
-                stores.remove_file(self._path)
+            stores.remove_file(self._path)

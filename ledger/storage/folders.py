@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ledger.core.paths import without_file_scheme
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.storage import stores
 from ledger.storage.stores import LASTING, is_local
@@ -66,7 +67,7 @@ def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableErro
     folders = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
     rooms = ", ".join(f"{name}{_room(name)}" for name in folders)
     which = "folder" if len(folders) == 1 else "folders"
-    where = f" of {_plain(folder)}{_room(folder)}" if folder else ""
+    where = f" of {without_file_scheme(folder)}{_room(folder)}" if folder else ""
     return UnavailableError(
         f"no space is left on the disk{where}: free some of ACKLEDGER_STORAGE, of the sinks'"
         f" folders or of Spark's scratch {which} {rooms}, then run this again"
@@ -75,22 +76,18 @@ def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableErro
 
 def not_made(folder: str) -> UnavailableError:
     """The error for a folder that could not be made, without a cause."""
+    shown = f"{without_file_scheme(folder)} could not be made{_room(folder)}"
     return UnavailableError(
-        f"folder {_plain(folder)} could not be made{_room(folder)}: make the folders above it"
+        f"folder {shown}: make the folders above it"
         " writable, or free some space, then run this again"
     )
 
 
-def _plain(folder: str) -> str:
-    """A local folder without the scheme that Spark gives it."""
-    return re.sub("^file:/+", "/", folder)
-
-
 def _room(folder: str) -> str:
     """In brackets what is free on the disk of a local folder; nothing where it is not seen here."""
-    if not is_local(_plain(folder)):
+    if not is_local(without_file_scheme(folder)):
         return ""
-    place = Path(_plain(folder)).absolute()
+    place = Path(without_file_scheme(folder)).absolute()
     there = next(parent for parent in (place, *place.parents) if parent.exists())
     if there == Path(place.anchor):
         return ""

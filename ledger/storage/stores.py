@@ -8,13 +8,16 @@ there is never concluded from an error.
 """
 
 import io
+import os
 import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
@@ -24,7 +27,9 @@ Result = TypeVar("Result")
 ATTEMPTS = 6
 SECOND_ATTEMPT = 2
 PAUSE_SECONDS = 0.1  # before the second try, twice as much before each that follows
+TIMEOUT_SECONDS = (10, 60)  # of a request of WebHDFS: to connect, and to wait for the next bytes
 READ_BYTES = 4 << 20  # that are asked of a store in one request
+_ABSENT_BY_ERROR = ("hdfs", "viewfs")  # Arrow's client: see docs/decisions/040-stores.md
 _MAGIC = re.compile(r"[*?[]")
 # Of a file system: these stay until a person has changed something; others may pass.
 LASTING = (
@@ -81,18 +86,21 @@ def entries(folder: str) -> list[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     below = [(str(each["name"]).rstrip("/"), each) for each in listed]
-    return [
+    shown = [
         _entry(f"{folder.rstrip('/')}/{name.rpartition('/')[2]}", each)
         for name, each in below
         if name.strip("/") != place.strip("/")  # of a file, or of the mark of an empty folder
     ]
+    # A link is what it leads to; nothing where it leads nowhere.
+    followed = (info(entry.path) if entry.info.get("islink") else entry for entry in shown)
+    return list(filter(None, followed))
 
 
 def files_below(folder: str) -> list[Entry]:
     """The files below a folder, by path; none if it is not there."""
     fs, place = _at(folder)
     if not _finds(fs):
-        return sorted(_walked(folder, None), key=lambda entry: entry.path)
+        return sorted(_walked(folder), key=lambda entry: entry.path)
     try:
         details = _tried(fs, folder, lambda: fs.find(place, detail=True))
     except FileNotFoundError:
@@ -106,29 +114,45 @@ def files_below(folder: str) -> list[Entry]:
 
 
 def matching(pattern: str) -> list[Entry]:
-    """The files whose paths a pattern matches, by path."""
-    fs, place = _at(pattern)
-    if is_local(pattern):
-        details = fs.glob(place, detail=True)
-        return [_entry(name, each) for name, each in details.items() if each["type"] == "file"]
-    if _MAGIC.search(place) is None:
+    """The files whose paths a pattern matches, by path. Raises OSError where a folder on the way
+    to them cannot be listed."""
+    place = _at(pattern)[1]
+    magic = _MAGIC.search(place)
+    if magic is None:
         entry = info(pattern)
         return [] if entry is None or entry.is_folder else [entry]
+    rest = place[place.rfind("/", 0, magic.start()) + 1 :]
+    files = _matched(pattern[: -len(rest)].rstrip("/"), rest.split("/"))
+    return sorted(files, key=lambda entry: entry.path)
+
+
+def _matched(folder: str, names: list[str]) -> Iterator[Entry]:
+    """The files below a folder at paths of which each part matches one of these."""
     from fsspec.utils import glob_translate
 
-    root = place[: _MAGIC.search(place).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    rest = place[len(root) :]
-    depth = None if "**" in rest else rest.count("/")
-    folder, wanted = pattern[: len(pattern) - len(rest)], re.compile(glob_translate(rest))
-    files = _walked(folder, depth)
-    shown = [file for file in files if wanted.match(file.path[len(folder) :])]
-    return sorted(shown, key=lambda entry: entry.path)
+    if "**" in names[0]:
+        below = re.compile(glob_translate("/".join(names)))
+        files = _walked(folder)
+        yield from (file for file in files if below.match(file.path[len(folder) + 1 :]))
+        return
+    if _MAGIC.search(names[0]):
+        wanted = re.compile(glob_translate(names[0]))
+        shown = [entry for entry in entries(folder) if wanted.match(entry.name)]
+    else:
+        shown = list(filter(None, [info(f"{folder}/{names[0]}")]))
+    for entry in shown:
+        if len(names) > 1 and entry.is_folder:
+            yield from _matched(entry.path, names[1:])
+        elif len(names) == 1 and not entry.is_folder:
+            yield entry
 
 
 def modified_at(entry: Entry) -> datetime:
     """When a file was written; the epoch where the store does not tell."""
     names = ("mtime", "LastModified", "last_modified")
     instant: Any = next(filter(None, map(entry.info.get, names)), None)
+    if "modificationTime" in entry.info:  # of WebHDFS, which fsspec tells in the local time
+        instant = entry.info["modificationTime"] / 1000
     if instant is None:
         fs, place = _at(entry.path)
         try:
@@ -157,7 +181,8 @@ def opened(path: str) -> BinaryIO:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a file as a whole, in place of what is there."""
+    """Write a file as a whole, in place of what is there. Of an upload that was cut off some stores
+    keep a part, which is no file of a manifest."""
     fs, place = _at(path)
     if not is_local(path):
         _tried(fs, path, lambda: fs.pipe_file(place, content))
@@ -165,13 +190,13 @@ def write(path: str, content: bytes) -> None:
     fresh = f"{path}.{uuid.uuid4()}"
     with written(fresh) as stream:
         stream.write(content)
-    fs.mv(_at(fresh)[1], place)
+    os.replace(fresh, path)
 
 
 @contextmanager
 def written(path: str) -> Iterator[IO[bytes]]:
     """A file to write to; if the block raises, there is none. It goes to a store at the end of the
-    block."""
+    block, as ``write`` does."""
     fs, place = _at(path)
     if not is_local(path):
         with tempfile.NamedTemporaryFile(prefix="ackledger-") as spool:
@@ -191,18 +216,21 @@ def written(path: str) -> Iterator[IO[bytes]]:
 
 def move(before: str, after: str) -> None:
     """Give a file or a folder another name, which nothing has. Raises OSError unless the store did:
-    some say no without an error."""
+    some say no without an error. A local folder is never copied instead: what is on another disk
+    is not renamed."""
     fs, source = _at(before)
     target = _at(after)[1]
-
-    def rename() -> None:
-        if exists(before) or not exists(after):  # else the try before was not answered
-            fs.mv(source, target, recursive=True)
-
     if is_local(before):
         fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-        fs.mv(source, target, recursive=True)
+        os.rename(source, target)
         return
+    if exists(after):  # some would put it inside
+        raise FileExistsError(f"{before} was not renamed to {after}: that is there already")
+
+    def rename() -> None:
+        if exists(before):  # else the try before was not answered
+            fs.mv(source, target, recursive=True)
+
     _tried(fs, after, lambda: fs.makedirs(target.rpartition("/")[0], exist_ok=True))
     _tried(fs, before, rename)
     if exists(before) or not exists(after):
@@ -210,18 +238,17 @@ def move(before: str, after: str) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Delete a file. Raises FileNotFoundError where it is gone, unless the store does not tell."""
+    """Delete a file; a no-op where it is gone."""
     fs, place = _at(path)
-    _tried(fs, path, lambda: fs.rm_file(place))
+    with suppress(FileNotFoundError):  # a try that was not answered has done it, or somebody else
+        _tried(fs, path, lambda: fs.rm_file(place))
 
 
 def remove_folder(folder: str) -> None:
     """Delete a folder with all that is in it; a no-op where it is gone."""
     fs, place = _at(folder)
-    try:
+    with suppress(FileNotFoundError):  # two are at it
         _tried(fs, folder, lambda: fs.rm(place, recursive=True))
-    except FileNotFoundError:  # two are at it
-        return
 
 
 def remove_empty(folder: str) -> None:
@@ -231,30 +258,60 @@ def remove_empty(folder: str) -> None:
     fs, place = _at(folder)
     # Of a store ``rmdir`` may do nothing, or remove what has come into it meanwhile.
     remove = fs.rmdir if is_local(folder) else fs.rm
-    try:
+    with suppress(OSError, ValueError, NotImplementedError, UnavailableError):
         _tried(fs, folder, lambda: remove(place))
-    except (OSError, ValueError, NotImplementedError):
-        return
 
 
 def _at(path: str) -> tuple[Any, str]:
-    """The file system of a path, and what it calls the path."""
+    """The file system of a path, and what it calls the path. Raises ConfigurationError for a URL
+    with a password, or of a store that is reached in another way."""
     import fsspec
 
     if is_local(path):
         fs, place = fsspec.core.url_to_fs(path)
-    else:
-        fs, place = fsspec.core.url_to_fs(path, use_listings_cache=False)
-        hooks = getattr(getattr(fs, "session", None), "hooks", None)
-        if isinstance(hooks, dict):  # of requests
-            hooks["response"] = [_require_answer]
+        return fs, str(place)
+    scheme, _, rest = path.partition("://")
+    host, _, below = rest.partition("/")
+    if ":" in host.rpartition("@")[0]:
+        raise ConfigurationError(
+            f"{_redacted(path)}: expected no password, found one in this URL, which messages and"
+            " the ledger would show: put it where the store's clients look for it"
+            " (docs/versions.md)"
+        )
+    if scheme in _ABSENT_BY_ERROR:
+        raise ConfigurationError(
+            f"{path}: expected webhdfs://, found {scheme}://, whose client outside of Spark takes"
+            " any error for a file that is not there: write webhdfs://<namenode>:9870/..."
+        )
+    fs, place = fsspec.core.url_to_fs(path, use_listings_cache=False)
+    if scheme == "webhdfs":
+        _watch(fs.session)
+        place = f"/{below}"  # fsspec would end it at a ?
     return fs, str(place)
 
 
+def _watch(session: Any) -> None:
+    """Let the requests of fsspec's WebHDFS end, and its answers be looked at."""
+    session.hooks["response"] = [_require_answer]
+    if not isinstance(session.request, partial):
+        session.request = partial(session.request, timeout=TIMEOUT_SECONDS)
+
+
 def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
-    """fsspec's WebHDFS takes what comes with any status for a file's content."""
-    if response.status_code > 500:  # of which 500 itself it understands
+    """fsspec's WebHDFS takes what a data node sends, with any status, for a file's content."""
+    status, is_content = response.status_code, "op=OPEN" in response.url
+    if is_content and status == HTTPStatus.NOT_FOUND:
+        raise FileNotFoundError(f"{response.url.partition('?')[0]} is not there")
+    if is_content and status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise PermissionError(f"{response.url.partition('?')[0]}: {response.text[:200]}")
+    # It reads what other requests are answered with up to 500.
+    if status > HTTPStatus.INTERNAL_SERVER_ERROR or (is_content and not response.ok):
         response.raise_for_status()
+
+
+def _redacted(text: str) -> str:
+    """Without what may be a secret: queries of URLs, and logins in them."""
+    return re.sub(r"\?[^\s'\")>]*", "", re.sub(r"://[^/@\s]*@", "://", text))
 
 
 def _entry(path: str, details: dict[str, Any]) -> Entry:
@@ -273,13 +330,13 @@ def _finds(fs: Any) -> bool:
     return type(fs).find is not AbstractFileSystem.find
 
 
-def _walked(folder: str, depth: int | None) -> Iterator[Entry]:
-    """The files below a folder, at most so many levels deep."""
+def _walked(folder: str) -> Iterator[Entry]:
+    """The files below a folder."""
     for entry in entries(folder):
-        if not entry.is_folder:
+        if entry.is_folder:
+            yield from _walked(entry.path)
+        else:
             yield entry
-        elif depth is None or depth > 1:
-            yield from _walked(entry.path, None if depth is None else depth - 1)
 
 
 def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
@@ -304,13 +361,14 @@ def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
     except Exception as exc:
         if _is_plain(exc):
             raise
+        words = _redacted(repr(exc))
         if _may_pass(exc):
             raise UnavailableError(
-                f"{path}: the store did not answer in {attempts} attempts: {exc!r}. Nothing is"
+                f"{path}: the store did not answer in {attempts} attempts: {words}. Nothing is"
                 " lost: check the store, then run this again"
             ) from exc
         raise ConfigurationError(
-            f"{path}: the store refused the request: {exc!r}. Check the login, its rights and the"
+            f"{path}: the store refused the request: {words}. Check the login, its rights and the"
             " settings of the store on this machine, then run this again"
         ) from exc
 

@@ -77,7 +77,7 @@ def test_a_runs_files_are_listed_checked_and_removed(bucket):
 
 def test_what_counts_of_a_folds_files_is_kept(bucket):
     """Root files are listed, and a writer that raises leaves none."""
-    files = [RootFile(f"{bucket}/roots/a.parquet", 1, 1, 1, 1)]
+    files = [RootFile(f"{bucket}/roots/a.parquet", 1, 1, 1)]
     write_listing(f"{bucket}/roots", files)
     write_listing(f"{bucket}/roots", files * 2)
     assert read_listing(f"{bucket}/roots") == files * 2

@@ -28,6 +28,8 @@ _LINES = 1 << 16
 @dataclass
 class Store:
     """``root``: the folder behind it. ``movable``: names at the top whose folders may be renamed.
+    ``closed``: those below which nothing may be written; ``lost``: those whose blocks the data
+    nodes do not have.
 
     ``unavailable``, ``cut``, ``broken``: every how many requests one is answered 503, every how
     many bodies one is cut off half-way, every how many uploads one is; 0: none. ``down``: nothing
@@ -36,6 +38,8 @@ class Store:
 
     root: Path
     movable: Sequence[str] = ()
+    closed: Sequence[str] = ()
+    lost: Sequence[str] = ()
     unavailable: int = 0
     cut: int = 0
     broken: int = 0
@@ -69,9 +73,13 @@ class Store:
             return True
         return False
 
+    def top(self, place: Path) -> str:
+        """The folder, or file, at the top that a place lies in."""
+        return (*place.relative_to(self.root).parts, "")[0]
+
     def refuses_rename(self, source: Path) -> bool:
         """Whether a folder may not be renamed."""
-        return source.is_dir() and source.relative_to(self.root).parts[0] not in self.movable
+        return source.is_dir() and self.top(source) not in self.movable
 
 
 class _RefusalError(Exception):
@@ -163,6 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
         place = self.store.local(path)
         if operation != "CREATE" and not place.is_file():
             raise _gone(path)
+        if operation != "OPEN" and self.store.top(place) in self.store.closed:
+            raise _RefusalError(403, "AccessControlException", f"Permission denied: {path}")
         if operation == "CREATE" and place.is_dir():
             raise _RefusalError(403, "FileAlreadyExistsException", f"{path} is a directory")
         self._drain()
@@ -177,6 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
         place = self.store.local(path)
         if not place.is_file():
             raise _gone(path)
+        if self.store.top(place) in self.store.lost:
+            raise _RefusalError(403, "IOException", "Could not obtain the last block")
         with place.open("rb") as stream:
             stream.seek(int(query.get("offset", 0)))
             return stream.read(int(query["length"]) if "length" in query else -1)

@@ -12,9 +12,11 @@ from ledger.settings import Settings
         (None, "out/a", "/data/out/a"),
         ("", "out/a", "/data/out/a"),
         ("/made", "out/a", "/made/out/a"),
-        ("hdfs://made", "out/a", "hdfs://made/out/a"),
+        ("webhdfs://made", "out/a", "webhdfs://made/out/a"),
+        ("file:///made", "out/a", "/made/out/a"),
+        ("/made", "file:///else/a", "/else/a"),
         ("/made", "/else/a", "/else/a"),
-        ("/made", "hdfs://else/a", "hdfs://else/a"),
+        ("/made", "webhdfs://else/a", "webhdfs://else/a"),
     ],
 )
 @pytest.mark.parametrize("kind", [ParquetSink, DeltaSink])

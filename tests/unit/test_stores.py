@@ -1,6 +1,12 @@
-"""Files of a store that is no local path, refuses what stores refuse, and fails now and then."""
+"""Files of a store that is no local path, refuses what stores refuse, and fails now and then; and
+what is the same of a local folder."""
 
+import errno
+import os
+import socket
+import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import fsspec
 import pyarrow as pa
@@ -149,6 +155,134 @@ def test_a_rename_that_is_refused_without_an_error_is_one(store):
     assert stores.read(store.url("out/file")) == b"1"
 
 
+def test_nothing_is_renamed_onto_what_is_there(store):
+    """WebHDFS would put it inside, and say yes."""
+    for folder in ("in", "out"):
+        stores.write(store.url(f"{folder}/file"), b"1")
+    store.movable = ("in",)
+    with pytest.raises(FileExistsError, match="that is there already"):
+        stores.move(store.url("in"), store.url("out"))
+    with pytest.raises(OSError, match="the store refused it"):
+        stores.move(store.url("missing"), store.url("other"))
+
+
+def test_a_local_folder_is_renamed_or_is_where_it_was(tmp_path, monkeypatch):
+    """It is never copied instead, which readers would see file by file."""
+    before, after = tmp_path / "in", tmp_path / "out"
+    stores.write(f"{before}/file", b"1")
+
+    def other_disk(*paths):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "rename", other_disk)
+    with pytest.raises(OSError, match="cross-device"):
+        stores.move(str(before), str(after))
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_local_patterns_follow_links(tmp_path):
+    """A link is the file or the folder that it leads to; one that leads nowhere is none."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/a.csv").write_text("1")
+    (tmp_path / "in/day").mkdir(parents=True)
+    (tmp_path / "in/day/a.csv").write_text("1")
+    (tmp_path / "in/day/b.csv").symlink_to(tmp_path / "far/a.csv")
+    (tmp_path / "in/day/c.csv").symlink_to(tmp_path / "far/gone.csv")
+    (tmp_path / "in/linked").symlink_to(tmp_path / "far")
+    names = ["day/a.csv", "day/b.csv", "linked/a.csv"]
+    for pattern in ("*/*.csv", "**/*.csv", "[dl]*/?.csv"):
+        files = stores.matching(f"{tmp_path}/in/{pattern}")
+        assert [file.path for file in files] == [f"{tmp_path}/in/{name}" for name in names]
+    assert [file.path for file in stores.matching(f"{tmp_path}/*/day/a.csv")] == [
+        f"{tmp_path}/in/day/a.csv"
+    ]
+
+
+def test_a_local_folder_that_cannot_be_listed_is_not_empty(tmp_path, monkeypatch):
+    """Its error is raised, where the pattern leads into it."""
+    for folder in ("a", "b"):
+        stores.write(f"{tmp_path}/{folder}/x.csv", b"1")
+    scandir = os.scandir
+
+    def stale(path):
+        if str(path).rstrip("/").endswith("/b"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", stale)
+    for pattern in ("*/*.csv", "**/*.csv"):
+        with pytest.raises(OSError, match="Stale"):
+            stores.matching(f"{tmp_path}/{pattern}")
+    assert [file.name for file in stores.matching(f"{tmp_path}/a*/*.csv")] == ["x.csv"]
+
+
+def test_a_refusal_of_a_data_node_is_no_content(store):
+    """The words that it sends instead of a block are an error."""
+    stores.write(store.url("in/file"), b"123456")
+    store.lost = ("in",)
+    with pytest.raises(PermissionError, match="Could not obtain the last block"):
+        stores.read(store.url("in/file"))
+
+
+def test_the_time_of_a_file_is_the_same_in_every_time_zone(store, monkeypatch):
+    """WebHDFS counts from the epoch."""
+    stores.write(store.url("file"), b"1")
+    seen = set()
+    for zone in ("UTC", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        (entry,) = stores.matching(store.url("f*"))
+        seen.add(stores.modified_at(entry))
+    monkeypatch.undo()
+    time.tzset()
+    (at,) = seen
+    assert abs(datetime.now(UTC) - at) < timedelta(minutes=1)
+
+
+def test_a_question_mark_does_not_end_a_path(store):
+    """As in a pattern, and in a name."""
+    for name in ("a1.csv", "a?.csv"):
+        stores.write(store.url(f"in/{name}"), b"1")
+    assert [file.name for file in stores.matching(store.url("in/a?.csv"))] == ["a1.csv", "a?.csv"]
+
+
+def test_what_is_gone_may_be_removed(store, tmp_path):
+    """A try that was not answered may have done it."""
+    for folder in (store.url("in"), str(tmp_path / "local")):
+        stores.remove_file(f"{folder}/file")
+        stores.remove_folder(folder)
+
+
+def test_an_error_has_no_secrets(store):
+    """Neither queries of URLs, which may have a token, nor a password that was written into one."""
+    fail(store, down=True)
+    with pytest.raises(UnavailableError) as raised:
+        stores.exists(store.url("file"))
+    assert "user.name" not in str(raised.value)
+    assert "op=" not in str(raised.value)
+    url = store.url("file").replace("://", "://bob:hunter2@")
+    with pytest.raises(ConfigurationError, match="expected no password") as raised:
+        stores.exists(url)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_store_that_says_nothing_does_not_keep_a_driver(monkeypatch):
+    """A request ends after a while."""
+    monkeypatch.setattr(stores, "TIMEOUT_SECONDS", (0.2, 0.2))
+    monkeypatch.setattr(stores, "PAUSE_SECONDS", 0.001)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(UnavailableError, match="did not answer in 6 attempts"),
+    ):
+        stores.exists(f"webhdfs://127.0.0.1:{silent.getsockname()[1]}/file")
+
+
+def test_hadoops_own_protocol_is_refused():
+    """Its client outside of Spark takes errors for absence."""
+    with pytest.raises(ConfigurationError, match=r"expected webhdfs://, found hdfs://"):
+        stores.exists("hdfs://namenode:8020/file")
+
+
 def test_a_manifest_has_the_files_that_count(store):
     """Rows by the footers of a store's files, of all or of those that are named; a file that is
     gone or cut short later is named."""
@@ -202,7 +336,7 @@ def test_a_sources_file_is_cut_into_blocks_of_a_store(store):
     assert b"".join(part for block in blocks for part in parts(block)) == lines
 
 
-@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "memory"])
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "hdfs", "memory"])
 def test_a_parquet_folder_needs_a_store_that_renames_folders(scheme):
     """An object store is refused when the sink is declared, or when its run looks where the output
     goes, with what to use instead."""
@@ -222,3 +356,12 @@ def test_a_store_that_renames_no_folder_is_refused_before_anything_is_staged(sto
     store.movable = ("out",)
     publisher.check(SCHEMA)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_parquet_folder_that_is_closed_says_so(store):
+    """What is refused there is the writing, not the rename."""
+    stores.write(store.url("out/file"), b"1")
+    store.closed = ("out",)
+    publisher = ParquetSink(store.url("out")).publisher(Settings(), "shop", "out")
+    with pytest.raises(ConfigurationError, match=r"the store refused: .*Check the login"):
+        publisher.check(SCHEMA)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ledger.core.probes import reached
-from ledger.errors import ConfigurationError, StageError, UnavailableError
+from ledger.errors import ConfigurationError, StageError
 from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
@@ -84,7 +84,7 @@ class ParquetPublisher:
             reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
-            except (OSError, UnavailableError):
+            except Exception:
                 if stores.exists(delivery.folder):
                     for batch_id in aside:
                         self._rename(self._hidden(batch_id, delivery), self._folder(batch_id))
@@ -123,12 +123,11 @@ class ParquetPublisher:
         return all(stores.exists(final + name) for name in names)
 
     def _require_own(self, delivery: Delivery) -> None:
-        """Raise ConfigurationError if the batch's folder has files of no version that the ledger
-        knows. Those of this very version are there where a copy of them was interrupted."""
+        """Raise ConfigurationError if the batch's folder has files: they are of no version that the
+        ledger knows."""
         final = self._folder(delivery.batch_id)
-        own = {file.path.rpartition("/")[2] for file in delivery.files}
         names = {entry.name for entry in stores.files_below(final)}
-        if strange := sorted(name for name in names - own if name.endswith(".parquet")):
+        if strange := sorted(name for name in names if name.endswith(".parquet")):
             raise ConfigurationError(
                 f"{final}: expected no folder, found {strange[0]} in it, which this ledger has not"
                 f" published for batch {delivery.batch_id}: it was restored from an older backup,"

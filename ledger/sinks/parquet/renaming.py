@@ -2,16 +2,17 @@
 published: see docs/decisions/040-stores.md.
 """
 
+from contextlib import suppress
 from uuid import uuid4
 
 from ledger.errors import ConfigurationError, DeclarationError
 from ledger.sinks.folder import STAGING_FOLDER
 from ledger.storage import stores
 
-_RENAMING = ("file", "hdfs", "webhdfs")  # an object store copies each file to its new name
+_RENAMING = ("file", "webhdfs")  # an object store copies each file to its new name
 _INSTEAD = (
     "Use DeltaSink there, which publishes by one commit of the table's log, or PostgresSink; or"
-    " name a local folder, or one of HDFS"
+    " name a local folder, or a webhdfs:// of HDFS"
 )
 
 
@@ -21,7 +22,7 @@ def require_renaming_scheme(path: str) -> None:
     if scheme not in _RENAMING:
         raise DeclarationError(
             f"ParquetSink at {path!r}: expected a store that renames a folder in one step, found"
-            f" {scheme}://, which copies it file by file: readers would see a part of a batch."
+            f" {scheme}://: where a folder is copied file by file, readers see a part of a batch."
             f" {_INSTEAD}"
         )
 
@@ -36,11 +37,17 @@ def require_renames(path: str) -> None:
     try:
         stores.write(f"{probe}/file", b"ackledger")
         stores.move(probe, f"{probe}-renamed")
+    except PermissionError as exc:
+        raise ConfigurationError(
+            f"ParquetSink at {path!r}: expected a folder that this process may write to; the store"
+            f" refused: {exc}. Check the login, and its rights there, then run this again"
+        ) from exc
     except (OSError, ValueError, NotImplementedError) as exc:
         raise ConfigurationError(
             f"ParquetSink at {path!r}: expected a store that renames a folder in one step; this one"
             f" does not: {exc}. {_INSTEAD}"
         ) from exc
     finally:
-        stores.remove_folder(probe)
-        stores.remove_folder(f"{probe}-renamed")
+        with suppress(OSError):
+            stores.remove_folder(probe)
+            stores.remove_folder(f"{probe}-renamed")

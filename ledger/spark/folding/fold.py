@@ -18,6 +18,7 @@ from ledger.spark.folding.executors import Executors
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
 from ledger.storage.folders import private_output
+from ledger.storage.stores import is_local
 from ledger.store.queries import runs
 
 _log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ def _plan(job: Job, portion: Portion | Frame) -> _Plan:
         return _Plan(portion, near=few)
     if few and sum(file.bytes for file in portion.files) <= FEW_BYTES:
         return _Plan(portion, near=True)
-    near = few or all(_is_local(file.path) for file in portion.files)
+    near = few or all(is_local(file.path) for file in portion.files)
     return _Plan(portion, near, read_footers(portion.files))
 
 
@@ -92,10 +93,6 @@ def _fit_here(job: Job, plans: Sequence[_Plan]) -> bool:
     """Whether all portions together are folded in the driver."""
     sizes = [plan.bytes for plan in plans if plan.footers]
     return all(plan.near for plan in plans) and (not sizes or sum(sizes) <= job.driver_bytes)
-
-
-def _is_local(path: str) -> bool:
-    return "://" not in path or path.startswith("file://")
 
 
 @dataclass(frozen=True)
