@@ -132,9 +132,22 @@ def _throughput(
             return io.step_seconds
 
         others = {variant: partial(run, io) for variant, io in ways.items()}
-        return throughput(name, bench, make, others, rounds)
+        return throughput(name, bench, make, others, rounds, partial(calm, session))
 
     return measured
+
+
+def calm(session: SparkSession) -> None:
+    """Leave nothing of what was run before to what runs next: its files are on the disk, and there
+    are Python workers, which Spark ends after a minute without work."""
+
+    def import_reader(batches: Iterator[Any]) -> Iterator[Any]:
+        import ledger.sources.files.writing  # noqa: F401
+
+        yield from batches
+
+    os.sync()
+    session.range(0, 2, 1, 2).mapInArrow(import_reader, "id LONG").collect()
 
 
 def _fold(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
@@ -170,10 +183,11 @@ def throughput(
     make: Callable[[bool], Pipeline],
     others: dict[str, Callable[[], dict[str, float]]],
     rounds: int,
+    before: Callable[[], None],
 ) -> dict[str, Any]:
     """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of
-    their medians. Each round begins with another variant, for the first one waits for what the
-    round before has left to write. ``others``: run one, and return the seconds of its steps.
+    their medians. ``others``: run one, and return the seconds of its steps; ``before``: what is
+    done before each variant, and not measured.
     """
     variants = ["tracked", "untracked", *others]
     taken: dict[str, list[float]] = {variant: [] for variant in variants}
@@ -186,8 +200,8 @@ def throughput(
     tracked_bytes: dict[str, int] = {}
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
         by_step, round_ = {}, {}
-        turn = number % len(variants)
-        for variant in variants[turn:] + variants[:turn]:
+        for variant in variants:
+            before()
             if variant in others:
                 started = time.perf_counter()
                 by_step[variant] = dict(others[variant]())
