@@ -69,8 +69,7 @@ def log_format() -> LogFormat:
 
 
 def _below(folder: str, path: str) -> str:
-    if path.startswith("file:/"):
-        return absolute(path)
+    path = without_file_scheme(path)
     return path if "://" in path or Path(path).is_absolute() else absolute(f"{folder}/{path}")
 
 

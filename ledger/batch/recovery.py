@@ -115,15 +115,13 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
         return {run.step for run in committed}
     since = _last_fix(batch, all_runs)
     sinks = {step.name for step in pipeline.sinks()}
-    asked = database.transact(lambda c: of_files(c, batch))
-    lost = set() if asked is None else steps_to_rerun(asked)
-    return {
+    there = {
         run.step
         for run in committed
-        if run.opened_at >= since
-        and run.step not in lost
-        and (run.step in sinks or _is_there(database, run.step_run_id))
+        if run.opened_at >= since and (run.step in sinks or _is_there(database, run.step_run_id))
     }
+    asked = database.transact(lambda c: of_files(c, batch)) if there else None
+    return there if asked is None else there - steps_to_rerun(asked)
 
 
 def _last_fix(batch: Batch, all_runs: Sequence[Run]) -> datetime:

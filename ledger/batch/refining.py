@@ -42,6 +42,7 @@ from ledger.errors import (
     UnseenFilesError,
 )
 from ledger.storage.folders import reachable
+from ledger.storage.parquet import stored_file
 from ledger.storage.stores import LASTING
 from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
@@ -187,15 +188,22 @@ def of_files(connection: Connection, batch: Batch) -> Uneven | None:
 
 
 def steps_to_rerun(asked: Uneven) -> set[str]:
-    """The steps whose runs have lost files that are asked for."""
-    steps = set[str]()
-    for run in asked.runs:
-        try:
-            for _ in _roots_of(asked, run):
-                pass
-        except (LostFileError, UnseenFilesError):
-            steps.add(run.step)
-    return steps
+    """The steps whose runs have lost files that are asked for, going by their footers."""
+    return {run.step for run in asked.runs if not _has_files(asked, run)}
+
+
+def _has_files(asked: Uneven, run: CommittedRun) -> bool:
+    if run.root_files is not None and not reachable(run.root_files):
+        return False
+    try:
+        files, advice = _files(asked, run), _advice(asked, run)
+        with _reading(run.root_files or "", advice):
+            for file in files:
+                with stored_file(file.path, advice):
+                    pass
+    except LostFileError:
+        return False
+    return True
 
 
 def is_of(connection: Connection, batch: Batch, refinement: Refinement) -> bool:

@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import IO, cast
 
-from ledger.errors import InputError
-from ledger.storage import stores
+from ledger.errors import InputError, UnavailableError
+from ledger.storage import patterns, stores
 
 SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
 # What reading raises for a file that is damaged, gone, or not what its name claims.
@@ -38,14 +38,30 @@ def list_files(pattern: str) -> list[FoundFile]:
     """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left
     out.
 
-    Raises InputError for an archive, of which Spark would read the packed bytes.
+    Raises InputError for an archive, of which Spark would read the packed bytes, and where a folder
+    may not be listed; UnavailableError where it cannot be for now.
     """
     shown = []
-    for entry in stores.matching(pattern):
+    for entry in _matching(pattern):
         if not entry.name.startswith((".", "_")):
             _require_readable(entry.path)
             shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
     return shown
+
+
+def _matching(pattern: str) -> list[stores.Entry]:
+    try:
+        return patterns.matching(pattern)
+    except PermissionError as exc:
+        raise InputError(
+            f"source files {pattern}: expected folders that can be listed, found: {exc}. Let this"
+            " user read it, or let the path leave it out"
+        ) from exc
+    except OSError as exc:
+        raise UnavailableError(
+            f"source files {pattern} could not be listed: {exc}. Check the disk or the server that"
+            " has them, then run this again"
+        ) from exc
 
 
 def _require_readable(path: str) -> None:

@@ -16,21 +16,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from http import HTTPStatus
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.storage import webhdfs
 
 Result = TypeVar("Result")
 
 ATTEMPTS = 6
 SECOND_ATTEMPT = 2
 PAUSE_SECONDS = 0.1  # before the second try, twice as much before each that follows
-TIMEOUT_SECONDS = (10, 60)  # of a request of WebHDFS: to connect, and to wait for the next bytes
 READ_BYTES = 4 << 20  # that are asked of a store in one request
-_ABSENT_BY_ERROR = ("hdfs", "viewfs")  # Arrow's client: see docs/decisions/040-stores.md
-_MAGIC = re.compile(r"[*?[]")
 # Of a file system: these stay until a person has changed something; others may pass.
 LASTING = (
     FileExistsError,
@@ -63,6 +59,11 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
+def place_of(path: str) -> str:
+    """What its file system calls a path."""
+    return _at(path)[1]
+
+
 def info(path: str) -> Entry | None:
     """What lies at a path; None: nothing does."""
     fs, place = _at(path)
@@ -86,21 +87,18 @@ def entries(folder: str) -> list[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     below = [(str(each["name"]).rstrip("/"), each) for each in listed]
-    shown = [
+    return [
         _entry(f"{folder.rstrip('/')}/{name.rpartition('/')[2]}", each)
         for name, each in below
         if name.strip("/") != place.strip("/")  # of a file, or of the mark of an empty folder
     ]
-    # A link is what it leads to; nothing where it leads nowhere.
-    followed = (info(entry.path) if entry.info.get("islink") else entry for entry in shown)
-    return list(filter(None, followed))
 
 
 def files_below(folder: str) -> list[Entry]:
     """The files below a folder, by path; none if it is not there."""
     fs, place = _at(folder)
     if not _finds(fs):
-        return sorted(_walked(folder), key=lambda entry: entry.path)
+        return sorted(walked(folder), key=lambda entry: entry.path)
     try:
         details = _tried(fs, folder, lambda: fs.find(place, detail=True))
     except FileNotFoundError:
@@ -113,37 +111,12 @@ def files_below(folder: str) -> list[Entry]:
     ]
 
 
-def matching(pattern: str) -> list[Entry]:
-    """The files whose paths a pattern matches, by path. Raises OSError where a folder on the way
-    to them cannot be listed."""
-    place = _at(pattern)[1]
-    magic = _MAGIC.search(place)
-    if magic is None:
-        entry = info(pattern)
-        return [] if entry is None or entry.is_folder else [entry]
-    rest = place[place.rfind("/", 0, magic.start()) + 1 :]
-    files = _matched(pattern[: -len(rest)].rstrip("/"), rest.split("/"))
-    return sorted(files, key=lambda entry: entry.path)
-
-
-def _matched(folder: str, names: list[str]) -> Iterator[Entry]:
-    """The files below a folder at paths of which each part matches one of these."""
-    from fsspec.utils import glob_translate
-
-    if "**" in names[0]:
-        below = re.compile(glob_translate("/".join(names)))
-        files = _walked(folder)
-        yield from (file for file in files if below.match(file.path[len(folder) + 1 :]))
-        return
-    if _MAGIC.search(names[0]):
-        wanted = re.compile(glob_translate(names[0]))
-        shown = [entry for entry in entries(folder) if wanted.match(entry.name)]
-    else:
-        shown = list(filter(None, [info(f"{folder}/{names[0]}")]))
-    for entry in shown:
-        if len(names) > 1 and entry.is_folder:
-            yield from _matched(entry.path, names[1:])
-        elif len(names) == 1 and not entry.is_folder:
+def walked(folder: str) -> Iterator[Entry]:
+    """The files below a folder."""
+    for entry in entries(folder):
+        if entry.is_folder:
+            yield from walked(entry.path)
+        else:
             yield entry
 
 
@@ -225,7 +198,12 @@ def move(before: str, after: str) -> None:
         os.rename(source, target)
         return
     if exists(after):  # some would put it inside
-        raise FileExistsError(f"{before} was not renamed to {after}: that is there already")
+        if not exists(before):  # who does the same was faster
+            return
+        raise FileExistsError(
+            f"{before} was not renamed to {after}: expected nothing there, found something. If"
+            " another process is at work there, run this again once it is done"
+        )
 
     def rename() -> None:
         if exists(before):  # else the try before was not answered
@@ -262,6 +240,18 @@ def remove_empty(folder: str) -> None:
         _tried(fs, folder, lambda: remove(place))
 
 
+def require_no_password(path: str) -> None:
+    """Raise ConfigurationError for a URL with a password, which messages and the ledger would
+    show."""
+    host = path.partition("://")[2].partition("/")[0]
+    if ":" in host.rpartition("@")[0]:
+        raise ConfigurationError(
+            f"{_redacted(path)}: expected no password, found one in this URL, which messages and"
+            " the ledger would show: put it where the store's clients look for it"
+            " (docs/versions.md)"
+        )
+
+
 def _at(path: str) -> tuple[Any, str]:
     """The file system of a path, and what it calls the path. Raises ConfigurationError for a URL
     with a password, or of a store that is reached in another way."""
@@ -270,48 +260,28 @@ def _at(path: str) -> tuple[Any, str]:
     if is_local(path):
         fs, place = fsspec.core.url_to_fs(path)
         return fs, str(place)
+    require_no_password(path)
     scheme, _, rest = path.partition("://")
-    host, _, below = rest.partition("/")
-    if ":" in host.rpartition("@")[0]:
-        raise ConfigurationError(
-            f"{_redacted(path)}: expected no password, found one in this URL, which messages and"
-            " the ledger would show: put it where the store's clients look for it"
-            " (docs/versions.md)"
-        )
-    if scheme in _ABSENT_BY_ERROR:
+    if scheme in ("hdfs", "viewfs"):
         raise ConfigurationError(
             f"{path}: expected webhdfs://, found {scheme}://, whose client outside of Spark takes"
             " any error for a file that is not there: write webhdfs://<namenode>:9870/..."
         )
+    if scheme == "file":
+        raise ConfigurationError(
+            f"{path}: expected file:///<absolute path>, or the path alone, found a host behind"
+            " file://"
+        )
     fs, place = fsspec.core.url_to_fs(path, use_listings_cache=False)
     if scheme == "webhdfs":
-        _watch(fs.session)
-        place = f"/{below}"  # fsspec would end it at a ?
+        webhdfs.watch(fs.session)
+        place = f"/{rest.partition('/')[2]}"  # fsspec would end it at a ?
     return fs, str(place)
-
-
-def _watch(session: Any) -> None:
-    """Let the requests of fsspec's WebHDFS end, and its answers be looked at."""
-    session.hooks["response"] = [_require_answer]
-    if not isinstance(session.request, partial):
-        session.request = partial(session.request, timeout=TIMEOUT_SECONDS)
-
-
-def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
-    """fsspec's WebHDFS takes what a data node sends, with any status, for a file's content."""
-    status, is_content = response.status_code, "op=OPEN" in response.url
-    if is_content and status == HTTPStatus.NOT_FOUND:
-        raise FileNotFoundError(f"{response.url.partition('?')[0]} is not there")
-    if is_content and status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        raise PermissionError(f"{response.url.partition('?')[0]}: {response.text[:200]}")
-    # It reads what other requests are answered with up to 500.
-    if status > HTTPStatus.INTERNAL_SERVER_ERROR or (is_content and not response.ok):
-        response.raise_for_status()
 
 
 def _redacted(text: str) -> str:
     """Without what may be a secret: queries of URLs, and logins in them."""
-    return re.sub(r"\?[^\s'\")>]*", "", re.sub(r"://[^/@\s]*@", "://", text))
+    return re.sub(r"\?[^\s'\")>]*", "", re.sub(r"://[^/\s]*@", "://", text))
 
 
 def _entry(path: str, details: dict[str, Any]) -> Entry:
@@ -328,15 +298,6 @@ def _finds(fs: Any) -> bool:
     if isinstance(fs, AsyncFileSystem):
         return type(fs)._find is not AsyncFileSystem._find
     return type(fs).find is not AbstractFileSystem.find
-
-
-def _walked(folder: str) -> Iterator[Entry]:
-    """The files below a folder."""
-    for entry in entries(folder):
-        if entry.is_folder:
-            yield from _walked(entry.path)
-        else:
-            yield entry
 
 
 def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
@@ -366,11 +327,11 @@ def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
             raise UnavailableError(
                 f"{path}: the store did not answer in {attempts} attempts: {words}. Nothing is"
                 " lost: check the store, then run this again"
-            ) from exc
+            ) from None  # its text may have a token
         raise ConfigurationError(
             f"{path}: the store refused the request: {words}. Check the login, its rights and the"
             " settings of the store on this machine, then run this again"
-        ) from exc
+        ) from None
 
 
 def _is_plain(exc: BaseException) -> bool:

@@ -83,12 +83,12 @@ def behind_pgbouncer(pooled):
 @pytest.fixture(params=["strict", "pgbouncer"])
 def pooled(request):
     """The ledger behind each of the poolers. The strict one has nothing to refuse."""
-    pooler = request.getfixturevalue(request.param)
-    own = {"strict": behind_strict, "pgbouncer": behind_pgbouncer}[request.param](pooler)
+    before = request.getfixturevalue(request.param)
+    own = {"strict": behind_strict, "pgbouncer": behind_pgbouncer}[request.param](before)
     yield own
     own.dispose()
     if request.param == "strict":
-        assert pooler.refused == []
+        assert before.refused == []
 
 
 def numbers(fixed):
@@ -131,7 +131,8 @@ def test_each_transaction_has_its_own_settings(pooled):
     """Whatever a session was used for before: its role, how long it waits, what it may do."""
     query = text(
         "SELECT current_user, current_setting('transaction_read_only'),"
-        " current_setting('lock_timeout'), current_setting('TimeZone'), pg_backend_pid()"
+        " current_setting('lock_timeout'), current_setting('TimeZone'), pg_backend_pid(),"
+        " pg_sleep(0.01)"  # so that several are at it at once
     )
 
     def ask(number):

@@ -76,13 +76,12 @@ class _Pool:
 
 class Pooler:
     """Listens on a port of 127.0.0.1. ``sessions``: of the server, at most, for each user.
-    ``refused``: statements that it did not pass on; ``transactions``: how many it did."""
+    ``refused``: statements that it did not pass on."""
 
     def __init__(self, server: URL, sessions: int):
         self._server, self._sessions = server, sessions
         self._pools: dict[tuple[str, str], _Pool] = {}
         self.refused: list[str] = []
-        self.transactions = 0
         self.port = 0
 
     @property
@@ -146,7 +145,6 @@ class Pooler:
             return True
         session, whole = await pool.take(), False
         try:
-            self.transactions += 1
             session[1].write(message)
             asking = asyncio.create_task(self._pass_on(reader, session[1], writer))
             try:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ledger.errors import ConfigurationError
 from ledger.sinks.base import Delivery
 from ledger.sinks.parquet import publisher as parquet
 from ledger.sinks.parquet.publisher import ParquetPublisher
@@ -81,6 +82,23 @@ class Late(ParquetPublisher):
             for act in self.before_remove:
                 act()
         super()._remove(folder)
+
+
+@pytest.mark.parametrize("error", [OSError, ConfigurationError])
+def test_what_was_moved_aside_is_shown_again(publisher, tmp_path, error):
+    """Where the store refuses the rename, whatever it says."""
+    publisher.publish(staged(publisher, 1, [1, 2]))
+
+    def refuse():
+        raise error("no")
+
+    late = Late(str(tmp_path), before_rename=[refuse])
+    both = staged(publisher, 10, [1, 2, 3], replaces=(1,))
+    with pytest.raises(error, match="no"):
+        late.publish(both)
+    assert shown(tmp_path) == {"ackledger_batch=1": [1, 2]}
+    publisher.publish(both)
+    assert shown(tmp_path) == {"ackledger_batch=10": [1, 2, 3]}
 
 
 class Hangs(BaseException):

@@ -15,6 +15,8 @@ from ledger.settings import Settings
         ("webhdfs://made", "out/a", "webhdfs://made/out/a"),
         ("file:///made", "out/a", "/made/out/a"),
         ("/made", "file:///else/a", "/else/a"),
+        ("/made", "file://localhost/else/a", "/else/a"),
+        ("/made", "file:/else/a", "/else/a"),
         ("/made", "/else/a", "/else/a"),
         ("/made", "webhdfs://else/a", "webhdfs://else/a"),
     ],

@@ -15,12 +15,18 @@ import pytest
 from ledger import ParquetSink
 from ledger.deltas.root_files import read_listing, write_listing
 from ledger.deltas.table_writer import TableWriter
-from ledger.errors import ConfigurationError, DeclarationError, LostFileError, UnavailableError
+from ledger.errors import (
+    ConfigurationError,
+    DeclarationError,
+    InputError,
+    LostFileError,
+    UnavailableError,
+)
 from ledger.settings import Settings
 from ledger.sources.files.blocks import Block, cut, parts
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import list_files, look_at, most_records, require_unchanged
-from ledger.storage import stores
+from ledger.storage import patterns, stores, webhdfs
 from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of
 from ledger.storage.manifest import check_files, take_manifest
 from tests.support.webhdfs import Store, serving
@@ -60,13 +66,13 @@ def test_a_path_comes_back_as_it_was_written(store):
     assert [file.path for file in stores.files_below(store.url("a b"))] == [
         store.url("a b/c=1/x.csv"), store.url("a b/c=2/y.csv"), store.url("a b/z.txt"),
     ]  # fmt: skip
-    assert [file.path for file in stores.matching(store.url("a b/c=*/*.csv"))] == [
+    assert [file.path for file in patterns.matching(store.url("a b/c=*/*.csv"))] == [
         store.url("a b/c=1/x.csv"), store.url("a b/c=2/y.csv"),
     ]  # fmt: skip
-    assert [file.path for file in stores.matching(store.url("**/x.csv"))] == [
+    assert [file.path for file in patterns.matching(store.url("**/x.csv"))] == [
         store.url("a b/c=1/x.csv")
     ]
-    assert [file.path for file in stores.matching(store.url("a b/z.txt"))] == [
+    assert [file.path for file in patterns.matching(store.url("a b/z.txt"))] == [
         store.url("a b/z.txt")
     ]
     assert beside(store.url("a b/c=1"), "c=") == [store.url("a b/c=1"), store.url("a b/c=2")]
@@ -111,7 +117,7 @@ def test_nothing_is_absent_because_a_store_is_down(store, tmp_path):
         lambda: stores.exists(url),
         lambda: stores.entries(url),
         lambda: stores.files_below(url),
-        lambda: stores.matching(f"{url}/*"),
+        lambda: patterns.matching(f"{url}/*"),
         lambda: stores.read(f"{url}/part-0.parquet"),
         lambda: stores.write(f"{url}/other", b""),
         lambda: stores.move(url, f"{url}0"),
@@ -160,10 +166,11 @@ def test_nothing_is_renamed_onto_what_is_there(store):
     for folder in ("in", "out"):
         stores.write(store.url(f"{folder}/file"), b"1")
     store.movable = ("in",)
-    with pytest.raises(FileExistsError, match="that is there already"):
+    with pytest.raises(FileExistsError, match="expected nothing there"):
         stores.move(store.url("in"), store.url("out"))
     with pytest.raises(OSError, match="the store refused it"):
         stores.move(store.url("missing"), store.url("other"))
+    stores.move(store.url("missing"), store.url("out"))  # who does the same was faster
 
 
 def test_a_local_folder_is_renamed_or_is_where_it_was(tmp_path, monkeypatch):
@@ -188,13 +195,25 @@ def test_local_patterns_follow_links(tmp_path):
     (tmp_path / "in/day/a.csv").write_text("1")
     (tmp_path / "in/day/b.csv").symlink_to(tmp_path / "far/a.csv")
     (tmp_path / "in/day/c.csv").symlink_to(tmp_path / "far/gone.csv")
-    (tmp_path / "in/linked").symlink_to(tmp_path / "far")
-    names = ["day/a.csv", "day/b.csv", "linked/a.csv"]
-    for pattern in ("*/*.csv", "**/*.csv", "[dl]*/?.csv"):
-        files = stores.matching(f"{tmp_path}/in/{pattern}")
-        assert [file.path for file in files] == [f"{tmp_path}/in/{name}" for name in names]
-    assert [file.path for file in stores.matching(f"{tmp_path}/*/day/a.csv")] == [
-        f"{tmp_path}/in/day/a.csv"
+    (tmp_path / "in/day/d.csv").symlink_to(tmp_path / "in/day/d.csv")
+    (tmp_path / "in/linked").symlink_to(tmp_path / "off")
+    (tmp_path / "in/all").symlink_to(tmp_path / "in")
+    (tmp_path / "in/a-latest").symlink_to(tmp_path / "in/day")
+    (tmp_path / "off").mkdir()
+    (tmp_path / "off/a.csv").write_text("1")
+
+    def shown(pattern):
+        files = patterns.matching(f"{tmp_path}/{pattern}")
+        return [file.path.removeprefix(f"{tmp_path}/") for file in files]
+
+    near = ["in/day/a.csv", "in/day/b.csv"]
+    for pattern in ("in/*/*.csv", "in/[adl]*/?.csv"):
+        assert shown(pattern) == [*near, "in/linked/a.csv"]
+    assert shown("in/**/*.csv") == near  # no folder twice, and none without end
+    assert shown("*/day/a.csv") == near[:1]
+    root, _, rest = str(tmp_path)[1:].partition("/")
+    assert [file.name for file in patterns.matching(f"/{root[:-1]}*/{rest}/in/day/a.csv")] == [
+        "a.csv"
     ]
 
 
@@ -212,15 +231,15 @@ def test_a_local_folder_that_cannot_be_listed_is_not_empty(tmp_path, monkeypatch
     monkeypatch.setattr(os, "scandir", stale)
     for pattern in ("*/*.csv", "**/*.csv"):
         with pytest.raises(OSError, match="Stale"):
-            stores.matching(f"{tmp_path}/{pattern}")
-    assert [file.name for file in stores.matching(f"{tmp_path}/a*/*.csv")] == ["x.csv"]
+            patterns.matching(f"{tmp_path}/{pattern}")
+    assert [file.name for file in patterns.matching(f"{tmp_path}/a*/*.csv")] == ["x.csv"]
 
 
 def test_a_refusal_of_a_data_node_is_no_content(store):
-    """The words that it sends instead of a block are an error."""
+    """The words that it sends instead of a block are an error, which may pass."""
     stores.write(store.url("in/file"), b"123456")
     store.lost = ("in",)
-    with pytest.raises(PermissionError, match="Could not obtain the last block"):
+    with pytest.raises(UnavailableError, match="Could not obtain the last block"):
         stores.read(store.url("in/file"))
 
 
@@ -231,7 +250,7 @@ def test_the_time_of_a_file_is_the_same_in_every_time_zone(store, monkeypatch):
     for zone in ("UTC", "America/New_York"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
-        (entry,) = stores.matching(store.url("f*"))
+        (entry,) = patterns.matching(store.url("f*"))
         seen.add(stores.modified_at(entry))
     monkeypatch.undo()
     time.tzset()
@@ -243,7 +262,7 @@ def test_a_question_mark_does_not_end_a_path(store):
     """As in a pattern, and in a name."""
     for name in ("a1.csv", "a?.csv"):
         stores.write(store.url(f"in/{name}"), b"1")
-    assert [file.name for file in stores.matching(store.url("in/a?.csv"))] == ["a1.csv", "a?.csv"]
+    assert [file.name for file in patterns.matching(store.url("in/a?.csv"))] == ["a1.csv", "a?.csv"]
 
 
 def test_what_is_gone_may_be_removed(store, tmp_path):
@@ -260,15 +279,17 @@ def test_an_error_has_no_secrets(store):
         stores.exists(store.url("file"))
     assert "user.name" not in str(raised.value)
     assert "op=" not in str(raised.value)
-    url = store.url("file").replace("://", "://bob:hunter2@")
-    with pytest.raises(ConfigurationError, match="expected no password") as raised:
-        stores.exists(url)
-    assert "hunter2" not in str(raised.value)
+    assert raised.value.__suppress_context__
+    for use in (stores.exists, ParquetSink):
+        with pytest.raises(ConfigurationError, match="expected no password") as raised:
+            use(store.url("file").replace("://", "://bob:hunt@er2@"))
+        assert "hunt" not in str(raised.value)
+        assert "er2" not in str(raised.value)
 
 
 def test_a_store_that_says_nothing_does_not_keep_a_driver(monkeypatch):
     """A request ends after a while."""
-    monkeypatch.setattr(stores, "TIMEOUT_SECONDS", (0.2, 0.2))
+    monkeypatch.setattr(webhdfs, "TIMEOUT_SECONDS", (0.2, 0.2))
     monkeypatch.setattr(stores, "PAUSE_SECONDS", 0.001)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -277,10 +298,32 @@ def test_a_store_that_says_nothing_does_not_keep_a_driver(monkeypatch):
         stores.exists(f"webhdfs://127.0.0.1:{silent.getsockname()[1]}/file")
 
 
-def test_hadoops_own_protocol_is_refused():
-    """Its client outside of Spark takes errors for absence."""
-    with pytest.raises(ConfigurationError, match=r"expected webhdfs://, found hdfs://"):
-        stores.exists("hdfs://namenode:8020/file")
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("hdfs://namenode:8020/file", r"expected webhdfs://.*found hdfs://"),
+        ("viewfs://cluster/file", r"expected webhdfs://.*found viewfs://"),
+        ("file://elsewhere/file", r"expected file:///.*found a host"),
+        ("s3://buck*/file", r"expected wildcards in names of files"),
+    ],
+)
+def test_what_is_refused(url, expected):
+    """Hadoop's own protocols, whose client outside of Spark takes errors for absence, and what
+    names no file."""
+    with pytest.raises(ConfigurationError, match=expected):
+        patterns.matching(url)
+
+
+def test_a_source_says_which_folder_cannot_be_listed(tmp_path, monkeypatch):
+    """For good, or for now."""
+    for error, kind in ((PermissionError, InputError), (OSError, UnavailableError)):
+
+        def refuse(path, error=error):
+            raise error(errno.EIO, "no")
+
+        monkeypatch.setattr(os, "scandir", refuse)
+        with pytest.raises(kind, match=r"source files .*/\*\.csv"):
+            list_files(f"{tmp_path}/*.csv")
 
 
 def test_a_manifest_has_the_files_that_count(store):

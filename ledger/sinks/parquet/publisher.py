@@ -84,7 +84,7 @@ class ParquetPublisher:
             reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
-            except Exception:
+            except Exception:  # a store's refusal, too, is no reason to leave readers without
                 if stores.exists(delivery.folder):
                     for batch_id in aside:
                         self._rename(self._hidden(batch_id, delivery), self._folder(batch_id))

@@ -5,7 +5,7 @@ published: see docs/decisions/040-stores.md.
 from contextlib import suppress
 from uuid import uuid4
 
-from ledger.errors import ConfigurationError, DeclarationError
+from ledger.errors import ConfigurationError, DeclarationError, LedgerError
 from ledger.sinks.folder import STAGING_FOLDER
 from ledger.storage import stores
 
@@ -17,7 +17,9 @@ _INSTEAD = (
 
 
 def require_renaming_scheme(path: str) -> None:
-    """Raise DeclarationError for a URL of a store that copies a folder where it is to rename it."""
+    """Raise DeclarationError for a URL of a store that copies a folder where it is to rename it,
+    ConfigurationError for one with a password."""
+    stores.require_no_password(path)
     scheme = "file" if stores.is_local(path) else path.partition("://")[0]
     if scheme not in _RENAMING:
         raise DeclarationError(
@@ -48,6 +50,6 @@ def require_renames(path: str) -> None:
             f" does not: {exc}. {_INSTEAD}"
         ) from exc
     finally:
-        with suppress(OSError):
-            stores.remove_folder(probe)
-            stores.remove_folder(f"{probe}-renamed")
+        for folder in (probe, f"{probe}-renamed"):
+            with suppress(OSError, LedgerError):  # what was raised before says more
+                stores.remove_folder(folder)

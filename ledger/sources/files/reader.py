@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import BETWEEN, ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
+from ledger.core.paths import literal
 from ledger.errors import InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
@@ -21,7 +22,6 @@ from ledger.sources.files.text import IS_LONG, TextReader, blocks_of
 from ledger.sources.files.writing import Writer
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
 from ledger.sources.vectorized.choice import reader_of
-from ledger.storage.paths import literal
 
 
 class Reader(SourceReader):

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import FAILED, POSITION, ROOT, ROOTS
+from ledger.core.paths import literal
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
@@ -21,7 +22,6 @@ from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
 from ledger.storage.manifest import Manifest
-from ledger.storage.paths import literal
 
 
 @dataclass(frozen=True)

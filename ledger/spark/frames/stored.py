@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ledger.core.paths import literal
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import Manifest
 from ledger.storage.parquet import spark_schema, stored_file
-from ledger.storage.paths import literal
 
 # A chain of comparisons is fastest for a few files, a broadcast join for many: 16 million rows took
 # 0.62 s and 1.14 s with 8 files, the bare scan 0.51 s; but the chain's cost grows with the files.

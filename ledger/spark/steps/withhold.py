@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.publishing import publication_errors
 from ledger.batch.step_runs import OpenedRun
+from ledger.core.paths import literal
 from ledger.core.probes import reached
 from ledger.errors import InputError, LostFileError
 from ledger.pipeline.steps import SinkStep
@@ -27,7 +28,6 @@ from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
 from ledger.spark.units.units import Replacement
 from ledger.storage.manifest import DataFile, Manifest
-from ledger.storage.paths import literal
 from ledger.store.queries import batches, publications, runs
 from ledger.store.queries.publications import PendingPublication
 

@@ -1,0 +1,73 @@
+"""Files by patterns: ``*``, ``?`` and ``[...]`` within a name, ``**`` over folders."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+from ledger.errors import ConfigurationError
+from ledger.storage import stores
+
+_MAGIC = re.compile(r"[*?[]")
+
+
+def matching(pattern: str) -> list[stores.Entry]:
+    """The files whose paths a pattern matches, by path. A link is what it leads to; ``**`` enters
+    none, and of several paths to one file that one counts that has the fewest. Raises OSError
+    where a folder that the pattern leads into cannot be listed."""
+    place = stores.place_of(pattern)
+    magic = _MAGIC.search(place)
+    if magic is None:
+        entry = stores.info(pattern)
+        return [] if entry is None or entry.is_folder else [entry]
+    rest = place[place.rfind("/", 0, magic.start()) + 1 :]
+    folder = pattern.removesuffix(rest).rstrip("/") or "/"
+    if folder.endswith(":"):
+        raise ConfigurationError(
+            f"{pattern}: expected wildcards in names of files and folders, found one in what stands"
+            " right behind ://"
+        )
+    matched = sorted(_matched(folder, rest.split("/")), key=lambda each: (each[1], each[0].path))
+    real = os.path.realpath if stores.is_local(pattern) else str
+    files: dict[str, stores.Entry] = {}
+    for entry, _ in matched:
+        files.setdefault(real(entry.path), entry)
+    return sorted(files.values(), key=lambda entry: entry.path)
+
+
+def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[stores.Entry, int]]:
+    """The files below a folder at paths of which each part matches one of these; and how many links
+    led there."""
+    from fsspec.utils import glob_translate
+
+    here = folder.rstrip("/")
+    if "**" in names[0]:
+        below = re.compile(glob_translate("/".join(names)))
+        shown = [file for file in stores.walked(folder) if below.match(file.path[len(here) + 1 :])]
+        names = names[:1]
+    elif _MAGIC.search(names[0]):
+        wanted = re.compile(glob_translate(names[0]))
+        shown = [entry for entry in stores.entries(folder) if wanted.match(entry.name)]
+    else:
+        shown = list(filter(None, [stores.info(f"{here}/{names[0]}")]))
+    for entry in shown:
+        followed = links + bool(entry.info.get("islink"))
+        target = _followed(entry)
+        if target is None or target.is_folder != (len(names) > 1):
+            continue
+        if target.is_folder:
+            yield from _matched(target.path, names[1:], followed)
+        else:
+            yield target, followed
+
+
+def _followed(entry: stores.Entry) -> stores.Entry | None:
+    """What a link leads to; None: nowhere, or to itself."""
+    if not entry.info.get("islink"):
+        return entry
+    try:
+        return stores.info(entry.path)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            return None
+        raise

@@ -1,0 +1,42 @@
+"""What fsspec's WebHDFS leaves out: an end to each request, and a look at all that is answered."""
+
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+TIMEOUT_SECONDS = (10, 60)  # of a request: to connect, and to wait for the next bytes
+# Others may pass.
+_REMOTE = {
+    "AccessControlException": PermissionError,
+    "SecurityException": PermissionError,
+    "FileNotFoundException": FileNotFoundError,
+    "IllegalArgumentException": ValueError,
+    "UnsupportedOperationException": ValueError,
+}
+
+
+def watch(session: Any) -> None:
+    """Let the requests of fsspec's WebHDFS end, and its answers be looked at."""
+    session.hooks["response"] = [_require_answer]
+    if not isinstance(session.request, partial):
+        session.request = partial(session.request, timeout=TIMEOUT_SECONDS)
+
+
+def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
+    """fsspec's WebHDFS takes what a data node sends, with any status, for a file's content, and
+    reads what else is answered up to 500."""
+    if response.status_code > HTTPStatus.INTERNAL_SERVER_ERROR:
+        response.raise_for_status()
+    if "op=OPEN" in response.url and response.status_code >= HTTPStatus.BAD_REQUEST:
+        raise _refusal(response)
+
+
+def _refusal(response: Any) -> Exception:
+    """What an answer of WebHDFS says, as fsspec reads those that it looks at. Most come with status
+    403, also of a block that no node has for the moment."""
+    try:
+        error = response.json()["RemoteException"]
+        name, words = error["exception"], error["message"]
+    except (LookupError, TypeError, ValueError):
+        name, words = "", response.text[:200]
+    return _REMOTE.get(name, OSError)(f"{response.status_code} {name}: {words}")
