@@ -87,7 +87,9 @@ def test_limit_holds_with_every_plan(nested_loops, options):
     flow = pipeline(**options)
     batch, roots = nested_loops.whole_batch(pipeline(), 5, lose_sink=[0, 1, 2, 3, 4])
     nested_loops.settle(batch.batch_id)
-    assert taken_by_a_subquery(nested_loops.database) > 2
+    version = nested_loops.row("SELECT current_setting('server_version_num')::int AS number").number
+    if version >= 180000:  # before it another plan was taken, which shows nothing
+        assert taken_by_a_subquery(nested_loops.database) > 2
     assert claimed(nested_loops, nested_loops.replay(flow, batch.batch_id)) == list(roots[:2])
 
 
