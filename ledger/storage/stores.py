@@ -267,7 +267,7 @@ def _at(path: str) -> tuple[Any, str]:
             f"{path}: expected webhdfs://, found {scheme}://, whose client outside of Spark takes"
             " any error for a file that is not there: write webhdfs://<namenode>:9870/..."
         )
-    if scheme == "file":
+    if scheme == "file" and not rest.startswith("/"):
         raise ConfigurationError(
             f"{path}: expected file:///<absolute path>, or the path alone, found a host behind"
             " file://"

@@ -195,10 +195,10 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
         version = wheel.pgdata_version(folder) or wheel.TARGET_POSTGRES_VERSION
         programs = wheel.POSTGRES_VERSIONS.get(version)
         if programs is None:
-            known = ", ".join(map(str, sorted(wheel.POSTGRES_VERSIONS)))
+            versions = ", ".join(map(str, sorted(wheel.POSTGRES_VERSIONS)))
             raise ConfigurationError(
                 f"the embedded PostgreSQL in {folder} was made by version {version}, expected one"
-                f" that {_WHEEL} has: {known}. Install the release of {_WHEEL} that made it, or"
+                f" that {_WHEEL} has: {versions}. Install the release of {_WHEEL} that made it, or"
                 " set ACKLEDGER_DATABASE_URL to a server of your own"
             )
         if by_root:

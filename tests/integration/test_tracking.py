@@ -1,6 +1,7 @@
 """Tracking on real Spark: what a stage loses is named, what storage loses is noticed."""
 
 import importlib
+import os
 import struct
 import time
 from dataclasses import replace
@@ -11,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from fsspec.implementations.local import LocalFileSystem
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -525,15 +525,14 @@ def test_killed_between_the_renames(runner, tmp_path, monkeypatch, sink_rows):
     run = runner(chain(keep))
     batch = run.open()
     run.steps(batch)
-    move = LocalFileSystem.mv
+    rename = os.rename
 
-    def move_and_die(self, source, target, **options):
-        if "/replaced/" in target:
-            move(self, source, target, **options)
+    def rename_and_die(source, target, **options):
+        rename(source, target, **options)
+        if "/replaced/" in str(target):
             raise KeyboardInterrupt
-        move(self, source, target, **options)
 
-    monkeypatch.setattr(LocalFileSystem, "mv", move_and_die)
+    monkeypatch.setattr(os, "rename", rename_and_die)
     with pytest.raises(KeyboardInterrupt):
         run.step(batch, "out")
     monkeypatch.undo()
@@ -553,14 +552,14 @@ def test_the_old_folder_stays_where_the_new_one_cannot_be_published(
     run = runner(chain(keep))
     batch = run.open()
     run.steps(batch)
-    move = LocalFileSystem.mv
+    rename = os.rename
 
-    def refuse(self, source, target, **options):
-        if Path(source).name.startswith("run=") and "/replaced/" not in source:
+    def refuse(source, target, **options):
+        if Path(source).name.startswith("run=") and "/replaced/" not in str(source):
             raise OSError("disk full")
-        move(self, source, target, **options)
+        rename(source, target, **options)
 
-    monkeypatch.setattr(LocalFileSystem, "mv", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
     run.step(batch, "out")
     assert "'out' is not published yet: OSError: disk full" in caplog.text
     monkeypatch.undo()

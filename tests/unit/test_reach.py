@@ -161,6 +161,10 @@ def by_root(monkeypatch, open_folder):
         ensure_prefix_permissions = ensure_folder_permissions = os.chmod
 
         @staticmethod
+        def pgdata_version(folder):
+            """Nobody has made it."""
+
+        @staticmethod
         def get_server(folder, **options):
             """A handle that only knows its folder."""
             return SimpleNamespace(pgdata=folder)
