@@ -102,10 +102,12 @@ def failed_roots(connection: Connection, batch_id: int, first: int, last: int) -
     asked = """
         COPY (
           SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
-          WHERE f.batch_id = %s AND r.state = 'committed' AND f.root_id BETWEEN %s AND %s
+          WHERE f.batch_id = %(id)s AND r.batch_id = %(id)s AND r.state = 'committed'
+            AND f.root_id BETWEEN %(first)s AND %(last)s
         ) TO STDOUT (FORMAT binary)
     """
-    (roots,) = _copied(connection, asked, (batch_id, first, last), 1)
+    values: dict[str, object] = {"id": batch_id, "first": first, "last": last}
+    (roots,) = _copied(connection, asked, values, 1)
     return np.sort(roots)
 
 

@@ -316,7 +316,8 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
     """Roots of a batch that ran at least once whose rows a sink omitted, for it refused some."""
     statement = text("""
         SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
-        WHERE f.batch_id = :id AND r.step = :sink AND r.state = 'committed' ORDER BY 1
+        WHERE f.batch_id = :id AND r.batch_id = :id AND r.step = :sink AND r.state = 'committed'
+        ORDER BY 1
     """)
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 
