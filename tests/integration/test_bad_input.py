@@ -593,6 +593,12 @@ def test_options_that_would_do_harm_are_refused(source, message):
         copying(**source)
 
 
+def test_a_folder_is_no_pattern():
+    """It would match no file, and where none need match, the batch would have no records."""
+    with pytest.raises(DeclarationError, match=r"found a folder.*write in/\{\{ params.day \}\}/\*"):
+        FileSource("in/{{ params.day }}/", schema="n INT", allow_missing=True)
+
+
 def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
     """By name, each file has columns in an order of its own; a new one is noted and ignored, one
     that is missing is null.

@@ -81,7 +81,8 @@ class FileSource(_FileOptions):
     are until the batch needs its files no more. ``options``: further options of the reader, for
     example ``sep``: those in ``OPTIONS``.
 
-    Raises DeclarationError on an unknown format or option, or a path that is no template.
+    Raises DeclarationError on an unknown format or option, or a path that is no template or ends in
+    ``/``.
     """
 
     path: str
@@ -133,6 +134,11 @@ def _separator_again(source: FileSource) -> tuple[str, str] | None:
 
 
 _FAULTS: tuple[Fault, ...] = (
+    (
+        lambda it: str(it.path).endswith("/"),
+        "path {it.path!r}: expected a file or a pattern of files, found a folder, which matches"
+        " none: for all that lies in it write {it.path}*",
+    ),
     (
         lambda it: it.format not in FORMATS,
         f"format {{it.format!r}} of {{it.path!r}}: expected one of {', '.join(FORMATS)}",
