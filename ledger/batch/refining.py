@@ -6,9 +6,11 @@ of the runs, outside of the settlement's transaction, where the storage is seen,
 comes of it is for the runs that were committed: with others the settlement asks again.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Self
 
@@ -20,18 +22,17 @@ from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.core.verdict import hops
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
-from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.kernel import Places
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.rows import Longs
 from ledger.deltas.single_roots import (
+    COLUMNS,
     NOTHING,
     Alike,
+    SingleRoots,
+    add,
     alike,
-    differences,
-    is_in,
-    parts_of,
-    split,
-    taking,
+    minus,
 )
 from ledger.deltas.spans import RootRange, Spans
 from ledger.errors import (
@@ -53,8 +54,12 @@ from ledger.store.queries.refining import CommittedRun
 Transact = Callable[[Callable[[Connection], Any]], Any]  # runs something in a transaction
 
 IN_MEMORY = 1 << 24  # bytes of a temporary file
+MOST_BYTES = 1 << 28  # of what runs add to single roots that memory holds
 MOST_ROWS = 1 << 20  # of all runs that are looked at at once
+READERS = 4  # runs whose files are read at once
 LOST = "Run {step} again: batch {batch} is open, and what reads {step} runs again with it"
+
+_ZEROS = bytes(1 << 20)
 
 
 @dataclass(frozen=True)
@@ -225,15 +230,17 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     UnavailableError if their storage does not answer, and IntegrityError if they are not what the
     ledger has by span.
     """
-    parts = list(parts_of(asked.spans, asked.ranges, max(1, MOST_ROWS // len(asked.runs))))
+    roots, steps = SingleRoots.of(asked.spans, asked.ranges), [run.step for run in asked.runs]
     refinement = Refinement(asked.runs)
     try:
-        with _spooled(asked, parts) as spool:
-            for number, part in enumerate(parts):
-                rows, failed = _part(transact, asked, number, part, spool)
-                steps = [run.step for run in asked.runs]
-                listed = list(zip(steps, rows, strict=True))
-                for some in alike(listed, failed, asked.naming.components):
+        with _nothing_yet(len(asked.runs), len(roots)) as table:
+            if asked.needs_files:
+                _read(asked, roots, table)
+            for places, part in roots.parts(max(1, MOST_ROWS // len(asked.runs))):
+                columns = table[:, :, places]
+                failed = _part(transact, asked, part, columns)
+                runs = dict(zip(steps, columns, strict=True))
+                for some in alike(runs, part.root, failed, asked.naming.components):
                     refinement.add(some, asked.naming)
         refinement.end()
     except BaseException:
@@ -242,76 +249,40 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     return refinement
 
 
-class _Spool:
-    """Rows of single roots by part and run, in a local temporary file: the files of a run are read
-    once, in whatever order its rows lie.
+@contextmanager
+def _nothing_yet(runs: int, roots: int) -> Iterator[Longs]:
+    """A table of what so many runs add to so many roots, which is nothing yet; a large one lies in
+    a temporary file.
+    """
+    shape = (runs, COLUMNS, roots)
+    size = runs * COLUMNS * roots * np.dtype(np.int64).itemsize
+    if size <= MOST_BYTES:
+        yield np.zeros(shape, np.int64)
+        return
+    with ExitStack() as stack:
+        with _writing():  # that there is no space could not be said of a mapping but by a signal
+            file = stack.enter_context(tempfile.TemporaryFile())
+            for start in range(0, size, len(_ZEROS)):
+                file.write(_ZEROS[: size - start])
+            file.flush()
+        yield np.memmap(file, np.int64, "r+", shape=shape).view(np.ndarray)
+
+
+def _read(asked: Uneven, roots: SingleRoots, table: Longs) -> None:
+    """Add what the files of the runs have of the roots that are asked for; several are read at
+    once.
     """
 
-    def __init__(self) -> None:
-        with _writing():
-            self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed with it
-        self._places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    def read(number: int) -> None:
+        run = asked.runs[number]
+        files, advice = _files(asked, run), _advice(asked, run)
+        with _reading(run.root_files or "", advice):
+            for deltas in read_roots(files, roots.has_some, advice):
+                add(table[number], roots, deltas)
 
-    def add(self, part: int, run_id: int, deltas: Deltas) -> None:
-        """Add rows of a run in a part."""
-        place = self._file.tell(), len(deltas.root)
-        self._places.setdefault((part, run_id), []).append(place)
-        with _writing():
-            self._file.write(np.stack(deltas.columns).tobytes())
-            self._file.flush()
-
-    def rows(self, part: int, run_id: int) -> Deltas:
-        """What a run adds to the roots of a part, a row a root."""
-        places = self._places.get((part, run_id))
-        return united([self._read(*place) for place in places]) if places else NOTHING
-
-    def _read(self, start: int, count: int) -> Deltas:
-        self._file.seek(start)
-        columns = np.frombuffer(self._file.read(5 * 8 * count), np.int64).reshape(5, count)
-        return Deltas(columns[0], columns[1], columns[2], columns[3], columns[4])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._file.close()
-
-
-def _spooled(asked: Uneven, parts: Sequence[Longs]) -> _Spool:
-    """What each run adds to the roots of the spans that are asked for and are shared, by parts."""
-    spans, starts = Spans(asked.ranges), np.array([part[0] for part in parts], np.int64)
-    spool = _Spool()
-    try:
-        for run in asked.runs:
-            for deltas in _roots_of(asked, run):
-                number = np.searchsorted(starts, spans.of(deltas.root), "right") - 1
-                for part, some in split(deltas, number):
-                    spool.add(part, run.step_run_id, some)
-    except BaseException:
-        spool.__exit__()
-        raise
-    return spool
-
-
-def _roots_of(asked: Uneven, run: CommittedRun) -> Iterator[Deltas]:
-    """What a run adds to the roots of the spans that are asked for and are shared, by its files."""
-    spans = Spans(asked.ranges)
-    shared = asked.spans[spans.shares(asked.spans)]
-    if not len(shared):
-        return
-    first, last = _ends(asked, shared)
-
-    def is_asked(root: Longs) -> Flags:
-        return is_in(spans.of(root), shared)
-
-    files, advice = _files(asked, run), _advice(asked, run)
-    with _reading(run.root_files or "", advice):
-        yield from read_roots(files, first, last, is_asked, advice)
-
-
-def _ends(asked: Uneven, part: Longs) -> tuple[int, int]:
-    """The first root of some spans, and one that is not before their last."""
-    return int(part[0]), int(part[-1]) + max((some.span for some in asked.ranges), default=1) - 1
+    with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
+        for _ in pool.map(read, range(len(asked.runs))):
+            pass
 
 
 def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
@@ -353,39 +324,35 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
         ) from exc
 
 
-def _part(
-    transact: Transact, asked: Uneven, number: int, part: Longs, spool: _Spool
-) -> tuple[list[Deltas], Longs]:
-    """What each run adds to the roots of a part's spans, a row a root, and which of these roots
-    failed by a word of one.
+def _part(transact: Transact, asked: Uneven, part: SingleRoots, table: Longs) -> Places:
+    """Compare what the runs add to the roots of a part with what they posted of its spans, and add
+    the latter where a root is a span of its own. The places of roots that failed by a run's word.
     """
-    spans = Spans(asked.ranges)
-    first, last = _ends(asked, part)
-    posted = transact(lambda c: queries.posted(c, asked.batch_id, asked.run_ids, part))
-    rows = []
-    for run in asked.runs:
-        of_run = posted.get(run.step_run_id, NOTHING)
-        shares = spans.shares(of_run.root)
-        if run.root_files is None and shares.any():
+    shares = Spans(asked.ranges).shares(part.spans)
+    own = part.starts[~shares]
+    rows = transact(lambda c: queries.posted(c, asked.batch_id, asked.run_ids, part.spans))
+    for run, columns in zip(asked.runs, table, strict=True):
+        posted = part.posted(rows.get(run.step_run_id, NOTHING))
+        if run.root_files is None and posted[:, shares].any():
             raise LostFileError(
                 f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans,"
                 f" and noted no folder of what it adds to each record. {_advice(asked, run)}"
             )
-        sharing = spool.rows(number, run.step_run_id)
-        _check(asked, run, taking(of_run, shares), sharing, spans)
-        rows.append(united([sharing, taking(of_run, ~shares)]))
-    failed = transact(lambda c: queries.failed_roots(c, asked.batch_id, first, last))
-    return rows, failed[is_in(spans.of(failed), part)]
+        columns[:, own] = posted[:, ~shares]
+        _check(asked, run, part, minus(posted, part.by_span(columns)))
+    failed = transact(lambda c: queries.failed_roots(c, asked.batch_id, part.first, part.last))
+    return part.places(failed)[1]
 
 
-def _check(asked: Uneven, run: CommittedRun, posted: Deltas, rows: Deltas, spans: Spans) -> None:
-    """Raise IntegrityError unless the rows of a run add up, span by span, to what it has posted."""
-    wrong = differences(posted, rows, spans)
-    if len(wrong.root):
-        first, *difference = (int(column[0]) for column in wrong.columns)
+def _check(asked: Uneven, run: CommittedRun, part: SingleRoots, wrong: Longs) -> None:
+    """Raise IntegrityError unless the rows of a run add up, span by span, to what it has posted:
+    then ``wrong`` is nothing.
+    """
+    spans = np.flatnonzero(wrong.any(axis=0))
+    if len(spans):
         raise IntegrityError(
             f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted other sums than"
-            f" its files in {run.root_files} have: {quantity(len(wrong.root), 'span')} differ, the"
-            f" one from root {first} on by (XOR, acked XOR, emitted, acked) ="
-            f" {tuple(difference)}. Run {run.step} again"
+            f" its files in {run.root_files} have: {quantity(len(spans), 'span')} differ, the"
+            f" one from root {part.spans[spans[0]]} on by (XOR, acked XOR, emitted, acked) ="
+            f" {tuple(wrong[:, spans[0]].tolist())}. Run {run.step} again"
         )

@@ -12,14 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 
 from ledger.deltas.kernel import Deltas, Fails, Messages, compacted
 from ledger.deltas.portions import Folded
 from ledger.deltas.posted import Posted
 from ledger.deltas.root_files import RootFile, RootWriter, read_roots
-from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import Seen, texts_of
 from ledger.deltas.table_writer import TableWriter
@@ -60,7 +58,7 @@ class FoldFiles:
     def read_rows(self) -> Iterator[Deltas]:
         """The deltas to post, part by part."""
         if self.rows is not None:
-            yield from read_roots([self.rows], self.rows.first_root, self.rows.last_root, _all)
+            yield from read_roots([self.rows])
 
     def read_fails(self) -> Iterator[Fails]:
         """The roots that fail, a few at a time."""
@@ -232,7 +230,3 @@ def _batches(path: str | None, rows: int, schema: pa.Schema) -> Iterator[pa.Reco
     if path is not None:
         with stored_file(path) as stored:
             yield from iter_batches(stored, rows, schema.names)
-
-
-def _all(root: Longs) -> Flags:
-    return np.ones(len(root), bool)

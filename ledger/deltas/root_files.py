@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ledger.deltas.kernel import Deltas
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.rows import Longs
 from ledger.deltas.table_writer import TableWriter
 from ledger.errors import LostFileError
 from ledger.storage import stores
@@ -88,26 +88,19 @@ def read_listing(folder: str, advice: str = RUN_AGAIN) -> list[RootFile]:
 
 def read_roots(
     files: Sequence[RootFile],
-    first: int,
-    last: int,
-    wanted: Callable[[Longs], Flags],
+    wanted: Callable[[int, int], bool] = lambda least, greatest: True,
     advice: str = RUN_AGAIN,
 ) -> Iterator[Deltas]:
-    """What a run adds to roots from ``first`` to ``last`` that are ``wanted``, part by part."""
+    """What a run adds to its roots, part by part; those parts whose ``least`` and ``greatest`` root
+    are ``wanted``.
+    """
     for file in files:
-        if file.last_root < first or last < file.first_root:
+        if not wanted(file.first_root, file.last_root):
             continue
         with stored_file(file.path, advice) as stored:
             for group in range(stored.metadata.num_row_groups):
-                least, greatest = _range(stored, group)
-                if greatest < first or last < least:
-                    continue
-                table = read_row_group(stored, group)
-                root = _longs(table, "root")
-                flags = (root >= first) & (root <= last)
-                flags[flags] = wanted(root[flags])
-                if flags.any():
-                    yield _deltas(table.filter(pa.array(flags)))
+                if wanted(*_range(stored, group)):
+                    yield _deltas(read_row_group(stored, group))
 
 
 def _range(stored: pq.ParquetFile, group: int) -> tuple[int, int]:

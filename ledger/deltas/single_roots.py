@@ -1,61 +1,111 @@
 """What a settlement has to know of single roots: which are not even, or failed, and what the steps
-did with them.
+did with them. Each root of the spans that are asked for has a place; what a run adds to these roots
+lies in columns by place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ledger.core.naming import StepEdges
 from ledger.core.verdict import Hop
-from ledger.deltas.kernel import Deltas, changes, order_of, united
-from ledger.deltas.rows import Flags, Longs, Places
-from ledger.deltas.spans import RootRange, Spans
+from ledger.deltas.kernel import Deltas, Places, changes, order_of
+from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.spans import RootRange
 
+COLUMNS = 4  # delta, acked, emitted_edges, acked_edges: what a run adds to each root or span
+_XORS = 2  # the first of them; others are sums
 _NO_ROOTS: Longs = np.empty(0, np.int64)
 NOTHING = Deltas(_NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS)
 
 
-def parts_of(spans: Longs, ranges: Sequence[RootRange], most_roots: int) -> Iterator[Longs]:
-    """Spans, by their first roots in order, in parts that have at most so many roots, but for a
-    part of one span.
+class SingleRoots:
+    """The roots of some ``spans``, by their first roots in order, of which each has so many
+    (``sizes``): in this order they have their places, of each span from ``starts`` on.
     """
-    sizes = np.ones(len(spans), np.int64)
-    for some in ranges:
-        inside = (spans >= some.first_root) & (spans < some.first_root + some.roots)
-        sizes[inside] = some.span
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(spans):
-        before = ends[start] - sizes[start]
-        end = max(start + 1, int(np.searchsorted(ends, before + most_roots, "right")))
-        yield spans[start:end]
-        start = end
+
+    def __init__(self, spans: Longs, sizes: Longs):
+        self.spans, self.sizes = spans, sizes
+        self._ends = np.cumsum(sizes)
+        self.starts: Longs = self._ends - sizes
+
+    @classmethod
+    def of(cls, spans: Longs, ranges: Sequence[RootRange]) -> "SingleRoots":
+        """The roots of spans of these ranges. One that is in none is a span of its own."""
+        sizes = np.ones(len(spans), np.int64)
+        for some in ranges:
+            end = some.first_root + some.roots
+            inside = (spans >= some.first_root) & (spans < end)
+            sizes[inside] = np.minimum(some.span, end - spans[inside])
+        return cls(spans, sizes)
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum())
+
+    @property
+    def root(self) -> Longs:
+        """The root at each place."""
+        return np.repeat(self.spans - self.starts, self.sizes) + np.arange(len(self))
+
+    @property
+    def first(self) -> int:
+        """The least of them."""
+        return int(self.spans[0])
+
+    @property
+    def last(self) -> int:
+        """The greatest of them."""
+        return int(self.spans[-1] + self.sizes[-1] - 1)
+
+    def places(self, root: Longs) -> tuple[Flags, Places]:
+        """Which of some roots are among these, and the places of those that are."""
+        number = np.maximum(np.searchsorted(self.spans, root, "right") - 1, 0)
+        offset = root - self.spans[number]
+        inside = (offset >= 0) & (offset < self.sizes[number])
+        return inside, (self.starts[number] + offset)[inside]
+
+    def has_some(self, first: int, last: int) -> bool:
+        """Whether one of them is ``first``, ``last`` or between the two."""
+        number = int(np.searchsorted(self.spans, last, "right")) - 1
+        return number >= 0 and bool(self.spans[number] + self.sizes[number] > first)
+
+    def parts(self, most: int) -> Iterator[tuple[slice, "SingleRoots"]]:
+        """These in parts that have at most so many, but for a part of one span; each with its
+        places.
+        """
+        start = 0
+        while start < len(self.spans):
+            before = self.starts[start]
+            end = max(start + 1, int(np.searchsorted(self._ends, before + most, "right")))
+            part = SingleRoots(self.spans[start:end], self.sizes[start:end])
+            yield slice(int(before), int(before) + len(part)), part
+            start = end
+
+    def posted(self, deltas: Deltas) -> Longs:
+        """The columns of deltas by span, of which each is of another one of these spans."""
+        columns = np.zeros((COLUMNS, len(self.spans)), np.int64)
+        columns[:, np.searchsorted(self.spans, deltas.root)] = deltas.columns[1:]
+        return columns
+
+    def by_span(self, columns: Longs) -> Longs:
+        """The columns by span of columns by root."""
+        xors = [np.bitwise_xor.reduceat(column, self.starts) for column in columns[:_XORS]]
+        sums = [np.add.reduceat(column, self.starts) for column in columns[_XORS:]]
+        return np.stack([*xors, *sums])
 
 
-def is_in(values: Longs, ordered: Longs) -> Flags:
-    """Whether each value is among others, which are in order."""
-    if not len(ordered):
-        return np.zeros(len(values), bool)
-    places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    flags: Flags = ordered[places] == values
-    return flags
+def add(columns: Longs, roots: SingleRoots, deltas: Deltas) -> None:
+    """Add deltas to columns by root, as far as they are of these roots: several may be of one."""
+    inside, places = roots.places(deltas.root)
+    for number, values in enumerate(deltas.columns[1:]):
+        operation = np.bitwise_xor if number < _XORS else np.add
+        operation.at(columns[number], places, values[inside])
 
 
-def differences(posted: Deltas, rows: Deltas, spans: Spans) -> Deltas:
-    """Of each span whose roots' ``rows`` do not add up to what a run has ``posted``, by how much
-    they differ.
-    """
-    of_roots = spans.united(rows)
-    taken = replace(
-        of_roots, emitted_edges=-of_roots.emitted_edges, acked_edges=-of_roots.acked_edges
-    )
-    rest = united([posted, taken])
-    return taking(
-        rest,
-        (rest.delta != 0) | (rest.acked != 0) | (rest.emitted_edges != 0) | (rest.acked_edges != 0),
-    )
+def minus(some: Longs, others: Longs) -> Longs:
+    """By how much columns differ from others."""
+    return np.concatenate([some[:_XORS] ^ others[:_XORS], some[_XORS:] - others[_XORS:]])
 
 
 @dataclass(frozen=True)
@@ -71,18 +121,25 @@ class Alike:
 
 
 def alike(
-    runs: Sequence[tuple[str, Deltas]], failed: Longs, components: Mapping[int, Sequence[Hop]]
+    runs: Mapping[str, Longs],
+    root: Longs,
+    failed: Places,
+    components: Mapping[int, Sequence[Hop]],
 ) -> Iterator[Alike]:
-    """The roots that are not even over all runs, or that failed by a word of one, by what the steps
-    did with them. ``runs``: each with its step, and with a row a root.
+    """The roots that are not even over all runs, or, of those that the runs add something to, are
+    at the places ``failed``; by what the steps did with them. ``runs``: by step, the columns that
+    each adds. ``root``: the root at each place.
     """
-    total = united([rows for _, rows in runs])
-    uneven = (total.delta != 0) | (total.emitted_edges != total.acked_edges)
-    uneven |= is_in(total.root, failed)
-    root, residue = total.root[uneven], total.delta[uneven]
-    steps = {step: _Additions(len(root)) for step, _ in runs}
-    for step, rows in runs:
-        steps[step].add(rows, root)
+    residue, open_edges, with_rows = (np.zeros_like(root) for _ in range(3))
+    for delta, acked, emitted_edges, acked_edges in runs.values():
+        residue ^= delta
+        open_edges += emitted_edges - acked_edges
+        with_rows |= delta | acked | emitted_edges | acked_edges
+    uneven = (residue != 0) | (open_edges != 0)
+    uneven[failed] |= with_rows[failed] != 0
+    places = np.flatnonzero(uneven)
+    root, residue = root[places], residue[places]
+    steps = {step: _Additions.of(columns[:, places]) for step, columns in runs.items()}
     broken = {number: _breaks(hops, steps, len(root)) for number, hops in components.items()}
     # Counts of what is even are of no interest: there may be as many of them as roots.
     emitted, acked = _of_broken(steps, components, broken)
@@ -118,22 +175,19 @@ def _of_broken(
     return emitted, acked
 
 
+@dataclass(frozen=True)
 class _Additions:
-    """What the runs of a step add to each of some roots."""
+    """What the run of a step adds to each of some roots."""
 
-    def __init__(self, roots: int):
-        self.emitted, self.acked, self.emitted_edges, self.acked_edges = (
-            np.zeros(roots, np.int64) for _ in range(4)
-        )
+    emitted: Longs
+    acked: Longs
+    emitted_edges: Longs
+    acked_edges: Longs
 
-    def add(self, rows: Deltas, root: Longs) -> None:
-        """Add the rows of a run, as far as they are of these roots, which are in order."""
-        rows = taking(rows, is_in(rows.root, root))
-        places = np.searchsorted(root, rows.root)
-        self.emitted[places] ^= rows.delta ^ rows.acked
-        self.acked[places] ^= rows.acked
-        self.emitted_edges[places] += rows.emitted_edges
-        self.acked_edges[places] += rows.acked_edges
+    @classmethod
+    def of(cls, columns: Longs) -> "_Additions":
+        delta, acked, emitted_edges, acked_edges = columns
+        return cls(delta ^ acked, acked, emitted_edges, acked_edges)
 
 
 def _breaks(hops: Sequence[Hop], steps: Mapping[str, _Additions], roots: int) -> Flags:
@@ -149,18 +203,3 @@ def _breaks(hops: Sequence[Hop], steps: Mapping[str, _Additions], roots: int) ->
         edges -= steps[name].acked_edges
     flags: Flags = (residue != 0) | (edges != 0)
     return flags
-
-
-def taking(deltas: Deltas, places: Places) -> Deltas:
-    """The deltas at these places."""
-    root, delta, acked, emitted_edges, acked_edges = (column[places] for column in deltas.columns)
-    return Deltas(root, delta, acked, emitted_edges, acked_edges)
-
-
-def split(deltas: Deltas, numbers: Longs) -> Iterator[tuple[int, Deltas]]:
-    """The deltas of each of these numbers, one a delta, in their order."""
-    order = order_of([numbers])
-    ordered = numbers[order]
-    starts = changes(ordered)
-    for start, end in zip(starts, [*starts[1:], len(ordered)], strict=True):
-        yield int(ordered[start]), taking(deltas, order[start:end])

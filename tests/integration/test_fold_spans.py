@@ -70,7 +70,7 @@ def files_of(run, step):
 
 def by_root(run, step):
     """What the committed run of a step adds to each root."""
-    parts = list(read_roots(files_of(run, step), 0, 1 << 60, lambda root: root > 0))
+    parts = list(read_roots(files_of(run, step)))
     return united(parts)
 
 
@@ -123,7 +123,7 @@ def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by,
     run.step(batch, "out")
     folder = run.ledger.row("SELECT root_files FROM step_run WHERE step = 'out'").root_files
     files = read_listing(folder)
-    roots = united(list(read_roots(files, 0, 1 << 60, lambda root: root > 0)))
+    roots = united(list(read_roots(files)))
     ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
     assert (len(roots.root), roots.acked_edges.sum()) == (COUNT, 3 * COUNT)
     assert same(posted(run, "out"), Spans(ranges).united(roots))

@@ -190,6 +190,7 @@ def test_spans_decide_as_roots_do(ledger, seed, monkeypatch):
     decided = {}
     if seed % 2:
         monkeypatch.setattr(refining, "MOST_ROWS", 16)
+        monkeypatch.setattr(refining, "MOST_BYTES", 1)
     for span in SPANS:
         batch, roots = driven(ledger, seed, span, f"run{span}")
         settlement = ledger.settle(batch.batch_id)
@@ -481,11 +482,12 @@ def test_a_settlement_without_the_storage_leaves_the_batch_open(ledger):
     assert ledger.settle(batch.batch_id).failed == 1
 
 
-def test_a_temporary_file_that_cannot_be_written_is_tried_again(ledger, monkeypatch):
+@pytest.mark.parametrize("limit", ["IN_MEMORY", "MOST_BYTES"])
+def test_a_temporary_file_that_cannot_be_written_is_tried_again(ledger, monkeypatch, limit):
     """The sweep goes on with other batches, and says what to do about this one."""
     batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[1], span=4)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    monkeypatch.setattr(refining, "IN_MEMORY", 1)
+    monkeypatch.setattr(refining, limit, 1)
     assert "set TMPDIR" in ledger.sweep().errors[batch.batch_id]
     assert ledger.row("SELECT status FROM batch").status == "open"
 
@@ -705,6 +707,7 @@ def peak(monkeypatch, tmp_path, roots):
 def test_memory_does_not_grow_with_the_roots(monkeypatch, tmp_path):
     """Eight times as many roots, all uneven, take what a part of them takes."""
     monkeypatch.setattr(refining, "MOST_ROWS", 1 << 15)
+    monkeypatch.setattr(refining, "MOST_BYTES", 1 << 20)
     few, many = (peak(monkeypatch, tmp_path, roots) for roots in (1 << 16, 1 << 19))
     assert many < 1.5 * few
 

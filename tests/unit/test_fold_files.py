@@ -48,8 +48,7 @@ def same(some, other):
 
 def read(file):
     """The deltas of a file, one a root."""
-    parts = read_roots([file], file.first_root, file.last_root, lambda root: root == root)
-    return united(list(parts))
+    return united(list(read_roots([file])))
 
 
 @pytest.mark.parametrize("most", [1, 8, 1000])

@@ -14,7 +14,6 @@ from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.binary_copy import decode
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.rows import Longs
-from ledger.deltas.single_roots import taking
 
 COLUMNS = ("step_run_id", "root_id", "delta", "acked", "emitted_edges", "acked_edges")
 _COMMITTED = "SELECT step_run_id FROM step_run WHERE batch_id = {id} AND state = 'committed'"
@@ -92,9 +91,11 @@ def posted(
     """
     # As one literal: a list of a hundred thousand is parsed item by item.
     values = (batch_id, list(run_ids), f"{{{','.join(map(str, span_roots.tolist()))}}}")
-    run, root, delta, acked, emitted_edges, acked_edges = _copied(connection, asked, values)
-    every = Deltas(root, delta, acked, emitted_edges, acked_edges)
-    return {int(number): taking(every, run == number) for number in np.unique(run)}
+    run, *columns = _copied(connection, asked, values)
+    return {
+        int(number): Deltas(*(column[run == number] for column in columns))
+        for number in np.unique(run)
+    }
 
 
 def failed_roots(connection: Connection, batch_id: int, first: int, last: int) -> Longs:
