@@ -56,7 +56,6 @@ NEWEST = {
     "quarantine": "message_id",
     "kept_back_record": "message_id",
     "accepted_record": "message_id",
-    "payload_missing": "batch_id",
 }
 FAILED = 1_000_000  # records of one large batch
 LIVES = 1_000  # batches whose dead rows are counted

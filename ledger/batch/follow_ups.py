@@ -19,7 +19,7 @@ from ledger.batch.following.publications import Publish, Withhold
 from ledger.batch.following.rebuilds import Rebuild
 from ledger.batch.following.states import State
 from ledger.pipeline.pipeline import Pipeline
-from ledger.store.queries import reports
+from ledger.store.queries import following
 
 if TYPE_CHECKING:
     from ledger.store.connection import Database
@@ -73,12 +73,14 @@ def of_pipeline(pipeline: Pipeline) -> list[FollowUp]:
 
 def overdue(connection: Connection, before: datetime) -> list[int]:
     """Batches of a DAG, settled before a time, whose runs did not do all."""
-    return list(dict.fromkeys(n for each in FOLLOW_UPS for n in each.overdue(connection, before)))
+    others = (number for each in FOLLOW_UPS for number in each.overdue(connection, before))
+    return sorted({*following.overdue(connection, before), *others})
 
 
 def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:
     """What is pending for a batch, in order."""
-    pendings = (each.pending(connection, batch_id) for each in FOLLOW_UPS)
+    steps = following.pending(connection, batch_id, _of_batch(FOLLOW_UPS))
+    pendings = (each.pending(connection, batch_id, steps.get(each.name, 0)) for each in FOLLOW_UPS)
     return tuple(work for work in pendings if work is not None)
 
 
@@ -88,18 +90,15 @@ def waiting(
     batch_id: int | None = None,
     follow_ups: Sequence[FollowUp] | None = None,
 ) -> list[int]:
-    """Batches of a pipeline, or of the family of the one, for which one of these (None: of all)
-    has something to do.
+    """Batches of a pipeline, or of the family of the one, of which one of these is pending (None:
+    of all that ``ackledger publish`` does for a batch).
     """
-    family = [None] if batch_id is None else reports.family(connection, batch_id)
-    return sorted(
-        {
-            number
-            for each in (FOLLOW_UPS if follow_ups is None else follow_ups)
-            for member in family
-            for number in each.waiting(connection, pipeline, member)
-        }
-    )
+    names = _of_batch(FOLLOW_UPS if follow_ups is None else follow_ups)
+    return following.waiting(connection, pipeline, names, batch_id=batch_id)
+
+
+def _of_batch(follow_ups: Sequence[FollowUp]) -> list[str]:
+    return [each.name for each in follow_ups if each.of_batch]
 
 
 def is_due(database: "Database", pipeline: Pipeline) -> bool:

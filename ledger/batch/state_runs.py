@@ -29,7 +29,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
 from ledger.storage.folders import remove_run_folder
 from ledger.store.connection import Database
-from ledger.store.queries import batches, checkpoints, publications, runs
+from ledger.store.queries import batches, checkpoints, following, publications, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.checkpoints import Checkpoint
 from ledger.store.queries.runs import Run
@@ -167,19 +167,14 @@ def _check_turn(connection: Connection, opened: StateRun) -> None:
 def is_due(database: Database, pipeline: Pipeline) -> bool:
     """Whether a state of some batch is to be done, or to be published."""
     states = [step.name for step in pipeline.states()]
+    sinks = [sink.name for state in states for sink in pipeline.sinks_of(state)]
 
     def ask(connection: Connection) -> bool:
         due = checkpoints.due_batch(connection, pipeline.name, states)
-        return due is not None or bool(
-            checkpoints.unpublished(connection, pipeline.name, state_sinks(pipeline))
-        )
+        late = following.waiting(connection, pipeline.name, ["publish"], steps=sinks)
+        return due is not None or bool(late)
 
     return bool(states) and database.transact(ask)
-
-
-def state_sinks(pipeline: Pipeline) -> list[str]:
-    """The sinks that publish states."""
-    return [sink.name for step in pipeline.states() for sink in pipeline.sinks_of(step.name)]
 
 
 def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:

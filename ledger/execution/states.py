@@ -13,7 +13,7 @@ from ledger.errors import Failures, NotReadyError
 from ledger.execution.steps import StepResult, keys_of, living
 from ledger.pipeline.steps import StateStep
 from ledger.spark.failures import failures_of
-from ledger.store.queries import checkpoints
+from ledger.store.queries import following
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -66,7 +66,9 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
     for it, too; what could not be published."""
     failures = failures_of(job.pipeline)
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
-    late = job.database.transact(lambda c: checkpoints.unpublished(c, job.pipeline.name, sinks))
+    late = job.database.transact(
+        lambda c: following.waiting(c, job.pipeline.name, ["publish"], steps=sinks)
+    )
     for batch_id in late:
         with failures.collect():
             try:

@@ -9,7 +9,7 @@ GRANT SELECT ON
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
   batch_status, step_progress, replay_history, open_failure, pending_publication,
-  pending_rebuild, sink_publication, state_progress, payload_missing
+  pending_follow_up, pending_rebuild, sink_publication, state_progress
   TO ledger_writer;
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
@@ -68,8 +68,8 @@ GRANT SELECT ON
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
-  pending_rebuild, sink_publication, state_progress, failed_root_detail,
-  quarantine, kept_back_record, hold_preview, accepted_record, payload_missing
+  pending_follow_up, pending_rebuild, sink_publication, state_progress, failed_root_detail,
+  quarantine, kept_back_record, hold_preview, accepted_record
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
 GRANT SELECT (

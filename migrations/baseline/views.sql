@@ -301,6 +301,83 @@ COMMENT ON COLUMN pending_rebuild.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN pending_rebuild.family_id IS
   'The original of its family: itself, or the one that it replays.';
 
+-- A publication may be pending of a batch that is not decided. The rest is looked up batch by batch,
+-- without those that a sweep noted as followed.
+CREATE VIEW pending_follow_up AS
+SELECT b.batch_id, b.family_id, p.name AS pipeline, b.dag_id, 'publish' AS follow_up,
+       x.sink AS step,
+       CASE WHEN b.status = 'settled' THEN greatest(x.decided_at, b.settled_at) END AS since
+FROM pending_publication x
+JOIN batch b USING (batch_id)
+JOIN pipeline p USING (pipeline_id)
+UNION ALL
+SELECT b.batch_id, b.family_id, p.name, b.dag_id, f.follow_up, f.step, f.since
+FROM batch b
+JOIN pipeline p USING (pipeline_id)
+CROSS JOIN LATERAL (
+  SELECT 'notify' AS follow_up, s.source AS step, b.settled_at AS since
+  FROM batch_source s JOIN batch_step t ON t.batch_id = s.batch_id AND t.name = s.source
+  WHERE s.batch_id = b.batch_id AND s.notified_at IS NULL AND t.notice
+  UNION ALL
+  SELECT 'state', s.name, NULL
+  FROM batch_step s
+  WHERE s.batch_id = b.batch_id AND s.kind = 'stateful' AND b.status = 'settled'
+    AND NOT EXISTS (
+      SELECT FROM checkpoint c
+      WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id AND c.step = s.name)
+  UNION ALL
+  SELECT 'rebuild', NULL, b.settled_at FROM pending_rebuild r WHERE r.batch_id = b.batch_id
+  UNION ALL
+  -- In the last batch of its family: a combine, once nothing of the family is failed and no units
+  -- of it are to be rebuilt, or at once if it is partial; a sink of a combine that has run.
+  SELECT 'combine', s.name, b.settled_at
+  FROM batch_step s
+  WHERE s.batch_id = b.batch_id AND b.status = 'settled' AND s.after AND NOT s.stateful
+    AND NOT EXISTS (SELECT FROM batch l WHERE l.family_id = b.family_id AND l.status = 'settled'
+                    AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
+    AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = s.name
+                    AND r.state = 'committed')
+    AND CASE
+      WHEN s.kind = 'sink' THEN EXISTS (
+        SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND s.declaration -> 'reads' ? r.step
+          AND r.state = 'committed')
+      ELSE s.partial
+        OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
+        AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id)
+    END
+  UNION ALL
+  SELECT 'replay', NULL, NULL
+  WHERE p.auto_replay AND EXISTS (
+    SELECT FROM failed_message m
+    WHERE m.original_batch_id = b.batch_id AND m.status = 'failed'
+      AND (m.not_before IS NULL OR m.not_before < 'infinity'))
+  UNION ALL
+  SELECT 'keep', NULL, NULL
+  WHERE EXISTS (
+    SELECT FROM failed_message m LEFT JOIN failed_payload c USING (message_id)
+    WHERE m.original_batch_id = b.batch_id
+      AND (c.message_id IS NULL OR c.forgotten_at IS NULL
+        AND c.root_id < m.root_id AND EXISTS (
+          SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
+          WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source')))
+) f
+WHERE b.followed_at IS NULL AND b.status IN ('settled', 'superseded');
+COMMENT ON VIEW pending_follow_up IS
+  'What is pending of what follows the settlement of a batch: a row for each step that is to do it.';
+COMMENT ON COLUMN pending_follow_up.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN pending_follow_up.family_id IS
+  'The original of its family: itself, or the one that it replays.';
+COMMENT ON COLUMN pending_follow_up.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN pending_follow_up.dag_id IS 'Airflow''s DAG; empty without Airflow.';
+COMMENT ON COLUMN pending_follow_up.follow_up IS
+  'publish; combine; state; notify: a source, of what became of its records; rebuild: units, without '
+  'their quarantined records; keep: content of failed records, which is not copied, or was read again '
+  'since; replay: failed records, by the sweeper.';
+COMMENT ON COLUMN pending_follow_up.step IS
+  'Sink, combine, source or stateful stage by name; null: no single step does it.';
+COMMENT ON COLUMN pending_follow_up.since IS
+  'Since when a run of the batch could have done it; null: no run of it is overdue.';
+
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
@@ -526,23 +603,3 @@ COMMENT ON COLUMN accepted_record.reason IS 'Why.';
 COMMENT ON COLUMN accepted_record.accepted_at IS 'When it was accepted.';
 COMMENT ON COLUMN accepted_record.accepted_by IS 'Who accepted it.';
 COMMENT ON COLUMN accepted_record.accepted_because IS 'The reason that was given.';
-
-CREATE VIEW payload_missing AS
-SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS records
-FROM failed_message m
-JOIN batch b ON b.batch_id = m.original_batch_id
-JOIN pipeline p USING (pipeline_id)
-LEFT JOIN failed_payload f ON f.message_id = m.message_id
-WHERE b.followed_at IS NULL AND b.status IN ('settled', 'superseded')
-  AND (f.message_id IS NULL OR f.forgotten_at IS NULL
-    AND f.root_id < m.root_id AND EXISTS (
-      SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
-      WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source'))
-GROUP BY 1, 2;
-COMMENT ON VIEW payload_missing IS
-  'Batches with failed records whose content is not kept yet, or was read again since: publish, '
-  'replay or explain copies it.';
-COMMENT ON COLUMN payload_missing.batch_id IS 'Original batch of the records.';
-COMMENT ON COLUMN payload_missing.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN payload_missing.records IS
-  'Failed records without content, or with that of an earlier attempt.';

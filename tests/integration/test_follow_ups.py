@@ -26,7 +26,7 @@ def test_what_is_pending_is_noticed(ledger, monkeypatch):
         def overdue(self, connection, before):
             return [batch.batch_id] * (before >= now)
 
-        def pending(self, connection, batch_id):
+        def pending(self, connection, batch_id, steps):
             return pending
 
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (Audit(),))

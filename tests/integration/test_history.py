@@ -91,7 +91,7 @@ def test_nothing_of_it_is_left_undone(history):
     notes every batch; every source has a position, and every state is committed.
     """
     history.change("UPDATE batch SET followed_at = NULL")
-    for view in ("pending_publication", "pending_rebuild", "pending_root", "payload_missing"):
+    for view in ("pending_publication", "pending_rebuild", "pending_root", "pending_follow_up"):
         assert history.rows(f"SELECT * FROM {view}") == []
     swept = history.sweep(now=datetime(2100, 1, 1, tzinfo=UTC))
     assert (swept.settlements, swept.dropped, swept.replays, swept.overdue) == ((), (), (), ())

@@ -19,7 +19,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.execution import settle_and_follow
-from ledger.store.queries import publications
+from ledger.store.queries import following
 from tests.support.dying import Died, dies_at
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
@@ -423,9 +423,9 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
     assert "ackledger publish MODULE:PIPELINE --batch" in caplog.text
     ledger, later = run.ledger, datetime.now(UTC) + timedelta(hours=1)
     ledger.change("UPDATE batch SET dag_id = 'branching'")
-    assert not ledger.transact(publications.overdue, later)  # its run may live
+    assert not ledger.transact(following.overdue, later)  # its run may live
     assert ledger.settle(batch.batch_id).failed == 0
-    assert ledger.transact(publications.overdue, later) == [batch.batch_id]
+    assert ledger.transact(following.overdue, later) == [batch.batch_id]
     assert run.ledger.summary(batch.batch_id).outcome is Outcome.INCOMPLETE
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)

@@ -21,14 +21,15 @@ from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import Outcome
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
+from ledger.store.queries import following, publications, replays, reports
 from ledger.store.queries import payloads as queries
-from ledger.store.queries import publications, replays, reports
 from tests.support import ledgers
 from tests.support.ledgers import keyed
 from tests.support.places import ROOT
 from tests.support.without_java import commands
 
 LONG = "x" * (MOST_CHARACTERS + 5)
+MISSING = "FROM pending_follow_up WHERE follow_up = 'keep'"
 
 
 @pytest.fixture
@@ -74,8 +75,8 @@ def test_content_of_each_failed_record_is_kept(ledger, batch):
     """Whatever the failure, content, key, file and place of a failed record are kept: once, and of
     failed ones alone."""
     original, roots, _ = batch
-    missing = "SELECT batch_id, pipeline, records FROM payload_missing"
-    assert ledger.row(missing) == (original.batch_id, "chain", 5)
+    missing = f"SELECT batch_id, pipeline {MISSING}"
+    assert ledger.row(missing) == (original.batch_id, "chain")
     assert (ledger.keep_payloads(original.batch_id), ledger.keep_payloads(original.batch_id)) == (
         5,
         0,
@@ -117,7 +118,7 @@ def test_a_place_that_is_not_certain_is_not_kept(ledger, tmp_path, last):
 
 
 def test_content_is_not_for_everybody(ledger, batch):
-    """The reader role sees how many records lack content, and never the content itself."""
+    """The reader role sees which batches lack content, and never the content itself."""
     original, _, _ = batch
     ledger.keep_payloads(original.batch_id)
     with pytest.raises(LedgerError, match="permission denied for table failed_payload"):
@@ -125,7 +126,7 @@ def test_content_is_not_for_everybody(ledger, batch):
             lambda c: c.exec_driver_sql("SELECT * FROM failed_payload"),
             engine=ledger.database.reader,
         )
-    assert ledger.rows("SELECT * FROM payload_missing") == []
+    assert ledger.rows(f"SELECT * {MISSING}") == []
 
 
 def test_content_that_cannot_be_read_keeps_nobody_waiting(ledger, batch, caplog):
@@ -142,10 +143,10 @@ def test_content_that_cannot_be_read_keeps_nobody_waiting(ledger, batch, caplog)
     assert f"file {first}: expected " in caplog.text
     assert "it is gone. The batch's records were read from it: restore it" in caplog.text
     assert ledger.explain(roots[0]).content is None
-    assert ledger.row("SELECT records FROM payload_missing").records == 5
+    assert ledger.row(f"SELECT batch_id {MISSING}").batch_id == original.batch_id
     first.with_suffix(".away").rename(first)
     assert ledger.explain(roots[0]).content == "base64:MCz/"
-    assert ledger.rows("SELECT records FROM payload_missing") == []
+    assert ledger.rows(f"SELECT * {MISSING}") == []
 
 
 def test_explain_names_what_is_missing(ledger, batch):
@@ -269,9 +270,9 @@ def test_what_was_held_back_is_published_once_the_last_failure_is_quarantined(le
     pipeline = ledgers.pipeline(settle="hold")
     original, _ = ledger.whole_batch(pipeline, 3, lose_sink=[0])
     ledger.settle(original.batch_id)
-    assert ledger.transact(publications.waiting, "chain", None) == []
+    assert ledger.transact(following.waiting, "chain", ["publish"]) == []
     ledger.quarantine("never", "me", batch_id=original.batch_id)
-    assert ledger.transact(publications.waiting, "chain", None) == [original.batch_id]
+    assert ledger.transact(following.waiting, "chain", ["publish"]) == [original.batch_id]
 
 
 def test_a_reprocessed_batch_counts_no_record_twice(ledger, batch):
@@ -611,8 +612,8 @@ def test_content_that_was_read_again_is_kept_whoever_settles(ledger, batch, tmp_
     ]
     (tmp_path / "again").mkdir()
     ledger.write_snapshot(replay, tmp_path / "again", fixed)
-    missing = "SELECT batch_id, records FROM payload_missing"
-    assert ledger.row(missing) == (original.batch_id, 2)
+    missing = f"SELECT batch_id {MISSING}"
+    assert ledger.row(missing).batch_id == original.batch_id
     keep_all(ledger.database, "chain")
     contents = content(ledger)
     assert json.loads(contents[roots[8]].content) == {"n": 8, "city": "new"}

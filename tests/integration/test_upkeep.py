@@ -178,9 +178,8 @@ def test_content_that_is_not_kept_is_left(ledger):
     )
     ledger.sweep()
     assert followed(ledger) == []
-    assert [row.batch_id for row in ledger.rows("SELECT * FROM payload_missing")] == [
-        batch.batch_id
-    ]
+    rows = ledger.rows("SELECT batch_id, follow_up FROM pending_follow_up")
+    assert rows == [(batch.batch_id, "keep")]
 
 
 def test_a_replay_brings_its_family_back(ledger):

@@ -1,5 +1,6 @@
 """What follows a settlement is one tuple: all of it has its task and its place in a driver."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError
 from ledger.execution.follow_ups import RUNNERS
+from tests.support.places import ROOT
 
 TARGET = "jobs.wordcount:pipeline"
 
@@ -32,14 +34,11 @@ class Audit(FollowUp):
     def is_wanted(self, pipeline):
         return pipeline.name != "unaudited"
 
-    def waiting(self, connection, pipeline, batch_id):
-        return [4, batch_id or 2]
-
     def overdue(self, connection, before):
         return [9]
 
-    def pending(self, connection, batch_id):
-        return Pending("audit", 1, (f"audit of {batch_id}",))
+    def pending(self, connection, batch_id, steps):
+        return Pending("audit", steps, (f"audit of {batch_id}",))
 
 
 @pytest.fixture
@@ -58,9 +57,16 @@ def audited(monkeypatch):
 
 @pytest.fixture
 def alone(audited, monkeypatch):
-    """It is the only one."""
+    """It is the only one, and the ledger has two batches of which it is pending."""
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", follow_ups.FOLLOW_UPS[-1:])
-    monkeypatch.setattr(follow_ups.reports, "family", lambda connection, number: [number])
+
+    def waiting(connection, pipeline, names, *, batch_id):
+        assert (pipeline, names) == ("p", ["audit"])
+        return [2, 4] if batch_id is None else [batch_id]
+
+    monkeypatch.setattr(follow_ups.following, "waiting", waiting)
+    monkeypatch.setattr(follow_ups.following, "overdue", lambda *_: [11])
+    monkeypatch.setattr(follow_ups.following, "pending", lambda *_: {"audit": 3})
     return audited
 
 
@@ -130,7 +136,7 @@ def test_a_driver_does_it(alone, monkeypatch):
 
 
 def test_the_command_asks_for_it(alone):
-    """``ackledger publish`` finds the batches for which it has something to do, once, in order."""
+    """``ackledger publish`` asks for the batches of which it is pending."""
     assert follow_ups.waiting(None, "p") == [2, 4]
     assert follow_ups.waiting(None, "p", 4) == [4]
     assert [each.name for each in follow_ups.by_publish(named("p"))] == ["audit"]
@@ -140,9 +146,9 @@ def test_the_command_asks_for_it(alone):
 
 def test_sweeper_and_summary_ask_for_it(alone):
     """What is pending of it is found, without a pipeline at hand."""
-    assert follow_ups.overdue(None, None) == [9]
+    assert follow_ups.overdue(None, None) == [9, 11]
     (pending,) = follow_ups.pending(None, 7)
-    assert pending.sentences == ("audit of 7",)
+    assert (pending.count, pending.sentences) == (3, ("audit of 7",))
 
 
 def test_each_can_be_done():
@@ -151,6 +157,15 @@ def test_each_can_be_done():
     on_spark = [each for each in follow_ups.FOLLOW_UPS if not isinstance(each, WithoutSpark)]
     assert all(each.has_task for each in on_spark)
     assert {*RUNNERS} == {type(each) for each in on_spark}
+
+
+def test_the_view_calls_them_by_name():
+    """``pending_follow_up`` has rows of these follow-ups, and of what the sweeper is to replay."""
+    views = (ROOT / "migrations" / "baseline" / "views.sql").read_text()
+    view = views.partition("CREATE VIEW pending_follow_up")[2].partition("\nCOMMENT")[0]
+    names = set(re.findall(r"(?:SELECT|b.dag_id,) '(\w+)'", view))
+    assert {"publish", "keep"} < names
+    assert names - {each.name for each in follow_ups.FOLLOW_UPS} == {"replay"}
 
 
 def test_tasks_follow_earlier_ones():

@@ -49,7 +49,7 @@ class FollowUp:
     is_awaited: ClassVar[bool] = True
     """Whether the task ``complete`` waits for its task."""
     of_batch: ClassVar[bool] = False
-    """Whether ``ackledger publish`` does it for each batch that ``waiting`` has."""
+    """Whether ``ackledger publish`` does it for each batch of which it is pending."""
     of_pipeline: ClassVar[bool] = False
     """Whether it is done for all batches of a pipeline at once, if it ``is_due``."""
 
@@ -69,20 +69,18 @@ class FollowUp:
         """Why there is nothing to do for a batch; None if there is, or it is always run."""
         return None
 
-    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
-        """Batches of a pipeline, or the one, for which there is something to do."""
-        return ()
-
     def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
         """Whether there is something to do for all batches of a pipeline at once."""
         return False
 
     def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        """Batches of a DAG, settled before a time, whose run did not do it."""
+        """Batches of a DAG, settled before a time, whose run did not do it, beside those of which
+        the view ``pending_follow_up`` says so."""
         return ()
 
-    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        """What of it is pending for a batch."""
+    def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
+        """What of it is pending for a batch. ``steps``: in how many it is, by the view, if it is
+        ``of_batch``."""
         return None
 
 

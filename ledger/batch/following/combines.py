@@ -1,7 +1,6 @@
 """Run the combines of a batch."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -10,7 +9,6 @@ from ledger.batch.following.publications import Withhold
 from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import Step
-from ledger.store.queries import combines
 
 
 class Combine(FollowUp):
@@ -37,13 +35,6 @@ class Combine(FollowUp):
         due = combines_due(at.database, at.pipeline, batch_id)
         return None if due else "nothing is to be combined: it has been, or records are failed"
 
-    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
-        return combines.waiting(connection, pipeline, batch_id)
-
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        return combines.combine_overdue(connection, before)
-
-    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        if not combines.combine_is_due(connection, batch_id):
-            return None
-        return Pending(self.name, 1, ("combines are yet to publish what is acked of it",))
+    def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
+        sentence = "combines are yet to publish what is acked of it"
+        return Pending(self.name, 1, (sentence,)) if steps else None

@@ -1,14 +1,8 @@
 """Tell sources what became of their records."""
 
-from collections.abc import Sequence
-from datetime import datetime
-
-from sqlalchemy import Connection
-
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.publications import Publish
 from ledger.pipeline.pipeline import Pipeline
-from ledger.store.queries import batches
 
 
 class Notify(FollowUp):
@@ -25,6 +19,3 @@ class Notify(FollowUp):
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
         return pipeline.wants_notice
-
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        return batches.unnotified(connection, before)

@@ -1,14 +1,12 @@
 """Publish what is decided, without the rows of failed records."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, Pending, WithoutSpark
 from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
-from ledger.store.queries import publications
 
 
 class Withhold(FollowUp):
@@ -39,15 +37,7 @@ class Publish(WithoutSpark):
 
         return publish(at, batch_id)
 
-    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
-        return publications.waiting(connection, pipeline, batch_id)
-
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        return publications.overdue(connection, before)
-
-    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        count = publications.unpublished(connection, batch_id)
-        if not count:
-            return None
-        sinks = "1 sink is" if count == 1 else f"{count} sinks are"
-        return Pending(self.name, count, (f"{sinks} yet to publish what is acked of it",))
+    def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
+        sinks = "1 sink is" if steps == 1 else f"{steps} sinks are"
+        sentence = f"{sinks} yet to publish what is acked of it"
+        return Pending(self.name, steps, (sentence,)) if steps else None

@@ -1,13 +1,11 @@
 """Request units again without the records that were quarantined."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sqlalchemy import Connection
 
 from ledger.batch.following.base import Pending, WithoutSpark
 from ledger.batch.surroundings import Surroundings
-from ledger.store.queries import rebuilds
 
 
 class Rebuild(WithoutSpark):
@@ -23,14 +21,6 @@ class Rebuild(WithoutSpark):
 
         return rebuild(at, batch_id)
 
-    def waiting(self, connection: Connection, pipeline: str, batch_id: int | None) -> Sequence[int]:
-        return rebuilds.waiting(connection, pipeline, batch_id)
-
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        return rebuilds.overdue(connection, before)
-
-    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
-        if batch_id not in rebuilds.pending(connection, batch_id):
-            return None
+    def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
         sentence = "units of it are yet to be replayed without their quarantined records"
-        return Pending(self.name, 1, (sentence,))
+        return Pending(self.name, 1, (sentence,)) if steps else None

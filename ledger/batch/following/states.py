@@ -49,7 +49,7 @@ class State(FollowUp):
     def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
         return checkpoints.overdue(connection, before)
 
-    def pending(self, connection: Connection, batch_id: int) -> Pending | None:
+    def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
         from ledger.batch.recovery import waits_for
 
         waits = tuple(waits_for(connection, batch_id))

@@ -51,7 +51,7 @@ def keep_payloads(database: Database, batch_id: int) -> int:
 
 
 def try_to_keep(database: Database, batch_id: int) -> None:
-    """As ``keep_payloads``; what goes wrong is logged, and ``payload_missing`` names the batch: a
+    """As ``keep_payloads``; what goes wrong is logged, and ``pending_follow_up`` has a row: a
     verdict and what follows it never wait for content."""
     try:
         keep_payloads(database, batch_id)

@@ -21,14 +21,6 @@ from ledger.errors import InputError, NotReadyError
 UNDECIDED = """
   EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
 """
-# A reason why the family of an original f is kept: a source is yet to be notified of its records.
-NOTICE_PENDING = """
-  EXISTS (
-    SELECT FROM batch m
-    JOIN batch_source s ON s.batch_id = m.batch_id AND s.notified_at IS NULL
-    JOIN batch_step t ON t.batch_id = m.batch_id AND t.name = s.source AND t.notice
-    WHERE m.family_id = f.batch_id AND m.status IN ('settled', 'superseded'))
-"""
 
 
 @dataclass(frozen=True)
@@ -265,20 +257,6 @@ def any_to_follow(connection: Connection) -> bool:
         "SELECT EXISTS (SELECT FROM batch WHERE followed_at IS NULL AND status <> 'abandoned')"
     )
     return bool(connection.execute(statement).scalar_one())
-
-
-def unnotified(connection: Connection, before: datetime) -> list[int]:
-    """Batches of a DAG, settled before a time, of which a source that wants to know was not
-    notified."""
-    statement = text("""
-        SELECT DISTINCT b.batch_id
-        FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
-        JOIN batch_step t ON t.batch_id = b.batch_id AND t.name = s.source AND t.notice
-        WHERE b.status IN ('settled', 'superseded') AND b.followed_at IS NULL
-          AND b.settled_at < :before AND b.dag_id <> ''
-        ORDER BY 1
-    """)
-    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def replacing_batches(

@@ -13,16 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ledger.store.queries.batches import any_to_follow
-from ledger.store.queries.combines import COMBINES_DUE
 
-# A reason why the family of an original f is kept: a state is yet to include it.
-STATE_DUE = """
-  EXISTS (
-    SELECT FROM batch m JOIN batch_step t ON t.batch_id = m.batch_id AND t.kind = 'stateful'
-    WHERE m.family_id = f.batch_id AND m.status = 'settled' AND NOT EXISTS (
-      SELECT FROM checkpoint c WHERE c.pipeline_id = m.pipeline_id AND c.step = t.name
-        AND c.batch_id = m.batch_id))
-"""
 # A reason why the family of an original f is kept: the next batch starts from its state.
 CURRENT_STATE = """
   EXISTS (
@@ -181,17 +172,6 @@ def insert(
     )
 
 
-def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
-    """Batches whose state one of the sinks is to publish and does not."""
-    statement = text("""
-        SELECT DISTINCT x.batch_id FROM pending_publication x
-        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND x.sink = ANY(:sinks) ORDER BY 1
-    """)
-    rows = connection.execute(statement, {"pipeline": pipeline, "sinks": list(sinks)})
-    return [row.batch_id for row in rows]
-
-
 def unacked(
     connection: Connection, pipeline: str, step: str, states: Sequence[str], *, combines: bool
 ) -> list[int]:
@@ -200,7 +180,7 @@ def unacked(
     rebuilt, a sink has not published what is decided, or one of the ``states``, or of the
     ``combines`` if the pipeline has them, is yet to come.
     """
-    statement = text(f"""
+    statement = text("""
         WITH pending AS MATERIALIZED (
           SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.step = ANY(:states) AND s.state <> 'committed'
@@ -214,14 +194,16 @@ def unacked(
                NOT EXISTS (SELECT FROM pending u WHERE u.family_id = t.family_id)
                AND NOT EXISTS (SELECT FROM open_failure m
                                WHERE m.original_batch_id = t.family_id)
-               AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = t.family_id)
-               AND NOT EXISTS (SELECT FROM pending_publication x JOIN batch f USING (batch_id)
-                               WHERE f.family_id = t.family_id)
-               AND NOT (:combines AND EXISTS (
-                 SELECT {COMBINES_DUE} AND b.family_id = t.family_id)) AS ready
+               AND NOT EXISTS (SELECT FROM pending_follow_up f WHERE f.family_id = t.family_id
+                               AND f.follow_up = ANY(:follow_ups)) AS ready
         FROM unacked t ORDER BY t.step_run_id
     """)
-    keys = {"pipeline": pipeline, "step": step, "states": list(states), "combines": combines}
+    keys = {
+        "pipeline": pipeline,
+        "step": step,
+        "states": list(states),
+        "follow_ups": ["publish", "rebuild", *(["combine"] if combines else [])],
+    }
     rows = connection.execute(statement, keys).all()
     return [row.batch_id for row in takewhile(lambda row: row.ready, rows)]
 

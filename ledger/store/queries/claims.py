@@ -176,9 +176,8 @@ def uncommitted(connection: Connection, pipeline: str, source: str) -> Sequence[
           SELECT s.batch_id, s.claim_number, s.claim_end, bool_and(
                    b.status IN ('settled', 'superseded')
                    AND NOT EXISTS (
-                     SELECT FROM pending_publication x JOIN batch f USING (batch_id)
-                     WHERE f.family_id = s.batch_id)
-                   AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = s.batch_id)
+                     SELECT FROM pending_follow_up f WHERE f.family_id = s.batch_id
+                       AND f.follow_up IN ('publish', 'rebuild'))
                    AND NOT (b.settle = 'hold' AND EXISTS (
                      SELECT FROM open_failure m WHERE m.original_batch_id = s.batch_id))
                  ) OVER (ORDER BY s.claim_number) AS is_whole

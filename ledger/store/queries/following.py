@@ -1,37 +1,73 @@
-"""Statements that keep years of history out of a sweep's way: which decided batches have nothing
-pending of what follows their settlement.
+"""Statements about what follows the settlement of a batch: what of it is pending, as the view
+``pending_follow_up`` has it, and which decided batches have nothing pending, which keeps years of
+history out of a sweep's way.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import Connection, text
 
 from ledger.store.queries.batches import any_to_follow
-from ledger.store.queries.combines import COMBINES_DUE
 
 _AT_ONCE = 1_000  # batches that one sweep notes at most
 
 # The decided batches d of which nothing is pending, nor becomes pending unless a record of their
-# family changes: then ``look_again``.
-_DONE = f"""
+# family changes: then ``look_again``. The view is asked of each by itself: an anti join would read
+# all of it.
+_DONE = """
 d.followed_at IS NULL AND d.status IN ('settled', 'superseded')
-AND NOT EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = d.batch_id)
-AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.batch_id = d.batch_id)
-AND NOT EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = d.batch_id)
-AND NOT EXISTS (
-  SELECT FROM batch_source s JOIN batch_step t ON t.batch_id = s.batch_id AND t.name = s.source
-  WHERE s.batch_id = d.batch_id AND s.notified_at IS NULL AND t.notice)
-AND NOT EXISTS (SELECT {COMBINES_DUE} AND b.batch_id = d.batch_id)
-AND NOT EXISTS (
-  SELECT FROM failed_message m JOIN pipeline p ON p.pipeline_id = d.pipeline_id
-  WHERE m.original_batch_id = d.batch_id AND m.status = 'failed' AND p.auto_replay
-    AND (m.not_before IS NULL OR m.not_before < 'infinity'))
-AND (d.status = 'superseded' OR NOT EXISTS (
-  SELECT FROM batch_step s
-  WHERE s.batch_id = d.batch_id AND s.kind = 'stateful' AND NOT EXISTS (
-    SELECT FROM checkpoint c
-    WHERE c.pipeline_id = d.pipeline_id AND c.batch_id = d.batch_id AND c.step = s.name)))
+AND (SELECT true FROM pending_follow_up f WHERE f.batch_id = d.batch_id LIMIT 1) IS NULL
 """
+
+
+def pending(connection: Connection, batch_id: int, follow_ups: Sequence[str]) -> dict[str, int]:
+    """In how many steps of a batch these are pending; nothing of those that are not."""
+    statement = text("""
+        SELECT follow_up, count(*) AS steps FROM pending_follow_up
+        WHERE batch_id = :id AND follow_up = ANY(:follow_ups) GROUP BY 1
+    """)
+    keys = {"id": batch_id, "follow_ups": list(follow_ups)}
+    return {row.follow_up: row.steps for row in connection.execute(statement, keys)}
+
+
+def waiting(
+    connection: Connection,
+    pipeline: str,
+    follow_ups: Sequence[str],
+    *,
+    batch_id: int | None = None,
+    steps: Sequence[str] | None = None,
+) -> list[int]:
+    """Batches of a pipeline, or of the family of the one, of which one of these is pending, in any
+    step or in one of ``steps``.
+    """
+    statement = text("""
+        SELECT DISTINCT batch_id FROM pending_follow_up
+        WHERE pipeline = :pipeline AND follow_up = ANY(:follow_ups)
+          AND (cast(:id AS bigint) IS NULL
+               OR family_id = (SELECT family_id FROM batch WHERE batch_id = :id))
+          AND (cast(:steps AS text[]) IS NULL OR step = ANY(:steps))
+        ORDER BY 1
+    """)
+    keys = {
+        "pipeline": pipeline,
+        "follow_ups": list(follow_ups),
+        "id": batch_id,
+        "steps": None if steps is None else list(steps),
+    }
+    return list(connection.execute(statement, keys).scalars())
+
+
+def overdue(connection: Connection, before: datetime) -> list[int]:
+    """Batches of a DAG, settled before a time, of which its run could have done what is pending."""
+    if not any_to_follow(connection):
+        return []
+    statement = text("""
+        SELECT DISTINCT batch_id FROM pending_follow_up
+        WHERE since < :before AND dag_id <> '' ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def done(connection: Connection) -> list[int]:

@@ -18,12 +18,6 @@ _PAGE = 5_000  # rows fetched at a time
 _CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, source_row"
 
 
-# A reason why the family of an original f is kept: content of failed records is only in its files.
-CONTENT_MISSING = """
-  EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = f.batch_id)
-"""
-
-
 @dataclass(frozen=True)
 class FailedMessage:
     """A failed record with its content. ``batch_id``: its original's. ``layout``: of the source."""
@@ -110,8 +104,9 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
     """Batches of which the content of failed records is not kept yet: originals, and batches on
     hold."""
     statement = text("""
-        SELECT batch_id FROM payload_missing
-        WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline
+        SELECT batch_id FROM pending_follow_up
+        WHERE follow_up = 'keep'
+          AND (cast(:pipeline AS text) IS NULL OR pipeline = :pipeline)
         UNION
         SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
         WHERE b.status = 'held' AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)

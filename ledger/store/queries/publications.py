@@ -3,19 +3,12 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import Connection, text
 
 from ledger.store.queries.rows import all_of, first_of
 
-# A reason why the family of an original f is kept: rows of it are yet to be published.
-UNPUBLISHED = """
-  EXISTS (SELECT FROM pending_rebuild m WHERE m.family_id = f.batch_id)
-    OR EXISTS (SELECT FROM pending_publication x JOIN batch m USING (batch_id)
-               WHERE m.family_id = f.batch_id)
-"""
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to
 # replace, and whatever that one was opened to replace.
 _REPLACED = """
@@ -318,24 +311,6 @@ def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) ->
     )
 
 
-def unpublished(connection: Connection, batch_id: int) -> int:
-    """Sinks that are yet to publish what is decided of a batch."""
-    statement = text("SELECT count(*) FROM pending_publication WHERE batch_id = :id")
-    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
-
-
-def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, of which something is decided and not published."""
-    statement = text("""
-        SELECT DISTINCT x.batch_id FROM pending_publication x
-        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
-        ORDER BY 1
-    """)
-    rows = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
-    return [row.batch_id for row in rows]
-
-
 def cancel(connection: Connection, run_id: int) -> None:
     """A sink never publishes what its run staged: what it was to republish failed once more, and
     what is published stays.
@@ -353,15 +328,3 @@ def republished(connection: Connection, run_id: int) -> bool:
     """Whether a sink's run redelivers rows that earlier batches of its family published."""
     statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
-
-
-def overdue(connection: Connection, before: datetime) -> list[int]:
-    """Settled batches of a DAG of which something was decided before a time and is not
-    published."""
-    statement = text("""
-        SELECT DISTINCT b.batch_id FROM pending_publication x JOIN batch b USING (batch_id)
-        WHERE b.status = 'settled' AND greatest(x.decided_at, b.settled_at) < :before
-          AND b.dag_id <> ''
-        ORDER BY 1
-    """)
-    return list(connection.execute(statement, {"before": before}).scalars())

@@ -1,7 +1,6 @@
 """Statements about units that are to be replayed without their quarantined records."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sqlalchemy import Connection, text
 
@@ -16,26 +15,6 @@ def pending(connection: Connection, batch_id: int) -> list[int]:
         ORDER BY 1
     """)
     return list(connection.execute(statement, {"id": batch_id}).scalars())
-
-
-def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Such batches of a pipeline, or of these the one."""
-    statement = text("""
-        SELECT f.batch_id FROM pending_rebuild f
-        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
-        ORDER BY 1
-    """)
-    return list(connection.execute(statement, {"pipeline": pipeline, "id": batch_id}).scalars())
-
-
-def overdue(connection: Connection, before: datetime) -> list[int]:
-    """Such batches of a DAG, settled before a time."""
-    statement = text("""
-        SELECT b.batch_id FROM pending_rebuild f JOIN batch b USING (batch_id)
-        WHERE b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
-    """)
-    return list(connection.execute(statement, {"before": before}).scalars())
 
 
 def set_requested(connection: Connection, batch_id: int) -> None:

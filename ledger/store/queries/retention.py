@@ -8,15 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.states import Need
-from ledger.store.queries import (
-    batches,
-    checkpoints,
-    combines,
-    dedup,
-    payloads,
-    publications,
-    records,
-)
+from ledger.store.queries import batches, checkpoints, dedup, records
 
 # Whether retention looks at a pipeline p at all, and before which time a family is old enough.
 _SCOPE = """
@@ -48,16 +40,16 @@ _RECENT = f"""
     ) AS decided)
 """
 # Why the family of an original f is kept, the first that holds: its files may be reread. A new
-# reason is a condition beside its feature, and its line here.
+# reason is a condition beside its feature, or a follow-up that is pending, and its line here.
 _REASONS = (
     (Need.UNDECIDED, batches.UNDECIDED),
     (Need.RECORDS_FAILED, records.RECORDS_FAILED),
     (Need.RECORDS_QUARANTINED, records.RECORDS_QUARANTINED),
-    (Need.CONTENT_MISSING, payloads.CONTENT_MISSING),
-    (Need.UNPUBLISHED, publications.UNPUBLISHED),
-    (Need.COMBINE_DUE, combines.COMBINE_DUE),
-    (Need.NOTICE_PENDING, batches.NOTICE_PENDING),
-    (Need.STATE_DUE, checkpoints.STATE_DUE),
+    (Need.CONTENT_MISSING, "'{keep}' && w.follow_ups"),
+    (Need.UNPUBLISHED, "'{publish,rebuild}' && w.follow_ups"),
+    (Need.COMBINE_DUE, "'{combine}' && w.follow_ups"),
+    (Need.NOTICE_PENDING, "'{notify}' && w.follow_ups"),
+    (Need.STATE_DUE, "'{state}' && w.follow_ups"),
     (Need.CURRENT_STATE, checkpoints.CURRENT_STATE),
     (Need.DEDUP_WINDOW, dedup.DEDUP_WINDOW),
     (Need.RECENT, _RECENT),
@@ -96,6 +88,9 @@ def needs(
     statement = text(f"""
         SELECT f.batch_id, p.name AS pipeline, p.target, CASE {_NEED} END AS need
         FROM batch f JOIN pipeline p USING (pipeline_id)
+        CROSS JOIN LATERAL (
+          SELECT array_agg(u.follow_up) AS follow_ups FROM pending_follow_up u
+          WHERE u.family_id = f.batch_id) w
         WHERE f.batch_id = ANY (cast(:families AS bigint[])) ORDER BY 1
     """)
     keys = {"families": list(families), "keep": keep, "now": now}
