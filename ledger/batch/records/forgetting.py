@@ -23,7 +23,7 @@ from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.redaction import is_masked
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import checkpoints, forgetting, holds, payloads, records
+from ledger.store.queries import forgetting, holds, payloads, pipelines, records
 from ledger.store.queries.payloads import FailedMessage
 
 
@@ -135,7 +135,7 @@ def forget(
 
     def work(connection: Connection) -> None:
         for pipeline in sorted({record.pipeline for record in targets}):
-            checkpoints.lock_pipeline(connection, pipeline)  # no replay claims one meanwhile
+            pipelines.lock(connection, pipeline)  # no replay claims one meanwhile
         _refuse_undecided(connection, numbers)
         forgetting.forget(connection, numbers)
 

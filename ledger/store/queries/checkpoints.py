@@ -54,15 +54,6 @@ class RunInProgress:
     alive: bool
 
 
-def lock_pipeline(connection: Connection, pipeline: str) -> int | None:
-    """Lock the pipeline for the transaction, as every opening of a batch does; None: it never
-    ran.
-    """
-    statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
-    pipeline_id = connection.execute(statement, {"name": pipeline}).scalar()
-    return None if pipeline_id is None else int(pipeline_id)
-
-
 def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> int | None:
     """The batch of which one of these states is to be done next; None: there is nothing to do."""
     statement = text("""
