@@ -6,7 +6,6 @@ never replayed, and no later copy brings its content back. The files of its batc
 retention removes them, as they hold records that never failed.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -85,9 +84,9 @@ def _record(row: Row[Any] | FailedMessage) -> RecordToForget:
 def key_values(database: Database, number: int) -> list[tuple[str, str]]:
     """The columns of a record's key, each with its value, if the ledger has these as they are."""
     (record,) = named(database, number)
-    contents = database.transact(lambda c: forgetting.contents(c, [record.record]))
-    keys = [json.loads(content.key) for content in contents if content.key]
-    pairs = [(name, part) for key in keys for name in key for part in texts(key[name])]
+    row = database.transact(lambda c: records.failed_record(c, record.record))
+    assert row is not None
+    pairs = [(name, part) for name, value in (row.key or {}).items() for part in texts(value)]
     return [] if any(is_masked(part) for _, part in pairs) else pairs
 
 
