@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ledger.core.streams import ChunkStream
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
 from ledger.sources.files.multiline import Splitter
@@ -249,7 +250,7 @@ class Cutter:
 def text_lines(first: bytes, rest: Iterator[bytes], *, is_first: bool) -> Iterator[str]:
     """The lines of a text as ``multiline.Splitter`` takes them. ``is_first``: as of ``lines``."""
     chunks = chain([first.removeprefix(_MARK) if is_first else first], rest)
-    stream = io.BufferedReader(_Chunks(chunks), BLOCK)
+    stream = io.BufferedReader(ChunkStream(chunks), BLOCK)
     return iter(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))
 
 
@@ -268,20 +269,3 @@ class _Watched(io.RawIOBase):
         self._digest.add(data)
         buffer[: len(data)] = data
         return len(data)
-
-
-class _Chunks(io.RawIOBase):
-    """A stream of what an iterator returns."""
-
-    def __init__(self, chunks: Iterator[bytes]):
-        self._chunks = chunks
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        self._rest = self._rest or next(self._chunks, b"")
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
