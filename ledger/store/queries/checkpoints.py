@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, text
 
 from ledger.store.queries.batches import any_to_follow
 from ledger.store.queries.combines import COMBINES_DUE
+from ledger.store.queries.rows import first_of
 
 # A reason why the family of an original f is kept: a state is yet to include it.
 STATE_DUE = """
@@ -117,8 +118,8 @@ def under_way(connection: Connection, pipeline_id: int, step: str) -> RunInProgr
         SELECT r.step_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
         {_RUNS} AND r.state = 'running' ORDER BY 1 DESC LIMIT 1
     """)
-    row = connection.execute(statement, {"pipeline_id": pipeline_id, "step": step}).first()
-    return None if row is None else RunInProgress(**row._mapping)
+    keys = {"pipeline_id": pipeline_id, "step": step}
+    return first_of(RunInProgress, connection.execute(statement, keys))
 
 
 def fence(connection: Connection, pipeline_id: int, steps: Sequence[str]) -> None:
@@ -139,8 +140,8 @@ def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | No
         SELECT batch_id, step_run_id, snapshot FROM checkpoint
         WHERE pipeline_id = :pipeline_id AND step = :step ORDER BY step_run_id DESC LIMIT 1
     """)
-    row = connection.execute(statement, {"pipeline_id": pipeline_id, "step": step}).first()
-    return None if row is None else Checkpoint(**row._mapping)
+    keys = {"pipeline_id": pipeline_id, "step": step}
+    return first_of(Checkpoint, connection.execute(statement, keys))
 
 
 def failed_since(connection: Connection, pipeline_id: int, step: str, run_id: int) -> bool:
