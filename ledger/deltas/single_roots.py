@@ -35,7 +35,9 @@ def parts_of(spans: Longs, ranges: Sequence[RootRange], most_roots: int) -> Iter
 
 
 def is_in(values: Longs, ordered: Longs) -> Flags:
-    """Whether each value is among others, which are in order."""
+    """Whether each value is among others, which are in order: np.isin sorts both first, and takes up
+    to 14 times as long.
+    """
     if not len(ordered):
         return np.zeros(len(values), bool)
     places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
