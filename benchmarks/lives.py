@@ -18,12 +18,12 @@ from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas, Fails, Longs, Messages
 from ledger.deltas.posted import Posted
+from ledger.deltas.spans import RootRange
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.queries import batches, payloads, publications, replays
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.runs import Emitted
 
 RECORDS, FAILING = 100, 2  # of each batch, and how many of them fail
 _STEPS = ("orders", "cleaned", "priced", "warehouse")
@@ -65,7 +65,7 @@ def _run(
             opened,
             _record(len(read), Posted.of(deltas)),
             files=_files(opened),
-            emitted=Emitted(first, count) if place == 0 else None,
+            emitted=RootRange(first, count) if place == 0 else None,
             post=partial(_post, opened, deltas),
         )
     settle_once(database, batch.batch_id)

@@ -45,6 +45,19 @@ class _Driver:
 
     follows = False  # the settlement, which leaves it something to do
     dag_id: str
+    task_id: str
+
+    def execute(self, context: Any) -> None:
+        """Run the driver, unless the batch is settled: a step of it changes nothing."""
+        with self.logged():
+            if self.follows or not is_settled(context):
+                self.drive(context)
+            else:
+                _log.info("the batch is settled: %s changes nothing", self.task_id)
+
+    def drive(self, context: Any) -> None:
+        """Run the driver."""
+        raise NotImplementedError
 
     @property
     def driver_arguments(self) -> list[str]:
@@ -109,13 +122,7 @@ class Connect(_Driver, BaseOperator):
     def driver_arguments(self) -> list[str]:
         return self.arguments
 
-    def execute(self, context: Any) -> None:
-        with self.logged():
-            self._drive(context)
-
-    def _drive(self, context: Any) -> None:
-        if _changes_nothing(self, context):
-            return
+    def drive(self, context: Any) -> None:
         # Where the worker runs, not in a folder that goes away: settings may be relative.
         done = self._process.run_command([*self.driver, *self.arguments], cwd=os.getcwd())
         if done.exit_code == EXIT_PERMANENT:
@@ -141,15 +148,9 @@ class Submit(_Driver, SparkSubmitOperator):
     def driver_arguments(self) -> list[str]:
         return list(self.application_args or ())
 
-    def execute(self, context: Any) -> None:
-        with self.logged():
-            self._drive(context)
-
-    def _drive(self, context: Any) -> None:
-        if _changes_nothing(self, context):
-            return
+    def drive(self, context: Any) -> None:
         try:
-            super().execute(context)
+            SparkSubmitOperator.execute(self, context)
         except AirflowException as exc:
             line = permanent_failure(str(exc))
             if line is None:
@@ -161,14 +162,6 @@ def steps_of(pipeline: Pipeline, name: str) -> list[str]:
     """The steps that a driver of this step, or of this follow-up, runs."""
     follow_up = follow_ups.submitted().get(name)
     return [name] if follow_up is None else [step.name for step in follow_up.steps(pipeline)]
-
-
-def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
-    """Whether a task runs a step of a batch that is settled; logs it."""
-    if driver.follows or not is_settled(context):
-        return False
-    _log.info("the batch is settled: %s changes nothing", driver.task_id)
-    return True
 
 
 def is_settled(context: Any) -> bool:

@@ -32,13 +32,6 @@ def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
     return database.transact(ask)
 
 
-def is_due(database: Database, batch_id: int, step: Step) -> bool:
-    """Whether a combine, or a sink of one, has to run in a batch. One that the batch was opened
-    without has not.
-    """
-    return database.transact(lambda c: combines.is_due(c, batch_id, [step.name]))
-
-
 def open_due(database: Database, batch_id: int, step: Step, attempt: Attempt) -> OpenedRun | None:
     """Open a run of a combine, or of a sink that reads one; None if it has run, or may not yet."""
 

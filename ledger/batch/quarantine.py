@@ -89,7 +89,7 @@ def _next(connection: Connection, batch: Batch) -> list[str]:
     if left:
         lines.append(str(still_failed(number, left)))
     if follow_ups.waiting(connection, batch.pipeline, number):
-        target = batches.target(connection, batch.pipeline_id) or ANY_TARGET
+        target = batch.target or ANY_TARGET
         lines += map(str, publish(target, number, "What waited for them goes on with", None))
     return lines or waits_for(connection, number)
 

@@ -26,7 +26,7 @@ from ledger.store.queries.runs import Run
 
 def stands_at(connection: Connection, batch: Batch) -> Advice:
     """What keeps an undecided batch from its settlement, and what to do about that."""
-    target = _target(connection, batch)
+    target = batch.target or ANY_TARGET
     if batch.status is BatchStatus.HELD:
         return of_hold(batch, target, over_limit=holds.is_over_limit(connection, batch.batch_id))
     step = checkpoints.unfinished_step(connection, batch.batch_id)
@@ -60,10 +60,6 @@ def _standing(step: Row[Any]) -> Standing:
     return Standing.DRIVER_DIED if state is RunState.RUNNING else Standing.NOT_RUN
 
 
-def _target(connection: Connection, batch: Batch) -> str:
-    return batches.target(connection, batch.pipeline_id) or ANY_TARGET
-
-
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
     """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
     that."""
@@ -87,7 +83,7 @@ def waiting_states(connection: Connection, pipeline: str | None = None) -> list[
 def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
     batch = batches.get_batch(connection, row.batch_id)
     if row.state == "due" or row.waits_because == Obstacle.STATE_DUE:
-        due = of_obstacle(Obstacle.STATE_DUE, _target(connection, batch), batch.original_id)
+        due = of_obstacle(Obstacle.STATE_DUE, batch.target or ANY_TARGET, batch.original_id)
         return f"is due: {due}"
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
@@ -96,7 +92,7 @@ def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str
         why = f"it is {batch.status.words} {interval}"
         return f"waits{own}: {why}. {stands_at(connection, batch)}"
     obstacle = Obstacle(row.waits_because)
-    advice = of_obstacle(obstacle, _target(connection, batch), batch.original_id)
+    advice = of_obstacle(obstacle, batch.target or ANY_TARGET, batch.original_id)
     because = f"waits{own}: {advice.because} {interval}"
     return str(replace(advice, because=because))
 

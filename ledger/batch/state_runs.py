@@ -29,7 +29,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
 from ledger.storage.folders import remove_run_folder
 from ledger.store.connection import Database
-from ledger.store.queries import batches, checkpoints, following, publications, runs
+from ledger.store.queries import batches, checkpoints, following, pipelines, publications, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.checkpoints import Checkpoint
 from ledger.store.queries.runs import Run
@@ -78,9 +78,10 @@ def open_next(
 def _open_next(
     connection: Connection, pipeline: Pipeline, step: StateStep, attempt: Attempt
 ) -> StateRun | HeldByAnotherDriver | None:
-    pipeline_id = checkpoints.lock_pipeline(connection, pipeline.name)
-    if pipeline_id is None:
+    locked = pipelines.lock(connection, pipeline.name)
+    if locked is None:
         return None
+    pipeline_id = locked.pipeline_id
     other = checkpoints.under_way(connection, pipeline_id, step.name)
     own = other is not None and other.attempt_id == attempt.attempt_id
     if other is not None and other.alive and not own:
@@ -131,7 +132,7 @@ def commit_state(
 
     def work(connection: Connection) -> None:
         batch = opened.run.batch
-        checkpoints.lock_pipeline(connection, batch.pipeline)
+        pipelines.lock(connection, batch.pipeline)
         if runs.get_run(connection, opened.run.run_id).state is RunState.COMMITTED:
             return  # the answer to the first try was lost
         _check_turn(connection, opened)

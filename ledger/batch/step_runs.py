@@ -18,6 +18,7 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.text import storable
 from ledger.deltas.posted import Posted
+from ledger.deltas.spans import RootRange
 from ledger.errors import (
     ConfigurationError,
     FencedError,
@@ -29,7 +30,7 @@ from ledger.storage.folders import runs_beside
 from ledger.store.connection import Database
 from ledger.store.queries import batches, numbering, runs
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.runs import Emitted, Run
+from ledger.store.queries.runs import Run
 
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
@@ -242,7 +243,7 @@ def commit(
     record: Record,
     *,
     files: list[dict[str, Any]] | None = None,
-    emitted: Emitted | None = None,
+    emitted: RootRange | None = None,
     drops: Mapping[str, int] | None = None,
     post: Callable[[Connection], None] | None = None,
     before_commit: Callable[[Connection], None] | None = None,
@@ -275,7 +276,7 @@ def commit_in(
     record: Record,
     *,
     files: list[dict[str, Any]] | None = None,
-    emitted: Emitted | None = None,
+    emitted: RootRange | None = None,
     drops: Mapping[str, int] | None = None,
     post: Callable[[Connection], None] | None = None,
 ) -> bool:
@@ -373,7 +374,8 @@ def fail(database: Database, run: OpenedRun, failure: str) -> None:
     """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
     of whatever text; what PostgreSQL cannot keep of it is replaced.
     """
-    database.transact(lambda c: runs.fail_run(c, run.run_id, storable(failure[:MOST_FAILURE])))
+    text = storable(failure[:MOST_FAILURE])
+    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FAILED, text))
 
 
 def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> None:
@@ -381,4 +383,4 @@ def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> 
     do no step before it again. ``reason``: as of ``fail``; None: somebody stopped it.
     """
     text = None if reason is None else storable(reason[:MOST_FAILURE])
-    database.transact(lambda c: runs.fence_run(c, run.run_id, text))
+    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FENCED, text))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from ledger.batch.advice.batches import of_need
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 _SHOWN = 20  # records
 _PUBLISHED = "rows in its sinks, which are yours to delete"
 _SOURCE = "its source, if that is kept, which is yours, too"
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @app.command(epilog=example("gc --dry-run", "gc --pipeline flights --keep 30d"))
@@ -103,12 +103,12 @@ def _progress() -> Iterator[Any]:
 def _collected(report: Collected) -> RenderableType:
     """Files and bytes by kind, and what is kept of old batches, and why."""
     removed = [
-        {"kind": kind, "files": size.files, "size": _shown(size.bytes)}
+        {"kind": kind, "files": size.files, "size": decimal(size.bytes)}
         for kind, size in report.removed.items()
         if size.files
     ]
     verb = "would be removed" if report.dry_run else "removed"
-    total = f"{quantity(report.total.files, 'file')}, {_shown(report.total.bytes)}, {verb}"
+    total = f"{quantity(report.total.files, 'file')}, {decimal(report.total.bytes)}, {verb}"
     parts: list[RenderableType] = [
         *([tables.rows(removed)] if removed else []),
         tables.line(f"{total}; batches that expired: {len(report.expired):,}"),
@@ -125,15 +125,6 @@ def _collected(report: Collected) -> RenderableType:
     for batch_id, error in report.errors.items():
         parts.append(tables.line(f"batch {batch_id}: {error}", "red"))
     return Group(*parts)
-
-
-def _shown(size: float) -> str:
-    """Bytes in the largest unit that fits."""
-    for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:
-            break
-        size /= 1000
-    return f"{size:,.0f} {unit}" if unit == _UNITS[0] else f"{size:,.1f} {unit}"
 
 
 @app.command(epilog=example("forget 28677", "forget --where \"customer = 'C7'\" --dry-run"))
@@ -280,7 +271,7 @@ def _holds(batch: Holding, searched: _Searched) -> str:
         until = "until you remove them: its pipeline declares no keep"
         if batch.keep_seconds is not None:
             until = "until ackledger gc removes them"
-        parts.append(f"{quantity(batch.files, 'file')}, {_shown(batch.bytes)}, {until}")
+        parts.append(f"{quantity(batch.files, 'file')}, {decimal(batch.bytes)}, {until}")
         if searched.values:
             matches = sum(file.batch_id == batch.batch_id for file in searched.files)
             have = f"{matches:,} {'has' if matches == 1 else 'have'} it, listed below"

@@ -7,8 +7,10 @@ _PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 
 def without_file_scheme(path: str) -> str:
-    """A local path without the ``file:`` that Spark puts before it; another URL as it is."""
-    return re.sub(r"^file:(//(localhost)?)?/+", "/", path)
+    """A local path without the ``file:`` that Spark puts before it; another URL, and that of a file
+    of another host, as it is.
+    """
+    return re.sub(r"^file:(//(localhost)?(?=/)|(?!//))/+", "/", path)
 
 
 def literal(paths: Sequence[str]) -> list[str]:

@@ -3,9 +3,8 @@
 Format: documentation of COPY, "Binary Format".
 """
 
-import io
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -68,25 +67,3 @@ def _row(columns: int, rest: int = 0) -> np.dtype[np.void]:
         fields += [(f"size{number}", ">i4"), (f"column{number}", ">i8")]
     fields.append(("rest", f"V{rest}"))
     return np.dtype(fields)
-
-
-class Stream(io.RawIOBase):
-    """A readable file over chunks, for ``copy_expert``: memory holds one chunk at a time."""
-
-    def __init__(self, chunks: Iterable[bytes]):
-        self._chunks: Iterator[bytes] = iter(chunks)
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to ``size`` bytes; empty at the end."""
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return b""
-            self._rest = memoryview(chunk)
-        taken = self._rest if size < 0 else self._rest[:size]
-        self._rest = self._rest[len(taken) :]
-        return bytes(taken)

@@ -11,8 +11,9 @@ from typing import Any
 
 import psycopg2
 
+from ledger.core.streams import ChunkStream
 from ledger.core.text import cut, storable
-from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, encode
+from ledger.deltas.binary_copy import HEADER, TRAILER, encode
 from ledger.deltas.fold_files import FAIL_ROWS
 from ledger.deltas.kernel import Deltas, Fails, Messages
 from ledger.deltas.rows import Longs
@@ -79,7 +80,7 @@ def _copy(
     if first is None:
         return
     try:
-        stream = Stream(chain([head, first], guarded(), [tail]))
+        stream = ChunkStream(chain([head, first], guarded(), [tail]))
         cursor.copy_expert(statement, stream, CHUNK_BYTES)
     except psycopg2.Error as exc:
         raise raised[0] if raised else exc from None

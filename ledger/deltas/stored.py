@@ -145,17 +145,15 @@ def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
     return table.unify_dictionaries().combine_chunks()
 
 
-def read_windows(
-    file: DataFile, names: Iterable[str], rows: int | None = None
-) -> Iterator[tuple[pa.Table, Longs]]:
-    """Those of the columns that a file has, at most ``rows`` (default: ``WINDOW_ROWS``) at a
-    time, with the rows' positions.
+def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Table, Longs]]:
+    """Those of the columns that a file has, at most ``WINDOW_ROWS`` at a time, with the
+    rows' positions.
     """
     first = file.first_position
     with stored_file(file.path) as stored:
         has = set(stored.schema_arrow.names)
         columns = [name for name in names if name in has]
-        for batch in iter_batches(stored, rows or WINDOW_ROWS, columns):
+        for batch in iter_batches(stored, WINDOW_ROWS, columns):
             table = pa.Table.from_batches([batch])
             yield table, np.arange(first, first + len(table))
             first += len(table)

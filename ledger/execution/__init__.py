@@ -1,10 +1,9 @@
 """Run a batch in a driver: its steps, its settlement, and what follows."""
 
 from ledger.execution.combines import combine
-from ledger.execution.follow_ups import follow, notify, settle_and_follow
+from ledger.execution.follow_ups import follow, notify, settle_and_follow, withhold
 from ledger.execution.states import advance_states
 from ledger.execution.steps import StepResult, run_step, run_steps
-from ledger.execution.withholding import withhold
 
 __all__ = [
     "StepResult",

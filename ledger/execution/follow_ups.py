@@ -10,6 +10,7 @@ from ledger.batch.following.combines import Combine
 from ledger.batch.following.notices import Notify
 from ledger.batch.following.publications import Withhold
 from ledger.batch.following.states import State
+from ledger.batch.publishing import needs_withholding
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt
@@ -17,7 +18,6 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.execution.combines import combine
 from ledger.execution.states import advance_states
-from ledger.execution.withholding import withhold
 from ledger.spark.failures import failures_of, redacted
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ def follow(
         if not job.pipeline.redact:
             raise
         raise redacted(exc) from None
+
+
+def withhold(job: "Job", batch_id: int) -> list[str]:
+    """See ``ledger.spark.steps.withhold``; starts nothing where nothing failed."""
+    if not needs_withholding(job.database, batch_id):
+        return []
+    from ledger.spark.steps import withhold as withholding
+
+    return withholding.withhold(job, batch_id)
 
 
 def notify(job: "Job", batch_id: int) -> list[str]:

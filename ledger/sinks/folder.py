@@ -7,6 +7,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
+from ledger.core.paths import without_file_scheme
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
 from ledger.storage.stores import is_local
@@ -43,7 +44,7 @@ class FolderSink(_FileSinkOptions):
     def identity(self) -> str:
         """See ``Sink``: the path, however it is written."""
         path = self.path.rstrip("/")
-        return normpath(path) if is_local(path) else path
+        return normpath(without_file_scheme(path)) if is_local(path) else path
 
     def location(self, settings: "Settings") -> str:
         """The folder, as an absolute path or a URL: what lineage names it by."""

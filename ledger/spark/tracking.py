@@ -17,6 +17,7 @@ from ledger.deltas.portions import (
     Reading,
     Records,
 )
+from ledger.deltas.spans import RootRange
 from ledger.deltas.stored import Written
 from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import FoldOutcome
@@ -24,7 +25,7 @@ from ledger.spark.frames.anchors import Rooting
 from ledger.spark.frames.inputs import emitted_source
 from ledger.spark.job import Job, require_equal
 from ledger.storage.manifest import Manifest
-from ledger.store.queries.runs import Emitted, Run
+from ledger.store.queries.runs import Run
 
 SWALLOWED = "no output"  # the reason of what an on_read stage read and did not emit
 
@@ -117,11 +118,11 @@ def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> 
 class SourceTracking:
     """What of a source's run is folded and checked: nothing, in a run without ackers."""
 
-    def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
+    def records(self, manifest: Manifest, emitted: RootRange) -> Sequence[Portion]:
         """What is to be folded."""
         return ()
 
-    def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
+    def check(self, outcome: FoldOutcome, emitted: RootRange, written: int, failed: int) -> None:
         """Raise IntegrityError unless what was folded is what was written. ``written``: records
         in all, roots or not. ``failed``: those that did not parse.
         """
@@ -135,12 +136,12 @@ class Emits(SourceTracking):
     run: OpenedRun
     keeps_text: bool
 
-    def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
+    def records(self, manifest: Manifest, emitted: RootRange) -> Sequence[Portion]:
         edges = edges_of(self.job, self.run)
         first, roots = emitted.first_root, emitted.roots
         return [Records(manifest.files, first, roots, edges, self.keeps_text)]
 
-    def check(self, outcome: FoldOutcome, emitted: Emitted, written: int, failed: int) -> None:
+    def check(self, outcome: FoldOutcome, emitted: RootRange, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas were folded as
         roots are made of them. All that did not parse fail.
         """

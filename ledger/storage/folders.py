@@ -85,7 +85,7 @@ def not_made(folder: str) -> UnavailableError:
 
 def _room(folder: str) -> str:
     """In brackets what is free on the disk of a local folder; nothing where it is not seen here."""
-    if not is_local(without_file_scheme(folder)):
+    if not is_local(folder):
         return ""
     place = Path(without_file_scheme(folder)).absolute()
     there = next(parent for parent in (place, *place.parents) if parent.exists())

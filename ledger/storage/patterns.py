@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from ledger.core.paths import without_file_scheme
 from ledger.errors import ConfigurationError
 from ledger.storage import stores
 
@@ -28,10 +29,11 @@ def matching(pattern: str) -> list[stores.Entry]:
             " right behind ://"
         )
     matched = sorted(_matched(folder, rest.split("/")), key=lambda each: (each[1], each[0].path))
-    real = os.path.realpath if stores.is_local(pattern) else str
+    is_local = stores.is_local(pattern)
     files: dict[str, stores.Entry] = {}
     for entry, _ in matched:
-        files.setdefault(real(entry.path), entry)
+        real = os.path.realpath(without_file_scheme(entry.path)) if is_local else entry.path
+        files.setdefault(real, entry)
     return sorted(files.values(), key=lambda entry: entry.path)
 
 

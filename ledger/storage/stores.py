@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
+from ledger.core.paths import without_file_scheme
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage import webhdfs
 
@@ -55,8 +56,8 @@ class Entry:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is one of this machine, and no URL."""
-    return "://" not in path
+    """Whether a path is one of this machine, be it a URL of ``file:``, and no other URL."""
+    return "://" not in without_file_scheme(path)
 
 
 def place_of(path: str) -> str:
@@ -160,10 +161,10 @@ def write(path: str, content: bytes) -> None:
     if not is_local(path):
         _tried(fs, path, lambda: fs.pipe_file(place, content))
         return
-    fresh = f"{path}.{uuid.uuid4()}"
+    fresh = f"{place}.{uuid.uuid4()}"
     with written(fresh) as stream:
         stream.write(content)
-    os.replace(fresh, path)
+    os.replace(fresh, place)
 
 
 @contextmanager
@@ -258,7 +259,7 @@ def _at(path: str) -> tuple[Any, str]:
     import fsspec
 
     if is_local(path):
-        fs, place = fsspec.core.url_to_fs(path)
+        fs, place = fsspec.core.url_to_fs(without_file_scheme(path))
         return fs, str(place)
     require_no_password(path)
     scheme, _, rest = path.partition("://")
@@ -267,7 +268,7 @@ def _at(path: str) -> tuple[Any, str]:
             f"{path}: expected webhdfs://, found {scheme}://, whose client outside of Spark takes"
             " any error for a file that is not there: write webhdfs://<namenode>:9870/..."
         )
-    if scheme == "file" and not rest.startswith("/"):
+    if scheme == "file":
         raise ConfigurationError(
             f"{path}: expected file:///<absolute path>, or the path alone, found a host behind"
             " file://"

@@ -20,6 +20,7 @@ from ledger.core.states import BatchStatus
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas, Fails
 from ledger.deltas.posted import Posted
+from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError, WaitedError
 from ledger.execution import run_step
 from ledger.execution.steps import end
@@ -27,7 +28,6 @@ from ledger.settings import Settings
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.job import Job
 from ledger.store.queries import batches
-from ledger.store.queries.runs import Emitted
 from tests.support.dying import dies_at
 from tests.support.ledgers import START, pipeline
 from tests.support.places import ROOT
@@ -70,7 +70,7 @@ def test_older_task_cannot_open(ledger):
     run = ledger.open_run(batch.batch_id, "source", newer)
     with pytest.raises(FencedError, match="newer attempt of source"):
         ledger.open_run(batch.batch_id, "source", older)
-    ledger.commit(run, emitted=Emitted(1, 0))
+    ledger.commit(run, emitted=RootRange(1, 0))
     ledger.age_all(3600)
     with pytest.raises(FencedError, match="newer attempt of source"):
         ledger.open_run(batch.batch_id, "source", older)
@@ -127,8 +127,8 @@ def test_dead_runs_keep_nobody_out(ledger, died, kind):
         ledger.age_all(3600)
     alive = ledger.open_run(batch.batch_id, "source", older)
     with pytest.raises(FencedError):
-        ledger.commit(dead, emitted=Emitted(1, 0))
-    ledger.commit(alive, emitted=Emitted(1, 0))
+        ledger.commit(dead, emitted=RootRange(1, 0))
+    ledger.commit(alive, emitted=RootRange(1, 0))
 
 
 def test_same_attempt_finds_its_run(ledger):

@@ -19,6 +19,7 @@ from ledger.store.queries import (
     claims,
     dedup,
     partitions,
+    pipelines,
     publications,
     rebuilds,
     retention,
@@ -315,7 +316,7 @@ def test_the_services_may_do_their_work(ledger):
         publications.set_replaced(connection, [number], "sink")
         rebuilds.set_requested(connection, number)
         batches.set_notified(connection, number, "source")
-        checkpoints.lock_pipeline(connection, "chain")
+        pipelines.lock(connection, "chain")
         checkpoints.fence(connection, batch.pipeline_id, ["middle"])
         checkpoints.insert(connection, batch.pipeline_id, "middle", number, run, {"n": 1})
         checkpoints.set_acked(connection, "chain", "middle", number)

@@ -10,9 +10,9 @@ import pytest
 
 from ledger.batch.step_runs import LEASE_SECONDS
 from ledger.core.states import BatchStatus
+from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, InputError, IntegrityError
 from ledger.store.queries import batches, runs
-from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import pipeline
 from tests.support.posting import Delta
 
@@ -99,7 +99,7 @@ def test_init_posted_twice(ledger):
     ledger.post(run, deltas)
     ledger.post(run, deltas)
     with pytest.raises(IntegrityError, match=r"folded 2 deltas .* has 4 deltas with XOR 0"):
-        ledger.commit(run, deltas, emitted=Emitted(first, 2))
+        ledger.commit(run, deltas, emitted=RootRange(first, 2))
     (first, _) = ledger.emit(batch, 2)
     ledger.run_middle(batch, [first])
     ledger.run_sink(batch, [first])

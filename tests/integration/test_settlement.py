@@ -12,9 +12,9 @@ from ledger.batch.upkeep import sweeper
 from ledger.core.outcomes import REPEATED
 from ledger.core.states import BatchStatus
 from ledger.deltas.posting import partition
+from ledger.deltas.spans import RootRange
 from ledger.errors import InputError, UnavailableError
 from ledger.store.queries import batches, partitions
-from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import pipeline
 from tests.support.posting import Delta, record_of
 
@@ -329,7 +329,7 @@ def test_without_ackers_every_root_is_acked(ledger):
     committed.
     """
     batch = ledger.open(pipeline(ackers=False))
-    for name, emitted in (("source", Emitted(1, 5)), ("middle", None), ("sink", None)):
+    for name, emitted in (("source", RootRange(1, 5)), ("middle", None), ("sink", None)):
         run = ledger.start(batch.batch_id, name)
         ledger.commit(run, [], emitted=emitted)
     assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
@@ -486,7 +486,7 @@ def test_sweep_lets_a_held_batch_be_fixed(ledger):
     assert (swept.status, swept.reason) == (BatchStatus.OPEN, "source running")
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
     ledger.post(run, deltas)
-    ledger.commit(run, deltas, emitted=Emitted(roots.start, len(roots)))
+    ledger.commit(run, deltas, emitted=RootRange(roots.start, len(roots)))
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots)
     assert ledger.settle(batch.batch_id).failed == 0
@@ -571,7 +571,7 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
     flow = pipeline(ackers=False)
     batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
-    ledger.commit(run, emitted=Emitted(1, 7))
+    ledger.commit(run, emitted=RootRange(1, 7))
     ledger.start(batch.batch_id, "middle")
     ledger.age(batch.batch_id, 71)
     settlement = ledger.settle(batch.batch_id)
@@ -598,7 +598,7 @@ def run_source(ledger, batch, name, count=3):
     roots = range(first, first + count)
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
     ledger.post(run, deltas)
-    ledger.commit(run, deltas, emitted=Emitted(first, count))
+    ledger.commit(run, deltas, emitted=RootRange(first, count))
     return roots
 
 

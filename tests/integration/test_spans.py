@@ -26,7 +26,6 @@ from ledger.deltas.spans import RootRange
 from ledger.errors import LostFileError
 from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
-from ledger.store.queries.runs import Emitted
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import pipeline
 from tests.support.posting import Delta
@@ -153,7 +152,7 @@ def driven(ledger, seed, span, run_id):
     first = ledger.transact(batches.reserve_roots, 40, span)
     roots = range(first, first + 40)
     edges = {root: [draw.getrandbits(63) for _ in range(3)] for root in roots}
-    source, emitted = ledger.start(batch.batch_id, "source"), Emitted(first, 40, span)
+    source, emitted = ledger.start(batch.batch_id, "source"), RootRange(first, 40, span)
     rows = [Delta(root, emitted=edges[root][0], emitted_edges=1) for root in roots]
     ledger.post(source, rows, emitted=emitted)
     ledger.commit(source, rows, emitted=emitted)

@@ -34,9 +34,9 @@ from ledger.batch.step_runs import Attempt, OpenedRun, note_folder
 from ledger.batch.upkeep.retention import gc_once
 from ledger.core.states import BatchStatus
 from ledger.deltas.root_files import LISTING
+from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.store.queries import batches
-from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import Ledger, pipeline
 from tests.support.posting import Delta
 
@@ -712,7 +712,7 @@ class LedgerHistory(LedgerLife):
 def _emitted(run):
     """What a source's run says that it emitted."""
     of_source = run.opened.step == "source"
-    return Emitted(run.roots.start, len(run.roots), run.span) if of_source else None
+    return RootRange(run.roots.start, len(run.roots), run.span) if of_source else None
 
 
 def _xor(edges):

@@ -14,12 +14,12 @@ from ledger.batch.recovery import finished, stands_at
 from ledger.batch.step_runs import Record, interrupt
 from ledger.core.logs import about_failure, current
 from ledger.core.states import BatchStatus
+from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, UnavailableError, WaitedError
 from ledger.execution import run_steps
 from ledger.execution import steps as running
 from ledger.spark.job import Job
 from ledger.store.queries import batches
-from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import pipeline
 from tests.support.spark_errors import server_error
 
@@ -36,7 +36,7 @@ def driver(ledger, settings, monkeypatch):
     def execute(job, run, step):
         ran.append(step.name)
         acts.pop(step.name, lambda run: None)(run)
-        ledger.commit(run, emitted=Emitted(1, 0) if step.name == "source" else None)
+        ledger.commit(run, emitted=RootRange(1, 0) if step.name == "source" else None)
         return Record()
 
     def run(batch, attempt=None, on_step=lambda name, result: None):

@@ -4,8 +4,8 @@ import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch import refining
+from ledger.deltas.spans import RootRange
 from ledger.store.queries import batches
-from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta
 
 
@@ -28,7 +28,7 @@ def emit_edges(ledger, batch, value, count):
     root = ledger.transact(batches.reserve_roots, 1)
     deltas = [Delta(root, emitted=value, emitted_edges=count)]
     ledger.post(run, deltas)
-    ledger.commit(run, deltas, emitted=Emitted(root, 1))
+    ledger.commit(run, deltas, emitted=RootRange(root, 1))
     return root
 
 
@@ -124,7 +124,7 @@ def test_a_span_of_four(ledger):
     edges = {0: 1, 1: 2, 2: 4, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128}
     first = ledger.transact(batches.reserve_roots, 8, 4)
     assert first == 4096
-    emitted = Emitted(first, 8, 4)
+    emitted = RootRange(first, 8, 4)
     run = ledger.start(batch.batch_id, "source")
     deltas = [Delta(first + n, emitted=edge, emitted_edges=1) for n, edge in edges.items()]
     ledger.post(run, deltas, emitted=emitted)

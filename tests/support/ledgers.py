@@ -29,7 +29,6 @@ from ledger.store import asking
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, replays, runs
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta, post_deltas, record_of
 from tests.support.spanning import RootFolder, by_span, deltas_of
 
@@ -221,7 +220,7 @@ class Ledger:
         return step_runs.open_run(self.database, batch_id, step, attempt)
 
     def post(
-        self, run: OpenedRun, deltas: Iterable[Delta], *, emitted: Emitted | None = None
+        self, run: OpenedRun, deltas: Iterable[Delta], *, emitted: RootRange | None = None
     ) -> None:
         """See ``post_deltas``. Where roots share rows, what each adds goes to a root file."""
         rows, ranges = list(deltas), self._ranges(run, emitted)
@@ -238,7 +237,7 @@ class Ledger:
         run: OpenedRun,
         deltas: Iterable[Delta] | Record = (),
         *,
-        emitted: Emitted | None = None,
+        emitted: RootRange | None = None,
         **options: Any,
     ) -> None:
         """Commit a run that posted ``deltas``, or with another record of what it did."""
@@ -252,14 +251,9 @@ class Ledger:
             self.folders[run.run_id].end()
         step_runs.commit(self.database, run, record, emitted=emitted, **options)
 
-    def _ranges(self, run: OpenedRun, emitted: Emitted | None = None) -> list[RootRange]:
+    def _ranges(self, run: OpenedRun, emitted: RootRange | None = None) -> list[RootRange]:
         """The roots of a run's batch, with those that the run itself has ``emitted``."""
-        own = [] if emitted is None else [emitted]
-        of_batch = self.transact(runs.root_ranges, run.batch.batch_id)
-        return [
-            *(of_batch if emitted is None else ()),
-            *(RootRange(some.first_root, some.roots, some.span) for some in own),
-        ]
+        return [emitted] if emitted else self.transact(runs.root_ranges, run.batch.batch_id)
 
     def folder_of(self, run: OpenedRun) -> RootFolder:
         """Where a run writes its root files, noted before it does."""
@@ -299,7 +293,7 @@ class Ledger:
                     text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
                     {"b": batch.batch_id, "r": run.run_id, "root": root, "m": message},
                 )
-        emitted = Emitted(first, count, span)
+        emitted = RootRange(first, count, span)
         self.post(run, deltas, emitted=emitted)
         self.commit(run, deltas, emitted=emitted)
         return roots

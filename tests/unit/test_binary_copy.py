@@ -4,7 +4,8 @@ import struct
 
 import numpy as np
 
-from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, decode, encode, field
+from ledger.core.streams import ChunkStream
+from ledger.deltas.binary_copy import HEADER, TRAILER, decode, encode, field
 
 
 def test_rows_as_documented():
@@ -35,10 +36,10 @@ def test_frame_of_a_stream():
 def test_stream_reads_any_size():
     """Chunks of any size, empty ones too, come out whole whatever is asked for."""
     chunks = [b"abc", b"", b"defgh", b"i"]
-    stream = Stream(chunks)
+    stream = ChunkStream(chunks)
     read = iter(lambda: stream.read(2), b"")
     assert b"".join(read) == b"abcdefghi"
-    assert Stream(chunks).read(-1) == b"abc"
+    assert ChunkStream(chunks).read(-1) == b"abcdefghi"
 
 
 def test_columns_come_back():

@@ -187,6 +187,23 @@ def test_a_local_folder_is_renamed_or_is_where_it_was(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+def test_a_url_of_a_file_is_a_local_path(tmp_path):
+    """However it is written, nothing is asked for again or copied: a link leads to its file."""
+    for scheme in ("file:", "file://", "file://localhost"):
+        url = f"{scheme}{tmp_path}"
+        assert stores.is_local(url)
+        assert stores.place_of(url) == str(tmp_path)
+        stores.write(f"{url}/a", b"1")
+        assert (tmp_path / "a").read_bytes() == b"1"
+        stores.move(f"{url}/a", f"{url}/b")
+        (tmp_path / "c").symlink_to("b")
+        assert [entry.path for entry in patterns.matching(f"{url}/*")] == [f"{url}/b"]
+        for name in ("b", "c"):
+            stores.remove_file(f"{url}/{name}")
+        assert stores.entries(url) == []
+        assert ParquetSink(url).identity == ParquetSink(str(tmp_path)).identity
+
+
 def test_local_patterns_follow_links(tmp_path):
     """A link is the file or the folder that it leads to; one that leads nowhere is none."""
     (tmp_path / "far").mkdir()

@@ -15,7 +15,7 @@ from ledger.core.run_request import REPROCESS
 from ledger.core.states import BatchStatus
 from ledger.core.text import printable
 from ledger.store.connection import Database
-from ledger.store.queries import batches, measures
+from ledger.store.queries import batches, measures, pages
 from ledger.store.queries.batches import Batch
 
 
@@ -51,9 +51,8 @@ class Facts:
 def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
     """The batch that a run of a DAG has opened; None: it has none."""
     ids = [run_id, run_id + REPROCESS]
-    return database.transact(
-        lambda c: measures.batch_of_run(c, dag_id, ids), engine=database.reader
-    )
+    numbers = database.transact(lambda c: pages.of_run(c, dag_id, ids), engine=database.reader)
+    return next(iter(numbers), None)
 
 
 def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | None:

@@ -11,7 +11,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, intervals, reports
+from ledger.store.queries import batches, reports
 from ledger.store.queries.reports import Counts
 
 _MINUTE = "%Y-%m-%d %H:%M"
@@ -97,7 +97,7 @@ def reader_of(
 
 def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]:
     bounds = (pipeline, interval.start, interval.end)
-    return database.transact(lambda c: intervals.over(c, *bounds), engine=database.reader)
+    return database.transact(lambda c: reports.over(c, *bounds), engine=database.reader)
 
 
 def _lacks(database: Database, batch_id: int) -> str | None:

@@ -88,24 +88,16 @@ def report(
 
 def _table(failures: Sequence[FailureSummary]) -> list[str]:
     """Failed records by step and reason, in columns."""
-    failed = [failure for failure in failures if failure.status != ON_HOLD]  # which the preview has
-    if not failed:
+    rows = [
+        (row.step, row.reason, status_in_words(row.status, row.accepted_by), f"{row.records:,}")
+        for row in failures
+        if row.status != ON_HOLD  # which the preview has
+    ]
+    if not rows:
         return []
-    rows = [("step", "reason", "status", "records")]
-    rows += [
-        (
-            failure.step,
-            failure.reason,
-            status_in_words(failure.status, failure.accepted_by),
-            f"{failure.records:,}",
-        )
-        for failure in failed
-    ]
-    widths = [max(len(row[place]) for row in rows) for place in range(3)]
-    return [
-        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))
-        for row in rows
-    ]
+    rows.insert(0, ("step", "reason", "status", "records"))
+    first, second, third, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [f"{a:{first}}  {b:{second}}  {c:{third}}  {count}" for a, b, c, count in rows]
 
 
 def exit_code(summary: Summary) -> int:

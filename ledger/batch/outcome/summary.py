@@ -117,7 +117,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: stands_at(c, batch)) if undecided else None,
         database.transact(lambda c: failures_of(c, batch_id)) if undecided else (),
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
-        database.transact(lambda c: batches.target(c, batch.pipeline_id)),
+        batch.target,
     )
 
 

@@ -6,7 +6,6 @@ never replayed, and no later copy brings its content back. The files of its batc
 retention removes them, as they hold records that never failed.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +22,7 @@ from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.redaction import is_masked
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import checkpoints, forgetting, holds, payloads, records
+from ledger.store.queries import forgetting, holds, payloads, pipelines, records
 from ledger.store.queries.payloads import FailedMessage
 
 
@@ -85,9 +84,9 @@ def _record(row: Row[Any] | FailedMessage) -> RecordToForget:
 def key_values(database: Database, number: int) -> list[tuple[str, str]]:
     """The columns of a record's key, each with its value, if the ledger has these as they are."""
     (record,) = named(database, number)
-    contents = database.transact(lambda c: forgetting.contents(c, [record.record]))
-    keys = [json.loads(content.key) for content in contents if content.key]
-    pairs = [(name, part) for key in keys for name in key for part in texts(key[name])]
+    row = database.transact(lambda c: records.failed_record(c, record.record))
+    assert row is not None
+    pairs = [(name, part) for name, value in (row.key or {}).items() for part in texts(value)]
     return [] if any(is_masked(part) for _, part in pairs) else pairs
 
 
@@ -135,7 +134,7 @@ def forget(
 
     def work(connection: Connection) -> None:
         for pipeline in sorted({record.pipeline for record in targets}):
-            checkpoints.lock_pipeline(connection, pipeline)  # no replay claims one meanwhile
+            pipelines.lock(connection, pipeline)  # no replay claims one meanwhile
         _refuse_undecided(connection, numbers)
         forgetting.forget(connection, numbers)
 

@@ -35,7 +35,7 @@ from ledger.storage.folders import (
     size_of,
 )
 from ledger.store.connection import Database
-from ledger.store.queries import batches, checkpoints, retention, runs
+from ledger.store.queries import batches, pipelines, retention, runs
 from ledger.store.queries.root_files import RunWithRootFiles
 from ledger.store.queries.root_files import unneeded as root_files_left
 
@@ -186,7 +186,7 @@ def _expire(connection: Connection, family_id: int, keep: float | None, instant:
     want them; whether it is. One that another process holds waits for the next call.
     """
     pipeline = batches.get_batch(connection, family_id).pipeline
-    checkpoints.lock_pipeline(connection, pipeline)
+    pipelines.lock(connection, pipeline)
     if batches.lock_batch(connection, family_id, skip_locked=True) is None:
         return False
     (row,) = retention.needs(connection, [family_id], keep, instant)

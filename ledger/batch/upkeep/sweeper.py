@@ -103,14 +103,8 @@ def _settle_all(
 
 def _overdue(connection: Connection, numbers: list[int]) -> list[OverdueFollowUp]:
     """With what starts a run of each batch."""
-    return [
-        OverdueFollowUp(
-            number,
-            batches.get_batch(connection, number).dag_id,
-            batches.target_of_batch(connection, number),
-        )
-        for number in numbers
-    ]
+    rows = [batches.get_batch(connection, number) for number in numbers]
+    return [OverdueFollowUp(row.batch_id, row.dag_id, row.target) for row in rows]
 
 
 def _note_followed(database: Database) -> None:

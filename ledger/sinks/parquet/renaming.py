@@ -9,7 +9,6 @@ from ledger.errors import ConfigurationError, DeclarationError, LedgerError
 from ledger.sinks.folder import STAGING_FOLDER
 from ledger.storage import stores
 
-_RENAMING = ("file", "webhdfs")  # an object store copies each file to its new name
 _INSTEAD = (
     "Use DeltaSink there, which publishes by one commit of the table's log, or PostgresSink; or"
     " name a local folder, or a webhdfs:// of HDFS"
@@ -20,8 +19,9 @@ def require_renaming_scheme(path: str) -> None:
     """Raise DeclarationError for a URL of a store that copies a folder where it is to rename it,
     ConfigurationError for one with a password."""
     stores.require_no_password(path)
-    scheme = "file" if stores.is_local(path) else path.partition("://")[0]
-    if scheme not in _RENAMING:
+    scheme = path.partition("://")[0]
+    # An object store copies each file to its new name.
+    if scheme != "webhdfs" and not stores.is_local(path):
         raise DeclarationError(
             f"ParquetSink at {path!r}: expected a store that renames a folder in one step, found"
             f" {scheme}://: where a folder is copied file by file, readers see a part of a batch."

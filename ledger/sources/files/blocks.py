@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
+from ledger.core.streams import ChunkStream
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
 from ledger.sources.files.multiline import Splitter
@@ -91,6 +92,12 @@ class _Digest:
         self._hash.update(data)
         self.length += len(data)
 
+    def added(self, stream: IO[bytes]) -> Iterator[bytes]:
+        """The rest of a stream, each part of it added."""
+        for chunk in iter(partial(stream.read, BLOCK), b""):
+            self.add(chunk)
+            yield chunk
+
     @property
     def text(self) -> str:
         """The digest of all bytes that were added."""
@@ -137,11 +144,12 @@ def parts(block: Block) -> Iterator[bytes]:
             digest.check(block)
             yield data
             return
-        watched = _Watched(stream, digest)
-        with decompressed(io.BufferedReader(watched, BLOCK), compression(block.path)) as text:
+        chunks = digest.added(stream)
+        packed = io.BufferedReader(ChunkStream(chunks), BLOCK)
+        with decompressed(packed, compression(block.path)) as text:
             yield from windows(text)
-            while chunk := stream.read(BLOCK):  # behind the end of what is compressed
-                digest.add(chunk)
+            for _ in chunks:  # behind the end of what is compressed
+                pass
         digest.check(block)
 
 
@@ -149,8 +157,8 @@ def verify(block: Block) -> None:
     """Raise InputError unless a block has the bytes that were there when it was cut."""
     digest = _Digest()
     with _bytes(block.path, block.offset) as stream:
-        for chunk in iter(partial(stream.read, BLOCK), b""):
-            digest.add(chunk)
+        for _ in digest.added(stream):
+            pass
     digest.check(block)
 
 
@@ -249,39 +257,5 @@ class Cutter:
 def text_lines(first: bytes, rest: Iterator[bytes], *, is_first: bool) -> Iterator[str]:
     """The lines of a text as ``multiline.Splitter`` takes them. ``is_first``: as of ``lines``."""
     chunks = chain([first.removeprefix(_MARK) if is_first else first], rest)
-    stream = io.BufferedReader(_Chunks(chunks), BLOCK)
+    stream = io.BufferedReader(ChunkStream(chunks), BLOCK)
     return iter(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))
-
-
-class _Watched(io.RawIOBase):
-    """A stream whose bytes are added to a digest as they are read."""
-
-    def __init__(self, stream: IO[bytes], digest: _Digest):
-        self._stream = stream
-        self._digest = digest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        data = self._stream.read(len(buffer))
-        self._digest.add(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class _Chunks(io.RawIOBase):
-    """A stream of what an iterator returns."""
-
-    def __init__(self, chunks: Iterator[bytes]):
-        self._chunks = chunks
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        self._rest = self._rest or next(self._chunks, b"")
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from ledger.sources.files.lines import Format, record_pattern
 from ledger.sources.vectorized import texts
-from ledger.sources.vectorized.lines import Lines, Read
+from ledger.sources.vectorized.lines import Lines, Read, is_utf8, mask
 
 # Both readers drop a byte order mark at the beginning of what they read, each of something else.
 # Spark's ends a record with U+FFFF, and leaves out NUL behind a quote, or puts one more in.
@@ -40,7 +40,7 @@ def reads(form: Format) -> bool:
         and all(map(_is_plain, (form.separator, form.quote, form.escape)))
         and form.separator not in ("", form.quote, form.escape)
         and (not form.quote or form.quote > " ")  # Spark's reader trims blanks that are quotes
-        and (form.null_value is None or _is_utf8(form.null_value.encode(errors="surrogatepass")))
+        and (form.null_value is None or is_utf8(form.null_value.encode(errors="surrogatepass")))
         and len(set(form.names)) == len(form.names)
         and not set(form.names).isdisjoint(form.schema.names)
     )
@@ -48,13 +48,10 @@ def reads(form: Format) -> bool:
 
 def read(records: Lines, form: Format) -> Read:
     """The records by columns; ``form`` is one that ``reads``."""
-    records = records.between(0, len(records))
-    certain = _certain(records, form)
-    if not certain.any():
-        return _nothing(records, form)
-    rows = _fields(records, certain, form)
+    records = records.trimmed()
+    rows = _fields(records, _certain(records, form), form)
     if rows is None:
-        return _nothing(records, form)
+        return _nothing(len(records), form)
     fields, places = rows
     fit = np.ones(len(fields), bool)
     columns = []
@@ -69,14 +66,7 @@ def read(records: Lines, form: Format) -> Read:
         if not field.nullable:
             fit &= _valid(column)
         columns.append(column)
-    was_read = np.zeros(len(records), bool)
-    was_read[places[fit]] = True
-    if not was_read.all():
-        row_of = np.zeros(len(records), np.int64)
-        row_of[places] = np.arange(len(places))
-        rows_read = pa.array(row_of, mask=~was_read)
-        columns = [column.take(rows_read) for column in columns]
-    return Read(pa.RecordBatch.from_arrays(columns, schema=_schema(form)), was_read)
+    return Read.placed(len(records), places, fit, columns, form.schema.names)
 
 
 def _is_read(option: str, kinds: list[T.DataType]) -> bool:
@@ -90,17 +80,11 @@ def _is_plain(character: str) -> bool:
     return len(character) <= 1 and character.isascii() and not {*character} & {*"\0\r\n"}
 
 
-def _schema(form: Format) -> pa.Schema:
-    return pa.schema(
-        [pa.field(field.name, texts.target(field.dataType)) for field in form.schema.fields]
-    )
-
-
-def _nothing(records: Lines, form: Format) -> Read:
+def _nothing(count: int, form: Format) -> Read:
     """Of none of the records a row that was read."""
-    schema, count = _schema(form), len(records)
-    columns = [pa.nulls(count, kind) for kind in schema.types]
-    return Read(pa.RecordBatch.from_arrays(columns, schema=schema), np.zeros(count, bool))
+    columns = [pa.nulls(count, texts.target(field.dataType)) for field in form.schema.fields]
+    rows = pa.RecordBatch.from_arrays(columns, form.schema.names)
+    return Read(rows, np.zeros(count, bool))
 
 
 def _certain(records: Lines, form: Format) -> np.ndarray:
@@ -111,10 +95,8 @@ def _certain(records: Lines, form: Format) -> np.ndarray:
     if len(data) > _MOST_BYTES or data.count(b"\n") + data.count(b"\r") != between:
         return np.zeros(len(records), bool)
     lines = _lines(records)
-    certain = ends > starts
-    if not _is_utf8(data):
-        spans = zip(starts.tolist(), ends.tolist(), strict=True)
-        certain &= [_is_utf8(data[start:end]) for start, end in spans]
+    certain = records.are_utf8()
+    certain &= ends > starts
     for character in _DOUBTFUL:
         certain &= ~_holds(lines, data, character)
     if form.escape != form.quote:
@@ -137,7 +119,7 @@ def _holds(lines: pa.LargeBinaryArray, data: bytes, character: str) -> np.ndarra
     """Which lines have a character."""
     if not character or character.encode() not in data:
         return np.zeros(len(lines), bool)
-    return _mask(pc.match_substring(lines, character))
+    return mask(pc.match_substring(lines, character))
 
 
 def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
@@ -146,16 +128,18 @@ def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
     pattern, _ = record_pattern(form)
     field = pattern.replace("*+", "*")  # it has no possessive quantifiers, and needs none
     separator = re.escape(form.separator)
-    return _mask(pc.match_substring_regex(lines, f"^{field}(?:{separator}{field})*[\r\n]*$"))
+    return mask(pc.match_substring_regex(lines, f"^{field}(?:{separator}{field})*[\r\n]*$"))
 
 
 def _fields(
     records: Lines, certain: np.ndarray, form: Format
 ) -> tuple[pa.Table, np.ndarray] | None:
     """The fields that a column is made of, as texts by name, of the records that are ``certain``
-    and have as many fields as there are names, and the numbers of these records. None if Arrow
-    counts other records than there are.
+    and have as many fields as there are names, and the numbers of these records. None if
+    none is, or Arrow counts other records than there are.
     """
+    if not certain.any():
+        return None
     places = np.flatnonzero(certain)
     lines = _lines(records)
     data = records.data if certain.all() else _joined(lines.filter(pa.array(certain)))
@@ -207,16 +191,4 @@ def _nulled(texts: pa.StringArray, form: Format) -> pa.StringArray:
 
 
 def _valid(column: pa.Array) -> np.ndarray:
-    return _mask(pc.is_valid(column))
-
-
-def _mask(column: pa.BooleanArray) -> np.ndarray:
-    return np.asarray(column)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return mask(pc.is_valid(column))

@@ -18,20 +18,9 @@ from pyspark.sql import types as T
 from ledger.sources.files.lines import Format
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.values import FORMATS
-from ledger.sources.vectorized.lines import Lines, Read
+from ledger.sources.vectorized.lines import Lines, Read, mask
+from ledger.sources.vectorized.texts import converts, matching, target
 
-_TYPES: Mapping[T.DataType, pa.DataType] = {
-    T.StringType(): pa.string(),
-    T.ByteType(): pa.int8(),
-    T.ShortType(): pa.int16(),
-    T.IntegerType(): pa.int32(),
-    T.LongType(): pa.int64(),
-    T.DoubleType(): pa.float64(),
-    T.BooleanType(): pa.bool_(),
-    T.DateType(): pa.date32(),
-    T.TimestampType(): pa.timestamp("us", "UTC"),
-    T.TimestampNTZType(): pa.timestamp("us"),
-}
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 # Days that there are, as of year 1000: Arrow's cast raises for the whole column if one is none.
@@ -79,7 +68,7 @@ def reads(form: Format) -> bool:
         form.format == "json"
         and bool(kinds)
         and list(form.names) == form.schema.names
-        and all(kind in _TYPES for kind in kinds)
+        and all(converts(kind) and not isinstance(kind, T.DecimalType) for kind in kinds)
         and all(name in FORMATS for name in form.options)
         and not (form.options and any(isinstance(kind, _TIMES) for kind in kinds))
     )
@@ -100,35 +89,16 @@ def read(records: Lines, form: Format) -> Read:
         column, is_exact = _converted(chunks.combine_chunks(), field.dataType)
         good &= is_exact
         if not field.nullable:
-            good &= _mask(column.is_valid())
+            good &= mask(column.is_valid())
         columns.append(column)
     if not all(part.has_no_other_keys for part in parts):
         good &= ~_refused(text)[rows]
         good &= ~_may_lack(text, rows, dict(zip(schema.names, columns, strict=True)))
-    return _placed(len(records), candidates[rows], good, columns, form)
-
-
-def _placed(
-    count: int, places: np.ndarray, good: np.ndarray, columns: list[pa.Array], form: Format
-) -> Read:
-    """Rows that are ``good`` at their places among all records."""
-    was_read = np.zeros(count, bool)
-    was_read[places[good]] = True
-    if not was_read.all():
-        row = np.zeros(count, np.int64)
-        row[places] = np.arange(len(places))
-        rows = pa.array(row, mask=~was_read)
-        columns = [column.take(rows) for column in columns]
-    return Read(pa.RecordBatch.from_arrays(columns, form.schema.names), was_read)
+    return Read.placed(len(records), candidates[rows], good, columns, form.schema.names)
 
 
 def _read_as(kind: T.DataType) -> pa.DataType:
-    return pa.string() if isinstance(kind, _TIMES) else _TYPES[kind]
-
-
-def _mask(flags: pa.Array) -> np.ndarray:
-    mask: np.ndarray = flags.to_numpy(zero_copy_only=False)
-    return mask
+    return pa.string() if isinstance(kind, _TIMES) else target(kind)
 
 
 def _candidates(records: Lines) -> np.ndarray:
@@ -150,7 +120,7 @@ def _candidates(records: Lines) -> np.ndarray:
     for number in np.flatnonzero(fit & (lengths > 2 * _MOST_NESTED)).tolist():
         record = records.data[records.starts[number] : records.ends[number]]
         fit[number] = record.count(b"{") + record.count(b"[") < _MOST_NESTED
-    fit &= ~_not_utf8(records)
+    fit &= records.are_utf8()
     return fit
 
 
@@ -171,23 +141,6 @@ def _refused(records: Lines) -> np.ndarray:
         if word in records.data:
             refused |= _holders(records, pattern)
     return refused
-
-
-def _not_utf8(records: Lines) -> np.ndarray:
-    wrong = np.zeros(len(records), bool)
-    if not _is_utf8(records.data):
-        for number, (start, end) in enumerate(
-            zip(records.starts.tolist(), records.ends.tolist(), strict=True)
-        ):
-            wrong[number] = not _is_utf8(records.data[start:end])
-    return wrong
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        return data.isascii() or bool(data.decode())
-    except UnicodeDecodeError:
-        return False
 
 
 def _only(records: Lines, numbers: np.ndarray) -> Lines:
@@ -270,7 +223,7 @@ def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray
     """A column in its own type, and of which rows it is exact."""
     if isinstance(kind, _TIMES):
         times = _times(column, kind)
-        return times, _mask(pc.equal(times.is_null(), column.is_null()))
+        return times, mask(pc.equal(times.is_null(), column.is_null()))
     if isinstance(kind, T.DoubleType):
         numbers = column.fill_null(0).to_numpy()
         is_minus_zero = (numbers == 0) & np.signbit(numbers)  # Spark's reader takes -0 for 0
@@ -281,24 +234,19 @@ def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray
 def _times(texts: pa.Array, kind: T.DataType) -> pa.Array:
     """Dates, or timestamps; null where a text is none, or is written in a way that is rare."""
     if isinstance(kind, T.DateType):
-        return _matching(texts, f"{_DAY}$").cast(pa.date32())
+        return matching(texts, f"{_DAY}$").cast(pa.date32())
     if isinstance(kind, T.TimestampNTZType):
-        return _matching(texts, f"{_DAY}{_CLOCK}$").cast(_TYPES[kind])
-    texts = _matching(texts, f"{_DAY}{_CLOCK}{_ZONE}?$")
+        return matching(texts, f"{_DAY}{_CLOCK}$").cast(target(kind))
+    texts = matching(texts, f"{_DAY}{_CLOCK}{_ZONE}?$")
     zoned = pc.match_substring_regex(texts, f"{_ZONE}$")
     in_utc = pc.binary_join_element_wise(texts, "Z", "")
-    return pc.if_else(zoned, texts, in_utc).cast(_TYPES[kind])
-
-
-def _matching(texts: pa.Array, pattern: str) -> pa.Array:
-    matches = pc.match_substring_regex(texts, pattern)
-    return pc.if_else(matches, texts, pa.scalar(None, texts.type))
+    return pc.if_else(zoned, texts, in_utc).cast(target(kind))
 
 
 def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) -> np.ndarray:
     """Which rows lack a column, and may have a key that is its name but for case or blanks: the
     exact reader fails these."""
-    lacking = {name: ~_mask(column.is_valid()) for name, column in columns.items()}
+    lacking = {name: ~mask(column.is_valid()) for name, column in columns.items()}
     lacking = {name: lacks for name, lacks in lacking.items() if lacks.any()}
     wrong = np.zeros(len(rows), bool)
     if not lacking:

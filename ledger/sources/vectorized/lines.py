@@ -27,14 +27,20 @@ class Lines:
         part = self.data[int(self.starts[number]) : int(self.ends[number])]
         return part.decode("utf-8", "surrogateescape")
 
-    def between(self, first: int, last: int) -> "Lines":
-        """The records from one to before another."""
-        if first == last:
-            nothing = np.empty(0, np.int64)
-            return Lines(b"", nothing, nothing)
-        begin = int(self.starts[first])
-        data = self.data[begin : int(self.ends[last - 1])]
-        return Lines(data, self.starts[first:last] - begin, self.ends[first:last] - begin)
+    def trimmed(self) -> "Lines":
+        """The records, and of the text only what lies from the first to the last."""
+        if not len(self):
+            return Lines(b"", self.starts, self.ends)
+        begin = int(self.starts[0])
+        data = self.data[begin : int(self.ends[-1])]
+        return Lines(data, self.starts - begin, self.ends - begin)
+
+    def are_utf8(self) -> np.ndarray:
+        """Which records are UTF-8."""
+        if is_utf8(self.data):
+            return np.ones(len(self), bool)
+        spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return np.array([is_utf8(self.data[start:end]) for start, end in spans], bool)
 
     def texts(self, wanted: np.ndarray) -> pa.BinaryArray:
         """The bytes of the records that are ``wanted``, a mask; null of the others."""
@@ -53,3 +59,35 @@ class Read:
 
     columns: pa.RecordBatch
     was_read: np.ndarray
+
+    @classmethod
+    def placed(
+        cls,
+        count: int,
+        places: np.ndarray,
+        good: np.ndarray,
+        columns: list[pa.Array],
+        names: list[str],
+    ) -> "Read":
+        """Of ``count`` records the rows that are ``good``, each at its place."""
+        was_read = np.zeros(count, bool)
+        was_read[places[good]] = True
+        if not was_read.all():
+            row = np.zeros(count, np.int64)
+            row[places] = np.arange(len(places))
+            rows = pa.array(row, mask=~was_read)
+            columns = [column.take(rows) for column in columns]
+        return cls(pa.RecordBatch.from_arrays(columns, names), was_read)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are a text."""
+    try:
+        return data.isascii() or bool(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def mask(flags: pa.BooleanArray) -> np.ndarray:
+    """Flags, none of them null, as numpy has them."""
+    return np.asarray(flags)

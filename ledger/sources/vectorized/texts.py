@@ -66,10 +66,11 @@ def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
     if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType):
         return _times(texts, kind)
     pattern = _decimal(kind) if isinstance(kind, T.DecimalType) else _DOUBLE
-    return pc.cast(_matching(texts, pattern), target(kind))
+    return pc.cast(matching(texts, pattern), target(kind))
 
 
-def _matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
+def matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
+    """The texts that match; null of all others."""
     return _where(texts, pc.match_substring_regex(texts, pattern))
 
 
@@ -88,7 +89,7 @@ def _truths(texts: pa.StringArray) -> pa.BooleanArray:
 
 
 def _integers(texts: pa.StringArray, kind: T.IntegralType) -> pa.Array:
-    values = pc.cast(_matching(texts, _INTEGERS[type(kind)]), pa.int64())
+    values = pc.cast(matching(texts, _INTEGERS[type(kind)]), pa.int64())
     integer = target(kind)
     if integer == pa.int64():
         return values
@@ -106,9 +107,9 @@ def _decimal(kind: T.DecimalType) -> str:
 
 def _times(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
     if isinstance(kind, T.DateType):
-        return pc.cast(_matching(texts, f"^{_DAY}$"), pa.date32())
+        return pc.cast(matching(texts, f"^{_DAY}$"), pa.date32())
     in_utc = isinstance(kind, T.TimestampType)
-    times = _matching(texts, _UTC if in_utc else _LOCAL)
+    times = matching(texts, _UTC if in_utc else _LOCAL)
     if in_utc:
         times = pc.utf8_rtrim(times, "Z")  # without a zone it is UTC, too: that of the session
     return pc.cast(pc.cast(times, pa.timestamp("us")), target(kind))

@@ -10,8 +10,9 @@ from pyspark.sql import functions as F
 
 from ledger.core.column_names import POSITION, ROOT, ROOTS, UNIT
 from ledger.errors import InputError
+from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import delivered_rows, stored_rows, user_columns
-from ledger.spark.frames.stored import local_numbers
+from ledger.spark.frames.stored import local_numbers, read_files
 from ledger.spark.job import Job
 from ledger.store.queries import batches, combines, publications, runs
 
@@ -100,20 +101,28 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
             rows = rows.join(delivered, UNIT, "left_anti").select(*names)
         parts.append(rows.select(*user_columns(rows)))
         one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
-        if one_unit and _emitted(job, row.batch_id):
+        if one_unit and emitted_in_units(job, row.batch_id):
             break  # the batch is the unit, and this one delivered it
         if in_units and job.pipeline.graph.unit:
-            frames = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
-            units = [frame.select(UNIT) for frame in frames]
-            before = [] if delivered is None else [delivered]
-            delivered = reduce(DataFrame.unionByName, [*before, *units]).distinct()
+            units = hidden.keep(emitted_units(job, row.batch_id))
+            delivered = (units if delivered is None else delivered.unionByName(units)).distinct()
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 
-def _emitted(job: Job, batch_id: int) -> int:
+def emitted_in_units(job: Job, batch_id: int) -> int:
     """Records of sources in units that a batch emitted."""
     sources = job.database.transact(lambda c: batches.sources(c, batch_id))
     return sum(row.roots or 0 for row in sources if job.pipeline.graph.in_units(row.source))
+
+
+def emitted_units(job: Job, batch_id: int) -> DataFrame:
+    """The units, ``UNIT``, of the records that a batch emitted."""
+    frames = [
+        read_files(job.spark, job.manifest(row.emit_run_id)).select(UNIT)
+        for row in job.database.transact(lambda c: batches.sources(c, batch_id))
+        if row.emit_run_id is not None and carries_unit(job.pipeline, row.source)
+    ]
+    return reduce(DataFrame.unionByName, frames)
 
 
 def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:

@@ -29,7 +29,7 @@ from ledger.core.column_names import (
 )
 from ledger.errors import FencedError
 from ledger.sources.files.referenced import Referenced
-from ledger.spark.frames.stored import positioned, read_files
+from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
@@ -136,11 +136,6 @@ def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFra
     ``position``. Raises LostFileError unless all its files are there.
     """
     return positioned(job.spark, job.manifest(run_id), position, first)
-
-
-def read_stored(job: Job, manifest: Manifest) -> DataFrame:
-    """The stored rows of a manifest, with the schema that they were written with."""
-    return read_files(job.spark, manifest)
 
 
 def _emitted(

@@ -8,11 +8,11 @@ from sqlalchemy import Connection
 
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, commit
+from ledger.deltas.spans import RootRange
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import SourceReader
 from ledger.spark.job import Job
 from ledger.spark.origins.snapshot import Snapshot
-from ledger.store.queries.runs import Emitted
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Origin(ABC):
         """Raise InputError unless the snapshot has all that was there to read."""
         return  # what was stored once is complete
 
-    def commit(self, output: StepOutput, emitted: Emitted) -> None:
+    def commit(self, output: StepOutput, emitted: RootRange) -> None:
         """Make the run count."""
         commit(
             self.job.database,

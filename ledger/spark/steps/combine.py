@@ -10,8 +10,9 @@ from ledger.core.probes import reached
 from ledger.pipeline.steps import CombineStep, SinkStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import acked_rows
-from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import check_key
+from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness, file_rows
 from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
@@ -30,7 +31,7 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     check_frame(step, rows)
     manifest = store_result(job, run, rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
-        check_key(sink, read_stored(job, manifest))
+        check_key(sink, read_files(job.spark, manifest))
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     last = partial(require_last, batch=run.batch)
     commit(job.database, run, record, files=file_rows(manifest), before_commit=last)

@@ -24,7 +24,6 @@ from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tracking import SourceTracking, posted, source_tracking
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
-from ledger.store.queries.runs import Emitted
 
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
@@ -64,12 +63,12 @@ def _redaction(job: Job) -> Redaction:
     return Redaction.of(names)
 
 
-def _reserved(job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest) -> Emitted:
+def _reserved(job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest) -> RootRange:
     """The roots of a snapshot, one for each tracked record, and how many share a span."""
     roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
     span = (step.span or span_of(roots)) if run.batch.ackers else 1
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots, span))
-    return Emitted(first_root, roots, span)
+    return RootRange(first_root, roots, span)
 
 
 @contextmanager
@@ -88,14 +87,13 @@ def _folded(
     job: Job,
     run: OpenedRun,
     manifest: Manifest,
-    emitted: Emitted,
+    emitted: RootRange,
     malformed: int,
     tracking: SourceTracking,
 ) -> StepOutput:
     """One init delta per root; a record that did not parse fails its root at once."""
     check = partial(tracking.check, emitted=emitted, written=manifest.rows, failed=malformed)
-    spans = Spans([RootRange(emitted.first_root, emitted.roots, emitted.span)])
-    outcome = fold(job, run, tracking.records(manifest, emitted), check, spans)
+    outcome = fold(job, run, tracking.records(manifest, emitted), check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
     record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
     return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

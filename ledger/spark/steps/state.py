@@ -10,7 +10,8 @@ from ledger.core.stateful import StatefulStage
 from ledger.pipeline.steps import StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
-from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.inputs import delivered_rows, user_columns
+from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness, file_rows
 from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
@@ -46,7 +47,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     }
     state = None
     if opened.previous is not None:
-        state = read_stored(job, job.manifest(opened.previous.step_run_id))
+        state = read_files(job.spark, job.manifest(opened.previous.step_run_id))
     read = Witness()
     rows = step.function(state, read.watch(batch), **references)
     check_frame(step, rows)
@@ -93,6 +94,6 @@ def _stored(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to publish them."""
-    staged = stage_result(job, run, job.pipeline.sink_named(run.step), read_stored(job, state))
+    staged = stage_result(job, run, job.pipeline.sink_named(run.step), read_files(job.spark, state))
     record = Record(input_rows=state.rows, output_rows=staged.rows)
     return StepOutput(record, file_rows(staged))

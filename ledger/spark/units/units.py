@@ -15,11 +15,17 @@ from ledger.core.column_names import UNIT
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SinkStep, SourceStep
-from ledger.spark.frames.acked import NOTHING_WITHHELD, Withheld, withheld
+from ledger.spark.frames.acked import (
+    NOTHING_WITHHELD,
+    Withheld,
+    emitted_in_units,
+    emitted_units,
+    withheld,
+)
 from ledger.spark.frames.anchors import carries_unit
-from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.job import Job
-from ledger.store.queries import batches, dedup
+from ledger.store.queries import dedup
 
 
 def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
@@ -55,7 +61,8 @@ class Replacement:
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
         self._job, self._run, self._step = job, run, step
         replay = run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name)
-        applies = replay and self._emitted() > 0
+        # A replay of records of other sources replaces nothing.
+        applies = replay and emitted_in_units(job, run.batch.batch_id) > 0
         self._earlier = self._deliveries() if applies else []
 
     @property
@@ -72,24 +79,14 @@ class Replacement:
         """
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
-        later = [replace(own, roots=None).keep(self._units(self._run.batch.batch_id))]
+        later = [replace(own, roots=None).keep(emitted_units(self._job, self._run.batch.batch_id))]
         parts: list[DataFrame] = []
         for row, hidden in reversed(self._earlier):
             rows = hidden.keep(delivered_rows(self._job, row.batch_id, row.input_run_id))
             delivered = reduce(DataFrame.unionByName, later).distinct()
             parts.append(rows.join(delivered, UNIT, "left_anti").select(*user_columns(rows)))
-            later.append(self._units(row.batch_id))
+            later.append(emitted_units(self._job, row.batch_id))
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
-
-    def _emitted(self) -> int:
-        """Records of sources in units that the batch emitted: a replay of others replaces
-        nothing.
-        """
-        sources = self._job.database.transact(
-            lambda c: batches.sources(c, self._run.batch.batch_id)
-        )
-        graph = self._job.pipeline.graph
-        return sum(row.roots or 0 for row in sources if graph.in_units(row.source))
 
     def _deliveries(self) -> list[tuple[Row[Any], Withheld]]:
         """Earlier deliveries of the family, each with what was withheld of it."""
@@ -112,16 +109,6 @@ class Replacement:
         """Whether a sink has published of an earlier batch a unit that this one delivers."""
         if hidden.everything or not carries_unit(self._job.pipeline, self._step.name):
             return not hidden.everything
-        published = hidden.keep(self._units(batch_id).distinct())
-        own = self._units(self._run.batch.batch_id)
+        published = hidden.keep(emitted_units(self._job, batch_id).distinct())
+        own = emitted_units(self._job, self._run.batch.batch_id)
         return not published.join(own, UNIT, "left_semi").isEmpty()
-
-    def _units(self, batch_id: int) -> DataFrame:
-        """The units that a batch emitted."""
-        sources = self._job.database.transact(lambda c: batches.sources(c, batch_id))
-        frames = [
-            read_stored(self._job, self._job.manifest(row.emit_run_id)).select(UNIT)
-            for row in sources
-            if carries_unit(self._job.pipeline, row.source)
-        ]
-        return reduce(DataFrame.unionByName, frames)

@@ -25,7 +25,9 @@ UNDECIDED = """
 
 @dataclass(frozen=True)
 class Batch:
-    """One row of ``batch`` with its pipeline's name and policy. Instants are UTC."""
+    """One row of ``batch`` with its pipeline's name and policy. Instants are UTC. ``target``:
+    MODULE:PIPELINE where it is declared; None: it is no global.
+    """
 
     batch_id: int
     pipeline: str
@@ -59,6 +61,7 @@ class Batch:
     roots: int | None
     failed_roots: int | None
     files_expired_at: datetime | None
+    target: str | None
 
     @property
     def exactly_once(self) -> bool:
@@ -77,7 +80,7 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_i
        b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
-       b.failed_roots, b.files_expired_at, p.tolerate,
+       b.failed_roots, b.files_expired_at, p.tolerate, p.target,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
        p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
@@ -93,22 +96,6 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     fields["guarantee"] = Guarantee(fields["guarantee"])
     fields["settle"] = SettlePolicy(fields["settle"])
     return Batch(**fields)
-
-
-def target(connection: Connection, pipeline_id: int) -> str | None:
-    """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
-    statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
-    target: str | None = connection.execute(statement, {"id": pipeline_id}).scalar_one()
-    return target
-
-
-def target_of_batch(connection: Connection, batch_id: int) -> str | None:
-    """As ``target``, of the pipeline of a batch."""
-    statement = text("""
-        SELECT p.target FROM batch b JOIN pipeline p USING (pipeline_id) WHERE b.batch_id = :id
-    """)
-    target: str | None = connection.execute(statement, {"id": batch_id}).scalar_one()
-    return target
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:

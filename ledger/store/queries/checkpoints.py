@@ -13,6 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ledger.store.queries.batches import any_to_follow
+from ledger.store.queries.rows import first_of
 
 # A reason why the family of an original f is kept: the next batch starts from its state.
 CURRENT_STATE = """
@@ -43,15 +44,6 @@ class RunInProgress:
     batch_id: int
     attempt_id: UUID
     alive: bool
-
-
-def lock_pipeline(connection: Connection, pipeline: str) -> int | None:
-    """Lock the pipeline for the transaction, as every opening of a batch does; None: it never
-    ran.
-    """
-    statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
-    pipeline_id = connection.execute(statement, {"name": pipeline}).scalar()
-    return None if pipeline_id is None else int(pipeline_id)
 
 
 def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> int | None:
@@ -117,8 +109,8 @@ def under_way(connection: Connection, pipeline_id: int, step: str) -> RunInProgr
         SELECT r.step_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
         {_RUNS} AND r.state = 'running' ORDER BY 1 DESC LIMIT 1
     """)
-    row = connection.execute(statement, {"pipeline_id": pipeline_id, "step": step}).first()
-    return None if row is None else RunInProgress(**row._mapping)
+    keys = {"pipeline_id": pipeline_id, "step": step}
+    return first_of(RunInProgress, connection.execute(statement, keys))
 
 
 def fence(connection: Connection, pipeline_id: int, steps: Sequence[str]) -> None:
@@ -139,8 +131,8 @@ def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | No
         SELECT batch_id, step_run_id, snapshot FROM checkpoint
         WHERE pipeline_id = :pipeline_id AND step = :step ORDER BY step_run_id DESC LIMIT 1
     """)
-    row = connection.execute(statement, {"pipeline_id": pipeline_id, "step": step}).first()
-    return None if row is None else Checkpoint(**row._mapping)
+    keys = {"pipeline_id": pipeline_id, "step": step}
+    return first_of(Checkpoint, connection.execute(statement, keys))
 
 
 def failed_since(connection: Connection, pipeline_id: int, step: str, run_id: int) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.store.queries.rows import first_of
+
 
 @dataclass(frozen=True)
 class PendingRecords:
@@ -89,9 +91,8 @@ def next_range(
         ORDER BY claim_number DESC LIMIT 1
     """)
     keys = {"pipeline_id": pipeline_id, "source": source}
-    row = connection.execute(released, {**keys, "batch_id": batch_id}).first()
-    row = row or connection.execute(last, keys).first()
-    return NextRange() if row is None else NextRange(**row._mapping)
+    free = first_of(NextRange, connection.execute(released, {**keys, "batch_id": batch_id}))
+    return free or first_of(NextRange, connection.execute(last, keys)) or NextRange()
 
 
 def is_claimed_end(connection: Connection, pipeline_id: int, source: str, end: Any) -> bool:

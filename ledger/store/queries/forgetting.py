@@ -21,16 +21,6 @@ def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
     return list(connection.execute(statement, {"ids": list(message_ids)}).scalars())
 
 
-def contents(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """What the ledger keeps of the content of these messages: message_id, batch_id, root_id (of the
-    first attempt that had it), key (JSON), content; nothing of what is forgotten."""
-    statement = text("""
-        SELECT message_id, batch_id, root_id, key::text AS key, content FROM failed_payload
-        WHERE message_id = ANY (cast(:ids AS bigint[]))
-    """)
-    return connection.execute(statement, {"ids": list(message_ids)}).all()
-
-
 def forget(connection: Connection, message_ids: Sequence[int]) -> int:
     """Remove what decided records contain, and the texts that may quote it; of how many."""
     statement = text("SELECT forget_records(cast(:ids AS bigint[]))")

@@ -103,17 +103,6 @@ def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measure
     return all_of(Measures, connection.execute(statement, {"overdue": list(overdue)}))
 
 
-def batch_of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> int | None:
-    """The newest batch that a run of a DAG has opened, under one of its ids; None: it has none."""
-    statement = text("""
-        SELECT max(batch_id) FROM batch
-        WHERE dag_id = :dag_id AND run_id = ANY(cast(:run_ids AS text[]))
-    """)
-    keys = {"dag_id": dag_id, "run_ids": list(run_ids)}
-    batch_id: int | None = connection.execute(statement, keys).scalar_one()
-    return batch_id
-
-
 def quarantined_by_batch(
     connection: Connection, pipeline_id: int, after: datetime, until: datetime
 ) -> dict[int, int]:

@@ -177,34 +177,18 @@ def latest(connection: Connection, pipelines: Sequence[str]) -> list[int]:
 
 def recent(connection: Connection, pipelines: Sequence[str]) -> list[int]:
     """The latest batches of these pipelines, at most ``RECENT``."""
-    statement = text("""
-        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = ANY (cast(:pipelines AS text[])) ORDER BY b.batch_id DESC LIMIT :limit
-    """)
-    keys = {"pipelines": list(pipelines), "limit": RECENT}
-    return list(connection.execute(statement, keys).scalars())
+    return _latest(connection, pipelines, "WHERE true", RECENT)
 
 
 def originals(connection: Connection, pipeline: str) -> list[int]:
     """The latest originals of a pipeline that nothing has replaced, at most ``INTERVALS``."""
-    statement = text("""
-        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND b.kind = 'original' AND b.status <> 'superseded'
-        ORDER BY b.batch_id DESC LIMIT :limit
-    """)
-    keys = {"pipeline": pipeline, "limit": INTERVALS}
-    return list(connection.execute(statement, keys).scalars())
+    condition = "WHERE b.kind = 'original' AND b.status <> 'superseded'"
+    return _latest(connection, [pipeline], condition, INTERVALS)
 
 
 def open_batches(connection: Connection, pipelines: Sequence[str]) -> list[int]:
     """The batches of these pipelines that are under way, latest first, at most ``WAITING``."""
-    statement = text("""
-        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
-        WHERE b.status = 'open' AND p.name = ANY (cast(:pipelines AS text[]))
-        ORDER BY b.batch_id DESC LIMIT :limit
-    """)
-    keys = {"pipelines": list(pipelines), "limit": WAITING}
-    return list(connection.execute(statement, keys).scalars())
+    return _latest(connection, pipelines, "WHERE b.status = 'open'", WAITING)
 
 
 def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
@@ -216,6 +200,13 @@ def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
     statement = text(f"SELECT batch_id FROM ({union}) w ORDER BY batch_id DESC LIMIT :limit")
     keys = {"pipelines": list(pipelines), "limit": WAITING}
     return list(connection.execute(statement, keys).scalars())
+
+
+def _latest(
+    connection: Connection, pipelines: Sequence[str], condition: str, limit: int
+) -> list[int]:
+    keys = {"pipelines": list(pipelines), "limit": limit}
+    return list(connection.execute(text(_LATEST.format(condition)), keys).scalars())
 
 
 # Each condition on its own, and each batch by itself, latest first: a batch is left as soon as one

@@ -40,10 +40,10 @@ def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert the pipeline, or update its policy where that has changed; locks its row in any case,
     so that opens wait for each other.
     """
-    before = _lock(connection, policy["name"])
+    before = lock(connection, policy["name"])
     changed = connection.execute(text(_SAVE), dict(policy)).scalar()
     if changed is None:
-        row = before or _lock(connection, policy["name"])  # another process has just inserted it
+        row = before or lock(connection, policy["name"])  # another process has just inserted it
         assert row is not None
         return int(row.pipeline_id)
     if before is not None and policy["auto_replay"] and not before.auto_replay:
@@ -58,8 +58,9 @@ def find(connection: Connection, name: str) -> int | None:
     return None if pipeline_id is None else int(pipeline_id)
 
 
-def _lock(connection: Connection, name: str) -> Row[Any] | None:
-    """The pipeline's row, locked as an update locks it: pipeline_id, auto_replay."""
+def lock(connection: Connection, name: str) -> Row[Any] | None:
+    """The pipeline's row, locked for the transaction as every opening of a batch locks it:
+    pipeline_id, auto_replay; None: it never ran."""
     statement = text("""
         SELECT pipeline_id, auto_replay FROM pipeline WHERE name = :name FOR NO KEY UPDATE
     """)

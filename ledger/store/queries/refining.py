@@ -14,6 +14,7 @@ from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.binary_copy import decode
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.rows import Longs
+from ledger.store.queries.rows import all_of
 
 COLUMNS = ("step_run_id", "root_id", "delta", "acked", "emitted_edges", "acked_edges")
 _COMMITTED = "SELECT step_run_id FROM step_run WHERE batch_id = {id} AND state = 'committed'"
@@ -72,8 +73,7 @@ def committed(connection: Connection, batch_id: int) -> list[CommittedRun]:
         SELECT step_run_id, step, root_files, coalesce(acks_proved, false) AS acks_proved
         FROM step_run WHERE batch_id = :id AND state = 'committed' ORDER BY step_run_id
     """)
-    rows = connection.execute(statement, {"id": batch_id})
-    return [CommittedRun(**row._mapping) for row in rows]
+    return all_of(CommittedRun, connection.execute(statement, {"id": batch_id}))
 
 
 def posted(

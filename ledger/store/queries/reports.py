@@ -186,3 +186,16 @@ def step_table(connection: Connection, batch_id: int) -> list[Progress]:
         FROM step_progress WHERE batch_id = :id ORDER BY number
     """)
     return all_of(Progress, connection.execute(statement, {"id": batch_id}))
+
+
+def over(connection: Connection, pipeline: str, start: datetime, end: datetime) -> list[Counts]:
+    """The originals of a pipeline that read something of an interval and count, by start."""
+    statement = text("""
+        SELECT * FROM batch_status
+        WHERE pipeline = :pipeline AND kind = 'original'
+          AND status NOT IN ('abandoned', 'superseded')
+          AND interval_start < :end AND interval_end > :start
+        ORDER BY interval_start, batch_id
+    """)
+    keys = {"pipeline": pipeline, "start": start, "end": end}
+    return all_of(Counts, connection.execute(statement, keys))

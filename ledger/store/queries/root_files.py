@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import all_of
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,13 @@ WHERE r.root_files IS NOT NULL
 _ENDED = "r.state IN ('committed', 'superseded')"
 
 
-def _runs(rows: Sequence[Row[Any]]) -> list[RunWithRootFiles]:
-    return [RunWithRootFiles(**row._mapping) for row in rows]
-
-
 def ended_of(connection: Connection, batch_id: int) -> list[RunWithRootFiles]:
     """Of a batch that is decided, or abandoned, the runs that have written all they write."""
     statement = text(f"""
         {_RUN} AND r.batch_id = :id AND b.status NOT IN ('open', 'held') AND {_ENDED}
         ORDER BY r.step_run_id
     """)
-    return _runs(connection.execute(statement, {"id": batch_id}).all())
+    return all_of(RunWithRootFiles, connection.execute(statement, {"id": batch_id}))
 
 
 def unneeded(
@@ -61,7 +58,7 @@ def unneeded(
     """)
     family_ids = None if families is None else list(families)
     keys = {"pipeline": pipeline, "families": family_ids, "before": before}
-    return _runs(connection.execute(statement, keys).all())
+    return all_of(RunWithRootFiles, connection.execute(statement, keys))
 
 
 def forget(connection: Connection, run_ids: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -36,17 +36,6 @@ class Run:
         if self.state is RunState.RUNNING:
             return self.lease_until > now
         return self.state in (RunState.COMMITTED, RunState.SUPERSEDED)
-
-
-@dataclass(frozen=True)
-class Emitted:
-    """What an emit run emitted: ``roots`` from ``first_root`` on, of which ``span`` share a row a
-    run.
-    """
-
-    first_root: int
-    roots: int
-    span: int = 1
 
 
 _RUN = """
@@ -113,14 +102,16 @@ def fence_running(connection: Connection, batch_id: int, step: str | None = None
     )
 
 
-def fence_run(connection: Connection, run_id: int, failure: str | None = None) -> None:
-    """End one run, if it is running. ``failure``: what interrupted it."""
+def end_run(
+    connection: Connection, run_id: int, state: RunState, failure: str | None = None
+) -> None:
+    """End one run in this state, if it is running. ``failure``: what failed or interrupted it."""
     connection.execute(
         text("""
-        UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp(), failure = :failure
+        UPDATE step_run SET state = :state, closed_at = clock_timestamp(), failure = :failure
         WHERE step_run_id = :id AND state = 'running'
         """),
-        {"id": run_id, "failure": failure},
+        {"id": run_id, "state": state.value, "failure": failure},
     )
 
 
@@ -131,15 +122,6 @@ def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bo
         WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
     return connection.execute(statement, {"id": run_id, "lease": lease_seconds}).first() is not None
-
-
-def fail_run(connection: Connection, run_id: int, failure: str) -> bool:
-    """Mark a running run failed; False if it was not running any more."""
-    statement = text("""
-        UPDATE step_run SET state = 'failed', closed_at = clock_timestamp(), failure = :failure
-        WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
-    """)
-    return connection.execute(statement, {"id": run_id, "failure": failure}).first() is not None
 
 
 def set_folder(connection: Connection, run_id: int, folder: str) -> None:
@@ -266,7 +248,7 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
 
 
 def set_emitted(
-    connection: Connection, batch_id: int, source: str, run_id: int, emitted: Emitted
+    connection: Connection, batch_id: int, source: str, run_id: int, emitted: RootRange
 ) -> None:
     """The emit run that counts for a source of a batch, and its range of roots."""
     connection.execute(
@@ -275,14 +257,7 @@ def set_emitted(
         SET emit_run_id = :run, first_root = :first_root, roots = :roots, span = :span
         WHERE batch_id = :batch_id AND source = :source
         """),
-        {
-            "batch_id": batch_id,
-            "source": source,
-            "run": run_id,
-            "first_root": emitted.first_root,
-            "roots": emitted.roots,
-            "span": emitted.span,
-        },
+        {"batch_id": batch_id, "source": source, "run": run_id, **asdict(emitted)},
     )
 
 
