@@ -122,10 +122,10 @@ def test_rows_of_one_side_alone_differ():
     """A span that was posted and is in no file, and one that is in a file and was not posted."""
     roots = SingleRoots.of(longs(0, 16), RANGES)
     rows = acking([3, 17])
-    posted, found = roots.posted(Spans(RANGES).united(rows)), columns(rows, roots=roots)
+    posted, read = roots.posted(Spans(RANGES).united(rows)), columns(rows, roots=roots)
     nothing = roots.posted(NOTHING)
     assert minus(posted, roots.by_span(columns(roots=roots)))[3].tolist() == [1, 1]
-    assert minus(nothing, roots.by_span(found))[3].tolist() == [-1, -1]
+    assert minus(nothing, roots.by_span(read))[3].tolist() == [-1, -1]
 
 
 COMPONENTS = {
@@ -149,11 +149,11 @@ def test_uneven_and_failed_roots_are_grouped_by_what_happened_to_them():
         "source": [emitting([1, 2, 3, 4, 5, 6])],
         "stage": [acking([1, 3, 4, 5]), acking([5], edges=2)],
     }
-    found = [
+    grouped = [
         (some.root.tolist(), some.residue.tolist(), some.edges.acked["stage"], some.edges.broken)
         for some in groups(runs, 1)
     ]
-    assert sorted(found) == [
+    assert sorted(grouped) == [
         ([1], [0], 0, []), ([2, 6], [2, 6], 0, [STAGE]), ([5], [5], 3, [STAGE])
     ]  # fmt: skip
 
