@@ -24,7 +24,7 @@ from ledger.core.verdict import hops
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
 from ledger.deltas.kernel import Places
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
-from ledger.deltas.rows import Longs
+from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.single_roots import (
     COLUMNS,
     NOTHING,
@@ -233,12 +233,13 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     roots, steps = SingleRoots.of(asked.spans, asked.ranges), [run.step for run in asked.runs]
     refinement = Refinement(asked.runs)
     try:
+        has_rows = np.zeros(len(roots), bool)
         with _nothing_yet(len(asked.runs), len(roots)) as table:
             if asked.needs_files:
-                _read(asked, roots, table)
+                _read(asked, roots, table, has_rows)
             for places, part in roots.parts(max(1, MOST_ROWS // len(asked.runs))):
                 columns = table[:, :, places]
-                failed = _part(transact, asked, part, columns)
+                failed = _part(transact, asked, part, columns, has_rows[places])
                 runs = dict(zip(steps, columns, strict=True))
                 for some in alike(runs, part.root, failed, asked.naming.components):
                     refinement.add(some, asked.naming)
@@ -268,9 +269,9 @@ def _nothing_yet(runs: int, roots: int) -> Iterator[Longs]:
         yield np.memmap(file, np.int64, "r+", shape=shape).view(np.ndarray)
 
 
-def _read(asked: Uneven, roots: SingleRoots, table: Longs) -> None:
-    """Add what the files of the runs have of the roots that are asked for; several are read at
-    once.
+def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
+    """Add what the files of the runs have of the roots that are asked for, and note which have
+    rows; several are read at once.
     """
 
     def read(number: int) -> None:
@@ -278,7 +279,7 @@ def _read(asked: Uneven, roots: SingleRoots, table: Longs) -> None:
         files, advice = _files(asked, run), _advice(asked, run)
         with _reading(run.root_files or "", advice):
             for deltas in read_roots(files, roots.has_some, advice):
-                add(table[number], roots, deltas)
+                has_rows[add(table[number], roots, deltas)] = True
 
     with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
         for _ in pool.map(read, range(len(asked.runs))):
@@ -324,24 +325,32 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
         ) from exc
 
 
-def _part(transact: Transact, asked: Uneven, part: SingleRoots, table: Longs) -> Places:
+def _part(
+    transact: Transact, asked: Uneven, part: SingleRoots, table: Longs, has_rows: Flags
+) -> Places:
     """Compare what the runs add to the roots of a part with what they posted of its spans, and add
-    the latter where a root is a span of its own. The places of roots that failed by a run's word.
+    the latter where a root is a span of its own. The places of roots with rows that failed by a
+    run's word.
     """
-    shares = Spans(asked.ranges).shares(part.spans)
+    spans = Spans(asked.ranges)
+    shares = spans.shares(part.spans)
     own = part.starts[~shares]
     rows = transact(lambda c: queries.posted(c, asked.batch_id, asked.run_ids, part.spans))
     for run, columns in zip(asked.runs, table, strict=True):
-        posted = part.posted(rows.get(run.step_run_id, NOTHING))
-        if run.root_files is None and posted[:, shares].any():
+        of_run = rows.get(run.step_run_id, NOTHING)
+        of_spans = spans.shares(of_run.root)
+        if run.root_files is None and of_spans.any():
             raise LostFileError(
                 f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans,"
                 f" and noted no folder of what it adds to each record. {_advice(asked, run)}"
             )
+        posted = part.posted(of_run)
         columns[:, own] = posted[:, ~shares]
+        has_rows[part.places(of_run.root[~of_spans])[1]] = True
         _check(asked, run, part, minus(posted, part.by_span(columns)))
     failed = transact(lambda c: queries.failed_roots(c, asked.batch_id, part.first, part.last))
-    return part.places(failed)[1]
+    places = part.places(failed)[1]
+    return places[has_rows[places]]
 
 
 def _check(asked: Uneven, run: CommittedRun, part: SingleRoots, wrong: Longs) -> None:

@@ -95,12 +95,15 @@ class SingleRoots:
         return np.stack([*xors, *sums])
 
 
-def add(columns: Longs, roots: SingleRoots, deltas: Deltas) -> None:
-    """Add deltas to columns by root, as far as they are of these roots: several may be of one."""
+def add(columns: Longs, roots: SingleRoots, deltas: Deltas) -> Places:
+    """Add deltas to columns by root, as far as they are of these roots, and return their places:
+    several may be of one root.
+    """
     inside, places = roots.places(deltas.root)
     for number, values in enumerate(deltas.columns[1:]):
         operation = np.bitwise_xor if number < _XORS else np.add
         operation.at(columns[number], places, values[inside])
+    return places
 
 
 def minus(some: Longs, others: Longs) -> Longs:
@@ -126,17 +129,16 @@ def alike(
     failed: Places,
     components: Mapping[int, Sequence[Hop]],
 ) -> Iterator[Alike]:
-    """The roots that are not even over all runs, or, of those that the runs add something to, are
-    at the places ``failed``; by what the steps did with them. ``runs``: by step, the columns that
-    each adds. ``root``: the root at each place.
+    """The roots that are not even over all runs, and those at the places ``failed``, by what the
+    steps did with them. ``runs``: by step, the columns that each adds. ``root``: the root at each
+    place.
     """
-    residue, open_edges, with_rows = (np.zeros_like(root) for _ in range(3))
-    for delta, acked, emitted_edges, acked_edges in runs.values():
+    residue, open_edges = np.zeros_like(root), np.zeros_like(root)
+    for delta, _, emitted_edges, acked_edges in runs.values():
         residue ^= delta
         open_edges += emitted_edges - acked_edges
-        with_rows |= delta | acked | emitted_edges | acked_edges
     uneven = (residue != 0) | (open_edges != 0)
-    uneven[failed] |= with_rows[failed] != 0
+    uneven[failed] = True
     places = np.flatnonzero(uneven)
     root, residue = root[places], residue[places]
     steps = {step: _Additions.of(columns[:, places]) for step, columns in runs.items()}

@@ -222,16 +222,16 @@ def test_word_count(cli, folder):
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_split_and_merge(cli, folder, guarantee):
-    """Without any input trades are made up, split and merged; their sum is the one that the
-    source keeps.
+    """Without any input trades are made up, split and merged; their sum is the one in the
+    source's offset.
     """
     day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
     data = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
     assert (data["records"]["acked"], data["records"]["failed"]) == (1000, 0)
-    (snapshot,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE step = 'trades'")
+    (source,) = cli.json("sql", "SELECT position FROM source_position WHERE source = 'trades'")
     totals = DeltaTable(folder / "warehouse" / "positions").to_pyarrow_table()
     rows = {name: sum(totals[name].to_pylist()) for name in ("trades", "cents")}
-    assert rows == snapshot["snapshot"]
+    assert rows == json.loads(source["position"])
     (compared,) = DeltaTable(folder / "warehouse" / "comparison").to_pyarrow_table().to_pylist()
     assert compared == {**rows, "booked": 1000, "booked_cents": rows["cents"]}
 

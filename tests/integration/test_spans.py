@@ -707,6 +707,7 @@ def test_memory_does_not_grow_with_the_roots(monkeypatch, tmp_path):
     """Eight times as many roots, all uneven, take what a part of them takes."""
     monkeypatch.setattr(refining, "MOST_ROWS", 1 << 15)
     monkeypatch.setattr(refining, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(refining, "IN_MEMORY", 1 << 20)
     few, many = (peak(monkeypatch, tmp_path, roots) for roots in (1 << 16, 1 << 19))
     assert many < 1.5 * few
 
