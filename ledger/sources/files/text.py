@@ -135,8 +135,9 @@ class TextReader:
 
     def frame(self, spark: SparkSession, *, places: bool = False) -> DataFrame:
         """The records of the blocks, in order: ``FILE`` as a URL; ``TEXT``, a string of raw bytes,
-        and ``IS_LONG``, null of one that was read by columns; and, if some may be, ``READ``, null
-        of all others; with ``POSITION``, if it is known, and ``PLACE``, if ``places``. Lazy."""
+        and ``IS_LONG``, null of one that was read by columns, and left out where all are known to
+        be; and, if some may be, ``READ``, null of all others; with ``POSITION``, if it is known,
+        and ``PLACE``, if ``places``. Lazy."""
         named = {FILE: [url(block.path) for block in self.blocks]}
         if places:
             named[PLACE] = [block.place for block in self.blocks]
@@ -144,18 +145,19 @@ class TextReader:
             F.get(F.split(F.lit(BETWEEN.join(texts)), BETWEEN), F.col(BLOCK_NUMBER)).alias(name)
             for name, texts in named.items()
         ]
-        text = F.col(TEXT).cast("string").alias(TEXT)
-        return self._rows(spark).select(*columns, text, IS_LONG, *self.schema.names[len(_TEXTS) :])
-
-    def _rows(self, spark: SparkSession) -> DataFrame:
+        text = [F.col(TEXT).cast("string").alias(TEXT), F.col(IS_LONG)]
         batches = self.few()
         if batches is None:
-            return in_tasks(spark, self.batches, self.shares, self.schema)
-        if not batches:
-            return spark.createDataFrame([], self.schema)
-        table = pa.Table.from_batches(batches, self._arrow)
-        # In one part: a small source leaves one file, however many cores there are.
-        return spark.createDataFrame(table, self.schema).coalesce(1)
+            rows = in_tasks(spark, self.batches, self.shares, self.schema)
+        elif not batches:
+            rows = spark.createDataFrame([], self.schema)
+        else:
+            table = pa.Table.from_batches(batches, self._arrow)
+            if self.has_values and table[TEXT].null_count == len(table):
+                text = []
+            # In one part: a small source leaves one file, however many cores there are.
+            rows = spark.createDataFrame(table, self.schema).coalesce(1)
+        return rows.select(*columns, *text, *self.schema.names[len(_TEXTS) :])
 
     def few(self) -> list[pa.RecordBatch] | None:
         """The records of all blocks; None where these are more than the driver reads, or more comes
