@@ -6,12 +6,13 @@ of the runs, outside of the settlement's transaction, where the storage is seen,
 comes of it is for the runs that were committed: with others the settlement asks again.
 """
 
-import os
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import IO, Any, Self
 
 import numpy as np
@@ -22,7 +23,7 @@ from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.core.verdict import hops
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
-from ledger.deltas.kernel import Places
+from ledger.deltas.kernel import Deltas, Places
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
 from ledger.deltas.rows import Flags, Longs
 from ledger.deltas.single_roots import (
@@ -56,7 +57,7 @@ Transact = Callable[[Callable[[Connection], Any]], Any]  # runs something in a t
 IN_MEMORY = 1 << 24  # bytes of a temporary file
 MOST_BYTES = 1 << 28  # of what runs add to single roots that memory holds
 MOST_ROWS = 1 << 20  # of all runs that are looked at at once
-READERS = 4  # runs whose files are read at once
+READERS = 2  # runs whose files are read at once
 LOST = "Run {step} again: batch {batch} is open, and what reads {step} runs again with it"
 
 _ZEROS = bytes(1 << 20)
@@ -230,19 +231,13 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     UnavailableError if their storage does not answer, and IntegrityError if they are not what the
     ledger has by span.
     """
-    roots, steps = SingleRoots.of(asked.spans, asked.ranges), [run.step for run in asked.runs]
-    refinement = Refinement(asked.runs)
+    steps, refinement = [run.step for run in asked.runs], Refinement(asked.runs)
     try:
-        has_rows = np.zeros(len(roots), bool)
-        with _nothing_yet(len(asked.runs), len(roots)) as table:
-            if asked.needs_files:
-                _read(asked, roots, table, has_rows)
-            for places, part in roots.parts(max(1, MOST_ROWS // len(asked.runs))):
-                columns = table[:, :, places]
-                failed = _part(transact, asked, part, columns, has_rows[places])
-                runs = dict(zip(steps, columns, strict=True))
-                for some in alike(runs, part.root, failed, asked.naming.components):
-                    refinement.add(some, asked.naming)
+        for part, columns, has_rows in _parts(asked):
+            failed = _add_posted(transact, asked, part, columns, has_rows)
+            runs = dict(zip(steps, columns, strict=True))
+            for some in alike(runs, part.root, failed, asked.naming.components):
+                refinement.add(some, asked.naming)
         refinement.end()
     except BaseException:
         refinement.file.close()
@@ -250,40 +245,71 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     return refinement
 
 
-@contextmanager
-def _nothing_yet(runs: int, roots: int) -> Iterator[Longs]:
-    """A table of what so many runs add to so many roots, which is nothing yet; a large one lies in
-    a temporary file.
+def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
+    """The roots that are asked for, part by part: with a table of what the files of each run add to
+    them, and which have rows there.
     """
-    shape = (runs, COLUMNS, roots)
-    size = runs * COLUMNS * roots * np.dtype(np.int64).itemsize
+    roots, runs = SingleRoots.of(asked.spans, asked.ranges), len(asked.runs)
+    most = max(1, MOST_ROWS // runs)
+    if not asked.needs_files:
+        for _, part in roots.parts(most):
+            yield part, np.zeros((runs, COLUMNS, len(part)), np.int64), np.zeros(len(part), bool)
+        return
+    with _nothing_yet((runs, COLUMNS, len(roots))) as table:
+        has_rows = np.zeros(len(roots), bool)
+        _read(asked, roots, table, has_rows)
+        for places, part in roots.parts(most):
+            yield part, table[:, :, places], has_rows[places]
+
+
+@contextmanager
+def _nothing_yet(shape: tuple[int, ...]) -> Iterator[Longs]:
+    """A table of zeros; a large one lies in a temporary file."""
+    size = math.prod(shape) * np.dtype(np.int64).itemsize
     if size <= MOST_BYTES:
         yield np.zeros(shape, np.int64)
         return
     with ExitStack() as stack:
-        with _writing():  # that there is no space could not be said of a mapping but by a signal
+        with _writing():
             file = stack.enter_context(tempfile.TemporaryFile())
+            # Of a full disk a mapping would learn by a signal that ends the process: so its space
+            # is taken before.
             for start in range(0, size, len(_ZEROS)):
                 file.write(_ZEROS[: size - start])
             file.flush()
-        yield np.memmap(file, np.int64, "r+", shape=shape).view(np.ndarray)
+            table = np.memmap(file, np.int64, "r+", shape=shape).view(np.ndarray)
+        yield table
 
 
 def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
     """Add what the files of the runs have of the roots that are asked for, and note which have
-    rows; several are read at once.
+    rows; two runs are read at once.
     """
+    ended = Event()  # one has failed, or nobody waits any more
 
     def read(number: int) -> None:
-        run = asked.runs[number]
-        files, advice = _files(asked, run), _advice(asked, run)
-        with _reading(run.root_files or "", advice):
-            for deltas in read_roots(files, roots.has_some, advice):
+        try:
+            for deltas in _deltas_of(asked, asked.runs[number], roots):
+                if ended.is_set():
+                    return
                 has_rows[add(table[number], roots, deltas)] = True
+        except BaseException:
+            ended.set()
+            raise
 
-    with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(read, range(len(asked.runs))):
-            pass
+    with ThreadPoolExecutor(READERS) as pool:
+        try:
+            for _ in pool.map(read, range(len(asked.runs))):
+                pass
+        finally:
+            ended.set()
+
+
+def _deltas_of(asked: Uneven, run: CommittedRun, roots: SingleRoots) -> Iterator[Deltas]:
+    """What the files of a run have, part by part, where some of the roots may be."""
+    files, advice = _files(asked, run), _advice(asked, run)
+    with _reading(run.root_files or "", advice):
+        yield from read_roots(files, roots.has_some, advice)
 
 
 def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
@@ -325,7 +351,7 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
         ) from exc
 
 
-def _part(
+def _add_posted(
     transact: Transact, asked: Uneven, part: SingleRoots, table: Longs, has_rows: Flags
 ) -> Places:
     """Compare what the runs add to the roots of a part with what they posted of its spans, and add

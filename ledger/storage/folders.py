@@ -131,11 +131,12 @@ def private_output(folder: str) -> Iterator[None]:
     if not is_local(folder):
         yield
         return
-    make_private(Path(folder).parents[2])
+    path = Path(without_file_scheme(folder))
+    make_private(path.parents[2])
     try:
         yield
     finally:
-        _close(Path(folder))
+        _close(path)
 
 
 def _close(folder: Path) -> None:
@@ -195,7 +196,7 @@ def reachable(folder: str) -> bool:
     """Whether the place of a run's folder is there, three above it, if that is a local one: else
     a folder that is gone looks like a storage that this machine does not see.
     """
-    return not is_local(folder) or Path(_place(folder)).is_dir()
+    return not is_local(folder) or Path(without_file_scheme(_place(folder))).is_dir()
 
 
 def require_reachable(folder: str) -> None:

@@ -376,7 +376,7 @@ COMMENT ON COLUMN pending_follow_up.follow_up IS
 COMMENT ON COLUMN pending_follow_up.step IS
   'Sink, combine, source or stateful stage by name; null: no single step does it.';
 COMMENT ON COLUMN pending_follow_up.since IS
-  'Since when a run of the batch could have done it; null: no run of it is overdue.';
+  'Since when it counts as overdue: the settlement, or a later decision to publish; null: it never does.';
 
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,

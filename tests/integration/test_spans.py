@@ -514,6 +514,25 @@ def test_a_failed_root_has_rows(ledger, monkeypatch, span):
     assert "1 record failed explicitly, and nothing that its runs posted" in settlement.reason
 
 
+@pytest.mark.parametrize("span", [1, 4])
+def test_a_root_that_failed_and_has_no_rows(ledger, span):
+    """A run's word of a root that nothing was posted of, of the batch or of nobody, holds it."""
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 7, span=span)
+    ledger.run_middle(batch, roots)
+    ledger.run_sink(batch, roots)
+    ledger.change(
+        """
+        INSERT INTO root_fail (batch_id, step_run_id, root_id, reason, shared)
+        SELECT batch_id, step_run_id, :root, 'no plane', false FROM step_run WHERE step = 'middle'
+        """,
+        root=roots[-1] + 1,
+    )
+    settlement = ledger.settle(batch.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert "1 record failed explicitly, and nothing that its runs posted" in settlement.reason
+
+
 # -- races and deaths -------------------------------------------------------------------------
 
 

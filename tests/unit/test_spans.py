@@ -60,7 +60,7 @@ def test_a_span_adds_up_its_roots():
 
 
 def test_roots_are_read_as_they_were_written(tmp_path):
-    """Part by part, of a file whose range is asked for."""
+    """Part by part, those that are asked for."""
     parts = [deltas(np.arange(10, 2_000)), deltas(np.arange(1_500, 3_000))]
     with RootWriter(f"{tmp_path}/run=1/0.parquet") as writer:
         for part in parts:
@@ -74,8 +74,15 @@ def test_roots_are_read_as_they_were_written(tmp_path):
     for name in ("root", "delta", "acked", "emitted_edges", "acked_edges"):
         assert np.array_equal(getattr(read, name), getattr(whole, name)), name
     asked = []
-    assert not list(read_roots(files, lambda least, greatest: asked.append((least, greatest))))
-    assert asked == [(10, 2_999)]
+
+    def wanted(least, greatest):
+        asked.append((least, greatest))
+        return greatest > 2_000
+
+    (part,) = read_roots(files, wanted)
+    assert np.array_equal(part.root, parts[1].root)
+    assert asked == [(10, 2_999), (10, 1_999), (1_500, 2_999)]
+    assert not list(read_roots(files, lambda least, greatest: False))
 
 
 def test_a_file_that_failed_or_has_nothing_is_not_there(tmp_path):

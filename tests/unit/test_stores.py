@@ -27,7 +27,14 @@ from ledger.sources.files.blocks import Block, cut, parts
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import list_files, look_at, most_records, require_unchanged
 from ledger.storage import patterns, stores, webhdfs
-from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of
+from ledger.storage.folders import (
+    beside,
+    private_output,
+    reachable,
+    remove_run_folder,
+    require_writable,
+    size_of,
+)
 from ledger.storage.manifest import check_files, take_manifest
 from tests.support.webhdfs import Store, serving
 
@@ -250,6 +257,18 @@ def test_a_local_folder_that_cannot_be_listed_is_not_empty(tmp_path, monkeypatch
         with pytest.raises(OSError, match="Stale"):
             patterns.matching(f"{tmp_path}/{pattern}")
     assert [file.name for file in patterns.matching(f"{tmp_path}/a*/*.csv")] == ["x.csv"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_runs_folder_is_seen_by_path_or_url(tmp_path, scheme):
+    """A kind of sink of somebody's own may stage its rows at a URL of this machine."""
+    (tmp_path / "shop").mkdir()
+    assert reachable(f"{scheme}{tmp_path}/shop/out/batch=1/run=1")
+    assert not reachable(f"{scheme}{tmp_path}/mart/out/batch=1/run=1")
+    folder = f"{scheme}{tmp_path}/shop/out/batch=1/run=1"
+    with private_output(folder):
+        stores.write(f"{folder}/part", b"1")
+    assert (tmp_path / "shop/out/batch=1/run=1/part").stat().st_mode & 0o077 == 0
 
 
 def test_a_refusal_of_a_data_node_is_no_content(store):

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ROOT, ROOTS, UNIT
+from ledger.core.paths import without_file_scheme
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
@@ -36,7 +37,7 @@ def stage_rows(
     own = [name for name in written if name not in (ROOT, ROOTS, UNIT)]
     require_file_columns(f"sink {step.name!r}", names, own)
     if is_local(folder):
-        _close_staging(Path(folder))
+        _close_staging(Path(without_file_scheme(folder)))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
     with session_conf(rows.sparkSession, _ADAPTIVE if names else {}):
         rows = _clustered(rows, step)
