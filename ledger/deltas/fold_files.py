@@ -115,12 +115,9 @@ class FoldSums:
 
 @dataclass(frozen=True)
 class TaskReport(FoldSums):
-    """What a task folded. ``unordered``: the number of a file that was not folded, for its rows lie
-    in no order.
-    """
+    """What a task folded."""
 
     files: FoldFiles
-    unordered: int | None = None
 
     def as_text(self) -> str:
         """The report on its way to the driver."""

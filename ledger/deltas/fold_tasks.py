@@ -2,13 +2,13 @@
 there is to post as files. Nothing here needs Spark, or the ledger's database.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from ledger.deltas.fold_files import FoldFiles, FoldWriter, TaskReport
+from ledger.deltas.fold_files import FoldWriter
 from ledger.deltas.portions import Folded, Portion
-from ledger.deltas.windows import UnorderedError
 from ledger.storage.manifest import DataFile
 
 REPORT = "report string"  # the schema of what tasks return
@@ -27,28 +27,28 @@ def fold_files(
     for batch in batches:
         for task in batch.column(0).to_pylist():
             for number in tasks[task]:
-                yield _row(_fold_file(portion, files, number, writer))
+                yield _row(writer.write(portion.by_window(files[number])).as_text())
 
 
-def _fold_file(
-    portion: Portion, files: Sequence[DataFile], number: int, writer: FoldWriter
-) -> TaskReport:
-    file = files[number]
-    try:
-        return writer.write(portion.in_order(file))
-    except UnorderedError:  # what was written of it is removed
-        if not portion.by_input:
-            return writer.write(portion.as_they_lie(file))
-        if file.rows > writer.most:
-            return TaskReport(FoldFiles(), unordered=number)
-    return writer.write(portion.gathered([file]))
+def find_stretches(
+    portion: Portion,
+    files: Sequence[DataFile],
+    tasks: Sequence[Sequence[int]],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Of the files of each task, as JSON: the number, ``ranges`` and ``in_order``."""
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            for number in tasks[task]:
+                some = portion.stretches(files[number])
+                yield _row(json.dumps([number, some.ranges, some.in_order]))
 
 
 def fold_rows(
     fold: Fold, most: int | None, writer: FoldWriter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Fold the rows of a task, at ``most`` so many at a time; None: all at once."""
-    yield _row(writer.write(map(fold, _tables(batches, most))))
+    yield _row(writer.write(map(fold, _tables(batches, most))).as_text())
 
 
 def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.Table]:
@@ -63,5 +63,5 @@ def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.
         yield pa.Table.from_batches(waiting)
 
 
-def _row(report: TaskReport) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"report": report.as_text()}])
+def _row(report: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"report": report}])

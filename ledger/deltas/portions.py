@@ -46,6 +46,7 @@ from ledger.deltas.stored import (
     read_windows,
     texts_of,
 )
+from ledger.deltas.stretches import Stretches
 from ledger.deltas.windows import Apply, Windowed
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group, stored_file
@@ -126,13 +127,11 @@ class Portion(Protocol):
     def by_input(self) -> bool:
         """Whether rows of one input have to be folded together, in whatever file they lie."""
 
-    def in_order(self, file: DataFile) -> Iterator[Folded]:
-        """What a file adds that shares no input with another, in the order of its roots. Raises
-        UnorderedError where its rows lie in another.
-        """
+    def stretches(self, file: DataFile) -> Stretches:
+        """In which of its stretches rows lie in the order of their roots."""
 
-    def as_they_lie(self, file: DataFile) -> Iterator[Folded]:
-        """What a file adds, in whatever order its rows lie; not ``by_input``."""
+    def by_window(self, file: DataFile) -> Iterator[Folded]:
+        """What a file adds by itself; if ``by_input``, its rows lie in order."""
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """What files add together, in whatever order their rows lie."""
@@ -199,6 +198,10 @@ class Reading(Windowed):
         for table, position in read_windows(file, names):
             yield self._part(table, position)
 
+    def stretches(self, file: DataFile) -> Stretches:
+        """As of ``Windowed``; none of a snapshot: its records have their roots by their places."""
+        return super().stretches(file) if self.roots is None else Stretches()
+
     def fold(self, part: Part) -> Folded:
         """Each row is acked."""
         return Folded(
@@ -262,11 +265,13 @@ class Records:
         """Records."""
         return self.roots
 
-    def in_order(self, file: DataFile) -> Iterator[Folded]:
+    def stretches(self, file: DataFile) -> Stretches:
+        """None: no two records have a root in common."""
+        return Stretches()
+
+    def by_window(self, file: DataFile) -> Iterator[Folded]:
         """One delta a record; one that did not parse fails, with its raw text."""
         yield self._fold(file)
-
-    as_they_lie = in_order
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """The same of several files, which have no record in common."""

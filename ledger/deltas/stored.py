@@ -159,6 +159,13 @@ def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Tabl
             first += len(table)
 
 
+def root_windows(file: DataFile) -> Iterator[Longs]:
+    """The roots of a file's anchors, window by window."""
+    for table, _ in read_windows(file, (ROOT, ANCHORS)):
+        columns, *_ = _anchors(table)
+        yield _longs(columns[ROOT])
+
+
 def carried_of(table: pa.Table, places: npt.NDArray[np.intp]) -> Flags | None:
     """Which of the anchors of rows at ``places`` were taken over from an earlier batch."""
     return _valid(table[CARRIED])[places] if CARRIED in table.column_names else None

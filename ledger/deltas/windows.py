@@ -1,8 +1,9 @@
 """Which rows are folded together: all that come from one input, however a run wrote them.
 
-Where the rows of a file lie in the order of their roots, which is how a stage writes them that
-shuffles nothing, a file is folded window by window, and needs the memory of one. Rows in any other
-order, and those of files that share an input, are gathered in memory by root first.
+Where the rows of a file lie in the order of their roots, in one stretch or in several without a
+root in common, a file is folded window by window, and needs the memory of one. So a stage writes
+them that shuffles nothing. Rows in any other order, and those of files that have a root in common,
+are gathered in memory by root first.
 """
 
 from abc import ABC, abstractmethod
@@ -12,14 +13,11 @@ from typing import Any
 import numpy as np
 
 from ledger.deltas import stored
-from ledger.deltas.stored import Part, joined
+from ledger.deltas.stored import Part, joined, root_windows
+from ledger.deltas.stretches import MOST_STRETCHES, Stretches, descents
 from ledger.storage.manifest import DataFile
 
 Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
-
-
-class UnorderedError(Exception):
-    """The rows of a file do not lie in the order of their roots."""
 
 
 class Windowed(ABC):
@@ -33,39 +31,35 @@ class Windowed(ABC):
     def fold(self, part: Part) -> Any:
         """What rows add, all of each of their inputs."""
 
-    def in_order(self, file: DataFile) -> Iterator[Any]:
-        """What a file adds, window by window; the rows of the last root of one wait for the next.
+    def stretches(self, file: DataFile) -> Stretches:
+        """In which of its stretches rows lie in the order of their roots."""
+        return Stretches.of(root_windows(file))
 
-        Raises UnorderedError at the first row that does not lie in the order of the roots.
+    def by_window(self, file: DataFile) -> Iterator[Any]:
+        """What a file adds, window by window; the rows of the last root of one wait for the next.
+        Of what does not lie in order a root may recur.
         """
         waiting: list[Part] = []  # rows of one root, the greatest so far
         for part in self.parts(file):
-            root = part.rows.root
-            if np.any(root[1:] < root[:-1]):
-                raise UnorderedError(file.path)
-            if waiting and len(root):
-                last = waiting[0].rows.root[0]
-                if root[0] < last:
-                    raise UnorderedError(file.path)
-                rest, part = part.cut(int(np.searchsorted(root, last, "right")))
-                waiting.append(rest)
-                if not len(part.rows):
-                    continue
-                yield self.fold(joined(waiting))
-                waiting, root = [], part.rows.root
-            if len(root):
-                part, rest = part.cut(int(np.searchsorted(root, root[-1], "left")))
-                waiting = [rest]
-            if len(part.rows) or part.seen.rows:
-                yield self.fold(part)
+            for piece, is_ordered in _pieces(part):
+                root = piece.rows.root
+                if waiting and (not is_ordered or (len(root) and root[0] < _root(waiting))):
+                    yield self.fold(joined(waiting))
+                    waiting = []
+                if waiting and len(root):
+                    rest, piece = piece.cut(int(np.searchsorted(root, _root(waiting), "right")))
+                    waiting.append(rest)
+                    if not len(piece.rows):
+                        continue
+                    yield self.fold(joined(waiting))
+                    waiting, root = [], piece.rows.root
+                if len(root) and is_ordered:
+                    piece, rest = piece.cut(int(np.searchsorted(root, root[-1], "left")))
+                    waiting = [rest]
+                if len(piece.rows) or piece.seen.rows:
+                    yield self.fold(piece)
         if waiting:
             yield self.fold(joined(waiting))
-
-    def as_they_lie(self, file: DataFile) -> Iterator[Any]:
-        """What a file adds, window by window, where each row is folded by itself: a root may
-        recur.
-        """
-        return map(self.fold, self.parts(file))
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Any]:
         """What files add together: their rows are scattered by root into parts of about a window,
@@ -81,3 +75,23 @@ class Windowed(ABC):
         pieces = [part for parts in each(scattered, files) for part in parts]
         if pieces:
             yield from each(lambda bucket: self.fold(joined(bucket)), zip(*pieces, strict=True))
+
+
+def _pieces(part: Part) -> Iterator[tuple[Part, bool]]:
+    """A window cut where its roots descend, and whether they lie in order then: a window that
+    would come to too many pieces stays one.
+    """
+    places = descents(part.rows.root)
+    if len(places) > MOST_STRETCHES:
+        yield part, False
+        return
+    before = 0
+    for place in places.tolist():
+        piece, part = part.cut(place - before)
+        yield piece, True
+        before = place
+    yield part, True
+
+
+def _root(parts: Sequence[Part]) -> int:
+    return int(parts[0].rows.root[0])

@@ -17,7 +17,7 @@ from ledger.spark import sink_tracking
 from ledger.spark.folding import ahead
 from ledger.store.queries import runs
 from tests.support import folds
-from tests.support.folds import COUNT, backwards, pairs, scattered, thrice, write_numbers
+from tests.support.folds import COUNT, pairs, scattered, thrice, turned, unordered, write_numbers
 
 WAYS = ["driver", "threads", "executors", "exchange"]
 by_each_way = pytest.mark.parametrize("folded_by", WAYS, indirect=True)
@@ -83,8 +83,8 @@ def same(some, other):
 @pytest.mark.parametrize("span", [4, 4096])
 @pytest.mark.parametrize(
     ("stage", "options"),
-    [(thrice, {}), (backwards, {}), (scattered, {}), (pairs, {"whole": True})],
-    ids=["in order", "unordered", "scattered", "of two records"],
+    [(thrice, {}), (turned, {}), (unordered, {}), (scattered, {}), (pairs, {"whole": True})],
+    ids=["in order", "in stretches", "unordered", "scattered", "of two records"],
 )
 def test_the_ledger_has_by_span_what_files_have_by_root(runner, folded_by, stage, options, span):
     """XOR and sums, whichever way a fold takes; over all runs each root is 0."""
@@ -194,7 +194,7 @@ def test_few_records_each_have_a_row(runner, tmp_path):
 def test_many_records_share_rows(runner, numbers):
     """As few as leave at most 65,536 rows of each run; these go with the commit."""
     numbers(70_000)
-    run = runner(chain(backwards))
+    run = runner(chain(unordered))
     batch = run.open()
     places = []
     with listening(lambda place, of: places.append(place)):
@@ -202,7 +202,7 @@ def test_many_records_share_rows(runner, numbers):
     assert "posting deltas" not in places
     (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
     assert (some.roots, some.span) == (70_000, 2)
-    for step in ("numbers", "backwards", "out"):
+    for step in ("numbers", "unordered", "out"):
         row = run.ledger.row("SELECT * FROM step_run WHERE step = :s", s=step)
         assert row.delta_rows == len(posted(run, step).root) == 35_000
     assert same(posted(run, "out"), Spans([some]).united(by_root(run, "out")))

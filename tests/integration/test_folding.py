@@ -18,7 +18,16 @@ from ledger.spark import sink_tracking
 from ledger.spark.folding import ahead
 from ledger.spark.session import session_conf
 from tests.support.dying import Died, dies_at
-from tests.support.folds import COUNT, backwards, chain, pairs, scattered, thrice, write_numbers
+from tests.support.folds import (
+    COUNT,
+    chain,
+    pairs,
+    scattered,
+    thrice,
+    turned,
+    unordered,
+    write_numbers,
+)
 
 DRIVER = {"few_rows": -1}
 EXECUTORS = {"few_rows": -1, "driver_bytes": -1}
@@ -53,21 +62,24 @@ def ways(caplog):
     ("stage", "fields", "way"),
     [
         (thrice, DRIVER, "1 file in order, in the driver"),
-        (backwards, DRIVER, "1 file gathered, out of order, in the driver"),
-        (scattered, DRIVER, "3 files gathered, they share inputs, in the driver"),
+        (turned, DRIVER, "1 file in order, in the driver"),
+        (unordered, DRIVER, "1 file gathered, out of order, in the driver"),
+        (scattered, DRIVER, "3 files gathered, they share records, in the driver"),
         (thrice, EXECUTORS, "1 file each by itself, by executors"),
-        (scattered, EXECUTORS, "3 files exchanged, they share inputs, by executors"),
+        (turned, EXECUTORS, "1 file each by itself, by executors"),
+        (unordered, EXECUTORS, "1 file exchanged, out of order, by executors"),
+        (scattered, EXECUTORS, "3 files exchanged, they share records, by executors"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_the_log_says_which_way_a_fold_took(runner, ways, sink_rows, stage, fields, way):
-    """Where the rows of each input lie together in one file, in order, it is folded window by
-    window; else they are gathered. All ways lose nothing and deliver all.
+    """A file that has all rows of its records, in their order, in one stretch or several, is folded
+    window by window; the rows of others are gathered. All ways lose nothing and deliver all.
     """
     run = runner(chain(stage), **fields)
     assert run.settled(run.open()).failed == 0
     assert ways(stage.__name__) == [way]
-    assert len(sink_rows("out", "n")) == COUNT * (1 if stage is backwards else 3)
+    assert len(sink_rows("out", "n")) == COUNT * 3
 
 
 def acked_by(run, batch, step):

@@ -395,10 +395,10 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
 class LosesItsAnswer(Records):
     """Records whose first task is lost once it has folded all of them."""
 
-    def in_order(self, file):
+    def by_window(self, file):
         from pyspark import TaskContext
 
-        yield from super().in_order(file)
+        yield from super().by_window(file)
         if TaskContext.get().attemptNumber() == 0:
             raise RuntimeError("executor lost")
 
@@ -698,16 +698,16 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
 def test_executors_get_no_address_of_the_ledger(runner, tmp_path, monkeypatch):
     """Nothing of it is in what a task is made of."""
     numbers(tmp_path)
-    reports, tasks = executors.reports_of, []
+    reported, tasks = executors.reported, []
 
     def noted(frame, task):
         tasks.append(cloudpickle.dumps(task))
-        return reports(frame, task)
+        return reported(frame, task)
 
-    monkeypatch.setattr(executors, "reports_of", noted)
+    monkeypatch.setattr(executors, "reported", noted)
     run = runner(chain(thrice), few_rows=-1, driver_bytes=-1)
     assert run.settled(run.open()).failed == 0
-    assert len(tasks) == 3
+    assert len(tasks) == 4  # one more says how the rows of the stage lie
     address = run.job.database.url
     words = ["postgresql", address.render_as_string(hide_password=False), *address.query.values()]
     assert not [word for word in words for task in tasks if word.encode() in task]

@@ -21,9 +21,15 @@ def thrice(frame):
     return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
 
 
-def backwards(frame):
-    """One file, in the opposite order."""
-    return frame.coalesce(1).sortWithinPartitions(F.col("n").desc())
+def turned(frame):
+    """One file of two stretches, the second half first."""
+    rows = thrice(frame)
+    return rows.where(f"n >= {COUNT // 2}").unionByName(rows.where(f"n < {COUNT // 2}")).coalesce(1)
+
+
+def unordered(frame):
+    """One file, with each record in three places."""
+    return thrice(frame).coalesce(1).sortWithinPartitions("copy", "n")
 
 
 def scattered(frame):

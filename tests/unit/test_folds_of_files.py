@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.deltas import stored
+from ledger.deltas import stored, stretches
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
 from ledger.deltas.portions import OnEmit, OnRead, Output, Reading
@@ -41,6 +41,8 @@ def drawn_rows(draw, names, *, lists):
         rows.append((anchors, failed, f"d{draw.randint(0, 1)}" if 0.1 <= mark < 0.25 else None))
     if draw.random() < 0.6:
         rows.sort(key=lambda row: row[0][:1])
+        cut = draw.randint(0, len(rows))  # as a task has them that reads parts of two files
+        rows = draw.choice([rows, [*rows[cut:], *rows[:cut]]])
     return rows
 
 
@@ -80,7 +82,7 @@ def files_of(draw, folder, rows, names, *, lists):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
-    """In order, gathered for their order or for an input that files share, in windows of any size:
+    """In order, gathered for their order or for roots that files share, in windows of any size:
     deltas, fails, drops, and what was seen are those of one fold. There are no more deltas than
     the footers had said.
     """
@@ -97,7 +99,8 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
             Reading(files, edges, len(rows), number=0 if len(names) > 1 else None),
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))
-            parts, way = driver.fold_files(portion, footers)
+            monkeypatch.setattr(stretches, "MOST_STRETCHES", draw.choice([0, 1, 2, 100]))
+            parts, way = driver.fold_files(portion)
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
             whole = list(portion.gathered(files))
             deltas = sum(len(part.deltas.root) for part in parts)

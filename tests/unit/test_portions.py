@@ -5,6 +5,7 @@ several inputs, marks.
 import struct
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.deltas import fold_tasks, kernel, portions
+from ledger.deltas import kernel, portions, windows
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_read, order_of
 from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Part, Seen, Written, read_windows
-from ledger.deltas.windows import UnorderedError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, joined, marks
@@ -209,26 +209,26 @@ def test_files_of_an_output(acks, drawn, cut, window):
     "acks", [portions.OnEmit(), portions.OnEmit(emits_one=True), portions.OnRead()], ids=repr
 )
 @settings(max_examples=200, deadline=None)
-@given(tables(), st.integers(1, 9), st.booleans())
-def test_a_file_window_by_window(acks, drawn, window, ordered):
-    """A file whose rows lie in the order of their roots is folded in windows of whatever size to
-    what the whole is, each root once; any other is refused, and nothing that was folded of it is
-    of a root that comes again.
+@given(tables(), st.integers(1, 9), st.booleans(), st.integers(0, 20))
+def test_a_file_window_by_window(acks, drawn, window, ordered, cut):
+    """A file whose rows lie in the order of their roots, in one stretch or several without a root
+    in common, is folded in windows of whatever size to what the whole is, each root once.
     """
     inputs, lists, rows = drawn
     if ordered:
         in_order = sorted(rows, key=lambda row: sorted(root for root, _, _ in row[1]))
-        rows = [(place, *row[1:]) for place, row in enumerate(in_order)]
+        turned = [*in_order[cut:], *in_order[:cut]]
+        rows = [(place, *row[1:]) for place, row in enumerate(turned)]
     edges = edges_of(inputs)
     (file,) = files = written([rows], inputs, lists)
     output = portions.Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
     roots = [root for row in rows for root in sorted(root for root, _, _ in row[1])]
     with windows_of(window):
-        if roots != sorted(roots):
-            with pytest.raises(UnorderedError, match=file.path):
-                list(output.in_order(file))
+        is_ordered = output.stretches(file).in_order
+        assert is_ordered or roots != sorted(roots)
+        if not is_ordered:
             return
-        parts = list(output.in_order(file))
+        parts = list(output.by_window(file))
     posted = [root for part in parts for root in part.deltas.root.tolist()]
     assert len(posted) == len(set(posted))
     whole, result = united(output.gathered(files)), united(parts)
@@ -279,10 +279,17 @@ def test_files_without_an_input_in_common(drawn):
 
 
 @settings(max_examples=200, deadline=None)
-@given(tables(), st.sampled_from(portions.Carried), st.integers(1, 9), st.integers(0, 20))
-def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
-    """Each root of each row that goes on is acked, by the row's position, in whatever order and in
-    however many files they lie; of rows that were carried over those that are asked for.
+@given(
+    tables(),
+    st.sampled_from(portions.Carried),
+    st.integers(1, 9),
+    st.integers(0, 20),
+    st.sampled_from([0, 2, 100]),
+)
+def test_rows_of_an_input_that_were_read(drawn, carried, window, cut, most):
+    """Each root of each row that goes on is acked, by the row's position, in whatever order, and in
+    however many files and stretches, they lie; of rows that were carried over those that are asked
+    for.
     """
     inputs, lists, rows = drawn
     edges = edges_of(2)
@@ -301,16 +308,9 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut):
     assert as_dict(result.deltas) == oracle.deltas()
     assert (result.read_carried, result.deltas.with_rows) == (taken_over, 0)
     for file in files:
-        with windows_of(window):
-            parts, whole = list(reading.as_they_lie(file)), united(reading.gathered([file]))
-            assert as_dict(united(parts).deltas) == as_dict(whole.deltas)
-            roots = [part.rows.root.tolist() for part in reading.parts(file)]
-            flat = [root for of_part in roots for root in of_part]
-            if flat != sorted(flat):
-                with pytest.raises(UnorderedError, match=file.path):
-                    list(reading.in_order(file))
-                continue
-            result = united(reading.in_order(file))
+        with windows_of(window), patch.object(windows, "MOST_STRETCHES", most):
+            parts, whole = list(reading.by_window(file)), united(reading.gathered([file]))
+            result = united(parts)
             assert as_dict(result.deltas) == as_dict(whole.deltas)
             assert result.read_carried == whole.read_carried
 
@@ -344,7 +344,7 @@ def test_records_of_a_snapshot_that_were_read(window):
     for position in (10, 12, 13):
         oracle.ack(100 + position, 0, position)
     with windows_of(window):
-        for parts in (reading.in_order(files[0]), reading.gathered(files)):
+        for parts in (reading.by_window(files[0]), reading.gathered(files)):
             assert as_dict(united(parts).deltas) == oracle.deltas()
 
 
@@ -376,7 +376,7 @@ def test_records_that_were_emitted(roots, emitted):
         }
         pq.write_table(pa.table(data), stream)
     records = portions.Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
-    (result,) = records.in_order(records.files[0])
+    (result,) = records.by_window(records.files[0])
     assert (result.wrote.rows, result.deltas.root.tolist()) == (4, emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
@@ -408,32 +408,27 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
 
 
 def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):
-    """An executor writes a window before it reads the next, in whatever order its rows lie, and
+    """An executor folds a window before it reads the next, in whatever order its rows lie, and
     however large the file is.
     """
     rows = [(n, [(11 - n, 0, n)], None, None, None) for n in range(12)]
     (file,) = written([rows], 1, lists=False)
-    oracle, windows = Oracle(edges_of(1)), []
+    oracle, read = Oracle(edges_of(1)), []
     for n in range(12):
         oracle.ack(11 - n, 0, n)
 
     def noted(*arguments):
-        windows.clear()
+        read.clear()
         for window in read_windows(*arguments):
-            windows.append(window)
+            read.append(window)
             yield window
 
-    class Writer:
-        most = 1
-
-        def write(self, parts):
-            return [(len(windows), part.deltas) for part in parts]
-
     monkeypatch.setattr(portions, "read_windows", noted)
+    monkeypatch.setattr(windows, "MOST_STRETCHES", 0)
     reading = portions.Reading([file], edges_of(1), len(rows))
     with windows_of(2):
-        parts = fold_tasks._fold_file(reading, [file], 0, Writer())
-    assert [read for read, _ in parts] == [1, 2, 3, 4, 5, 6]
+        parts = [(len(read), part.deltas) for part in reading.by_window(file)]
+    assert [many for many, _ in parts] == [1, 2, 3, 4, 5, 6]
     assert as_dict(kernel.united([deltas for _, deltas in parts])) == oracle.deltas()
 
 

@@ -2,10 +2,11 @@
 that the executors are nearer to. They have no connection to the ledger: their tasks leave files
 (``ledger.deltas.fold_files``), which the driver posts.
 
-Files that share no input with another are folded one by one; the rows of the others, and of large
+Files that have no root in common with another are folded one by one; the rows of the others, and of
 files that lie in no order, are exchanged first.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,10 +29,10 @@ from ledger.core.column_names import (
 )
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldSums, FoldWriter, TaskReport
-from ledger.deltas.footers import Footer, sharing
 from ledger.deltas.portions import Output, Portion, fold_rows_read
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
+from ledger.deltas.stretches import Stretches, sorted_out
 from ledger.spark.folding.outcome import FoldOutcome, Frame, ways_in_words
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job, Witness
@@ -57,21 +58,20 @@ class Executors:
     def _writer(self) -> FoldWriter:
         return FoldWriter(self.folder, self.spans, MOST_ROWS)
 
-    def fold_files(self, portion: Portion, footers: Sequence[Footer]) -> tuple[FoldOutcome, str]:
+    def fold_files(self, portion: Portion) -> tuple[FoldOutcome, str]:
         """What the files of a portion come to; and how."""
-        alone, groups = sharing(footers) if portion.by_input else (list(portion.files), [])
-        reports = self._by_file(portion, alone)
-        unordered = [alone[some.unordered] for some in reports if some.unordered is not None]
-        folded = [report for report in reports if report.unordered is None]
-        outcome = FoldOutcome.of_reports(self.run, folded)
-        shared = [file for group in groups for file in group]
+        files = list(portion.files)
+        # Rows that are not folded by their input may lie as they like.
+        stretches = self._stretches(portion) if portion.by_input else [Stretches()] * len(files)
+        ordered, shared, unordered = sorted_out(files, stretches, by_input=portion.by_input)
+        outcome = FoldOutcome.of_reports(self.run, self._by_file(portion, ordered))
         if shared or unordered:
             assert isinstance(portion, Output)
-            files = sorted([*shared, *unordered], key=lambda file: file.first_position)
-            outcome += self._exchanged(portion, files)
+            together = sorted([*shared, *unordered], key=lambda file: file.first_position)
+            outcome += self._exchanged(portion, together)
         ways = (
-            (len(alone) - len(unordered), "each by itself"),
-            (len(shared), "exchanged, they share inputs"),
+            (len(ordered), "each by itself"),
+            (len(shared), "exchanged, they share records"),
             (len(unordered), "exchanged, out of order"),
         )
         return outcome, f"{ways_in_words(ways)}, by executors"
@@ -81,15 +81,25 @@ class Executors:
         fold = partial(fold_rows_read, edges=frame.edges)
         return FoldOutcome.of_reports(self.run, self._by_rows(frame.rows, fold, READ_ROWS))
 
+    def _stretches(self, portion: Portion) -> list[Stretches]:
+        """Of each file, in which of its stretches rows lie in order."""
+        files = portion.files
+        tasks = _tasks(files)
+        reports = self._run(tasks, partial(fold_tasks.find_stretches, portion, files, tasks))
+        return [
+            Stretches(tuple((first, last) for first, last in ranges), in_order)
+            for _, ranges, in_order in sorted(map(json.loads, reports))
+        ]
+
     def _by_file(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Of files that share no input what each adds, or that it was not folded, for it is large
-        and its rows lie in no order.
-        """
-        if not files:
-            return []
+        """What each file adds by itself."""
         tasks = _tasks(files)
         work = partial(fold_tasks.fold_files, portion, files, tasks, self._writer)
-        return reports_of(self.job.spark.range(0, len(tasks), 1, len(tasks)), work)
+        return list(map(TaskReport.of_text, self._run(tasks, work)))
+
+    def _run(self, tasks: Sequence[object], work: Task) -> list[str]:
+        """What so many tasks report."""
+        return reported(self.job.spark.range(0, len(tasks), 1, len(tasks)), work) if tasks else []
 
     def _exchanged(self, portion: Output, files: Sequence[DataFile]) -> FoldOutcome:
         """The rows of files by what they come from, so that all of one input are together: then the
@@ -112,15 +122,15 @@ class Executors:
         self, rows: DataFrame, fold: fold_tasks.Fold, most: int | None
     ) -> list[TaskReport]:
         """What the rows of each partition add by themselves, at ``most`` so many at a time."""
-        return reports_of(rows, partial(fold_tasks.fold_rows, fold, most, self._writer))
+        work = partial(fold_tasks.fold_rows, fold, most, self._writer)
+        return list(map(TaskReport.of_text, reported(rows, work)))
 
 
-def reports_of(frame: DataFrame, task: Task) -> list[TaskReport]:
-    """The reports of the tasks. The job is started once; Spark may run each task as often as it
+def reported(frame: DataFrame, task: Task) -> list[str]:
+    """What the tasks report. The job is started once; Spark may run each task as often as it
     likes, and takes the report of one try.
     """
-    rows = frame.mapInArrow(task, fold_tasks.REPORT).collect()
-    return [TaskReport.of_text(row["report"]) for row in rows]
+    return [row["report"] for row in frame.mapInArrow(task, fold_tasks.REPORT).collect()]
 
 
 def _tasks(files: Sequence[DataFile]) -> list[list[int]]:

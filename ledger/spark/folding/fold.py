@@ -154,7 +154,8 @@ class _Fold:
                     folded += spanned([fold_rows_read(rows, plan.portion.edges)])
                     line.way = "a frame in the driver"
                 else:
-                    parts, line.way = driver.fold_files(plan.portion, plan.footers, spanned)
+                    few = plan.footers is None
+                    parts, line.way = driver.fold_files(plan.portion, spanned, few=few)
                     folded += parts
         return FoldOutcome.of(self.run, folded)
 
@@ -169,8 +170,7 @@ class _Fold:
                         outcome += there.fold_frame(plan.portion)
                         line.way = "a frame by executors"
                     else:
-                        footers = plan.footers or read_footers(plan.portion.files)
-                        part, line.way = there.fold_files(plan.portion, footers)
+                        part, line.way = there.fold_files(plan.portion)
                         outcome += part
         return outcome
 
