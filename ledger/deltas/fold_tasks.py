@@ -19,15 +19,21 @@ Fold = Callable[[pa.Table], Folded]
 def fold_files(
     portion: Portion,
     files: Sequence[DataFile],
+    ordered: int,
     tasks: Sequence[Sequence[int]],
     writer: FoldWriter,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the files, by number, of each task that is named by its own."""
+    """Fold the files, by number, of each task that is named by its own. ``ordered``: how many can
+    be folded by window, the first ones.
+    """
     for batch in batches:
         for task in batch.column(0).to_pylist():
             for number in tasks[task]:
-                yield _row(writer.write(portion.by_window(files[number])).as_text())
+                file = files[number]
+                by_window = number < ordered
+                parts = portion.by_window(file) if by_window else portion.gathered([file])
+                yield _row(writer.write(parts).as_text())
 
 
 def find_stretches(

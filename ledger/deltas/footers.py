@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from ledger.core.column_names import ANCHORS, ROOT, is_own
+from ledger.core.column_names import is_own
+from ledger.deltas.stored import is_parent, is_root
+from ledger.deltas.stretches import Range, meeting
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
@@ -21,12 +21,13 @@ READERS = 8  # footers that are read at a time: of a store each is a request
 @dataclass(frozen=True)
 class Footer:
     """``bytes``: of the ledger's own columns in memory. ``deltas``: how many there are of the file
-    at most. ``roots``: the least and the greatest root; None: not known, or there is none.
+    at most. ``roots``, ``parents``: the least and the greatest; None: not known, or there is none.
     """
 
     bytes: int
     deltas: int = 0
-    roots: tuple[int, int] | None = None
+    roots: Range | None = None
+    parents: Range | None = None
 
 
 def read_footers(files: Sequence[DataFile]) -> list[Footer]:
@@ -35,11 +36,24 @@ def read_footers(files: Sequence[DataFile]) -> list[Footer]:
         return list(pool.map(_read, files))
 
 
+def related(footers: Sequence[Footer], *, by_input: bool) -> set[int]:
+    """The numbers of the files that may share an input with another, if rows are folded
+    ``by_input``: they have rows of the same range of positions.
+    """
+    return meeting([[footer.parents or _ANY] for footer in footers]) if by_input else set()
+
+
+_ANY = (-(1 << 63), (1 << 63) - 1)
+
+
 def memory_of(footers: Sequence[Footer], *, by_input: bool) -> int:
     """Bytes of the ledger's columns of files, and of the deltas that are folded from them: one for
-    each root if their rows are folded ``by_input``; else for each root of each file.
+    each root of those files that may share inputs, if their rows are folded ``by_input``; else
+    for each root of each file.
     """
-    groups = [footers] if by_input else [[footer] for footer in footers]
+    numbers = related(footers, by_input=by_input)
+    alone = [footer for number, footer in enumerate(footers) if number not in numbers]
+    groups = [[footers[number] for number in numbers], *([footer] for footer in alone)]
     deltas = sum(map(_most_deltas, groups))
     return sum(footer.bytes for footer in footers) + deltas * DELTA_BYTES
 
@@ -62,50 +76,49 @@ def _read(file: DataFile) -> Footer:
 def footer_of(metadata: Any) -> Footer:
     """What Parquet's metadata report of a file."""
     groups = [_Group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
-    ranges = [group.roots for group in groups]
-    ends = [root for some in ranges for root in some or ()]
     return Footer(
         sum(group.bytes for group in groups),
         sum(group.deltas for group in groups),
-        (min(ends), max(ends)) if ends and None not in ranges else None,
+        _ends([group.roots for group in groups]),
+        _ends([group.parents for group in groups if group.rows]),
     )
 
 
+def _ends(ranges: Sequence[tuple[int, ...] | None]) -> Range | None:
+    ends = [end for some in ranges for end in some or ()]
+    return (min(ends), max(ends)) if ends and None not in ranges else None
+
+
 class _Group:
-    """A row group."""
+    """A row group. ``roots``, ``parents``: the least and the greatest; none if all are null; None:
+    not known, or of a snapshot.
+    """
 
     def __init__(self, group: Any):
         self.rows = int(group.num_rows)
         columns = [group.column(number) for number in range(group.num_columns)]
-        # Of a list the path between depends on who wrote the file, and how.
-        self._own = {column.path_in_schema: column for column in columns if _is_own(column)}
-        self.bytes = sum(map(_bytes, self._own.values()))
-        # The least and the greatest; none if all are null; None: not known, or of a snapshot.
-        self.roots = self._range()
+        own = [column for column in columns if _is_own(column)]
+        self.bytes = sum(map(_bytes, own))
+        self._root = next((some for some in own if is_root(some.path_in_schema)), None)
+        parent = next((some for some in own if is_parent(some.path_in_schema)), None)
+        self.roots, self.parents = _range(self._root), _range(parent)
 
     @property
     def deltas(self) -> int:
         """How many roots its rows have at most: one a row or anchor, and those of the range."""
-        column = self._root()
-        anchors = self.rows if column is None else int(column.num_values)
+        anchors = self.rows if self._root is None else int(self._root.num_values)
         if self.roots is None:
             return anchors
         return min(anchors, self.roots[1] - self.roots[0] + 1) if self.roots else 0
 
-    def _root(self) -> pq.ColumnChunkMetaData | None:
-        for path, column in self._own.items():
-            if path == ROOT or (path.startswith(f"{ANCHORS}.") and path.endswith(".root")):
-                return column
-        return None
 
-    def _range(self) -> tuple[Any, ...] | None:
-        column = self._root()
-        noted = None if column is None else column.statistics
-        if column is None or noted is None:
-            return None
-        if noted.has_min_max:
-            return noted.min, noted.max
-        return () if noted.null_count == column.num_values else None
+def _range(column: Any) -> tuple[int, ...] | None:
+    noted = None if column is None else column.statistics
+    if column is None or noted is None:
+        return None
+    if noted.has_min_max:
+        return int(noted.min), int(noted.max)
+    return () if noted.null_count == column.num_values else None
 
 
 def _bytes(column: Any) -> int:

@@ -131,7 +131,7 @@ class Portion(Protocol):
         """In which of its stretches rows lie in the order of their roots."""
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """What a file adds by itself; if ``by_input``, its rows lie in order."""
+        """What a file adds by itself; if ``by_input``, its stretches are ``in_order``."""
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """What files add together, in whatever order their rows lie."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ledger.core.column_names import (
     ANCHORS,
@@ -159,11 +160,33 @@ def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Tabl
             first += len(table)
 
 
+def is_root(path: str) -> bool:
+    """Whether a column of a file, by its path, has the roots of its anchors."""
+    return _is_of_anchor(path, ROOT)
+
+
+def is_parent(path: str) -> bool:
+    """Whether it has the positions of what these come from."""
+    return _is_of_anchor(path, PARENT)
+
+
+def _is_of_anchor(path: str, name: str) -> bool:
+    # Of a list the path between depends on who wrote the file, and how.
+    field = f".{name.removeprefix(PREFIX)}"
+    return path == name or (path.startswith(f"{ANCHORS}.") and path.endswith(field))
+
+
 def root_windows(file: DataFile) -> Iterator[Longs]:
-    """The roots of a file's anchors, window by window."""
-    for table, _ in read_windows(file, (ROOT, ANCHORS)):
-        columns, *_ = _anchors(table)
-        yield _longs(columns[ROOT])
+    """The roots of a file's anchors, window by window; no other column is read."""
+    with stored_file(file.path) as stored:
+        schema = stored.schema
+        paths = [schema.column(number).path for number in range(len(schema))]
+        for batch in iter_batches(stored, WINDOW_ROWS, list(filter(is_root, paths))):
+            for column in batch.columns:
+                roots = column
+                if pa.types.is_list(column.type):
+                    roots = pc.struct_field(pc.list_flatten(column), [0])
+                yield _longs(roots.drop_null())
 
 
 def carried_of(table: pa.Table, places: npt.NDArray[np.intp]) -> Flags | None:

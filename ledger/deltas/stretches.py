@@ -5,18 +5,17 @@ of these is a stretch, or goes on the one before after a gap. Where no root is i
 is folded by itself, window by window.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.rows import Longs
 from ledger.storage.manifest import DataFile
 
 MOST_STRETCHES = 100  # of a file; rows in more of them are gathered
-GAPS = 64  # of a window that are told apart
+MOST_GAPS = 64  # of a window's, the widest ones
 
 Range = tuple[int, int]
 Places = npt.NDArray[np.intp]
@@ -24,9 +23,9 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Stretches:
-    """``ranges``: the least and the greatest root of each stretch of a file, no root in two of
-    them; of one with wide gaps, in which roots of other files may lie, those of what is between.
-    Not ``in_order``: there are too many, or they overlap; the one range is that of all rows.
+    """``ranges``: in which the roots of a file lie, the least and the greatest of each; a range
+    ends where roots descend, and at a wide gap: roots of other files may lie in it. ``in_order``:
+    no root is in two of the file's stretches, and these are not too many.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -35,34 +34,21 @@ class Stretches:
     @classmethod
     def of(cls, windows: Iterable[Longs]) -> "Stretches":
         """Those of a file whose roots are these, window by window."""
-        ranges, many = list[Range](), 1
+        ranges, many, last = list[Range](), 1, None
         for root in windows:
             if not len(root):
                 continue
-            down = root[1:] < root[:-1]
-            is_below = bool(ranges) and bool(root[0] < ranges[-1][1])
-            many += int(np.count_nonzero(down)) + is_below
-            if many > MOST_STRETCHES:
-                ranges = [_whole([*ranges, (int(root.min()), int(root.max()))])]
-            else:
-                new = _ranges(root, down)
-                if ranges and ranges[-1][1] == root[0]:  # the window before ends within it
-                    new[0] = ranges.pop()[0], new[0][1]
-                ranges += new
-        overlap = any(after[0] <= before[1] for before, after in pairwise(sorted(ranges)))
-        if ranges and (many > MOST_STRETCHES or overlap):
-            return cls((_whole(ranges),), in_order=False)
-        return cls(tuple(ranges))
-
-
-def _ranges(root: Longs, down: Flags) -> list[Range]:
-    """Those of one window. A gap is wide that is more than a part of all of its roots' range."""
-    wide = np.uint64((int(root.max()) - int(root.min())) // GAPS + 1)
-    bits = root.view(np.uint64)  # a difference of longs may be too much for one
-    cuts = down | (bits[1:] - bits[:-1] > wide)
-    starts = np.array([0, *(np.flatnonzero(cuts) + 1)])
-    ends = np.append(starts[1:], len(root)) - 1
-    return list(zip(root[starts].tolist(), root[ends].tolist(), strict=True))
+            down = descents(root)
+            many += len(down) + (last is not None and int(root[0]) < last)
+            parts = [root]
+            if many <= MOST_STRETCHES:
+                parts = np.split(root, np.union1d(down, _gaps(root)))
+                if ranges and int(root[0]) == last:  # the window before ends within a root
+                    parts[0] = np.append(parts[0], ranges.pop()[0])
+            ranges += [(int(part.min()), int(part.max())) for part in parts]
+            last = int(root[-1])
+        united = _united(ranges)
+        return cls(united, many <= MOST_STRETCHES and len(united) == len(ranges))
 
 
 def descents(root: Longs) -> Places:
@@ -71,13 +57,14 @@ def descents(root: Longs) -> Places:
     return places
 
 
-def sorted_out(
-    files: Sequence[DataFile], stretches: Sequence[Stretches], *, by_input: bool
+def sort_out(
+    files: Sequence[DataFile], stretches: Sequence[Stretches], related: Collection[int]
 ) -> tuple[list[DataFile], list[DataFile], list[DataFile]]:
-    """The files that can be folded by themselves; those that may have a root in common with
-    another, which matters where rows are folded ``by_input``; and the others, out of order.
+    """The files that can be folded by themselves; those that have to be folded with others; and
+    the rest, out of order. ``related``: which may share an input with another, by what else is
+    known of them; those do so that may have a root in common, too.
     """
-    shared = _sharing(stretches) if by_input else set()
+    shared = meeting([some.ranges for some in stretches]).intersection(related)
     ordered, together, unordered = list[DataFile](), list[DataFile](), list[DataFile]()
     for number, (file, some) in enumerate(zip(files, stretches, strict=True)):
         kind = together if number in shared else ordered if some.in_order else unordered
@@ -85,17 +72,35 @@ def sorted_out(
     return ordered, together, unordered
 
 
-def _sharing(stretches: Sequence[Stretches]) -> set[int]:
-    """The numbers of those that may have a root in common with others."""
-    shared: set[int] = set()
-    spans = sorted((*span, number) for number, some in enumerate(stretches) for span in some.ranges)
-    greatest = None
-    for first, last, number in spans:
+def meeting(files: Sequence[Sequence[Range]]) -> set[int]:
+    """The numbers of the files whose ranges meet those of another. Those of one do not meet."""
+    numbers: set[int] = set()
+    greatest: tuple[int, int] | None = None
+    for first, last, number in sorted(
+        (*some, number) for number, ranges in enumerate(files) for some in ranges
+    ):
         if greatest is not None and first <= greatest[0]:
-            shared |= {number, greatest[1]}
+            numbers |= {number, greatest[1]}
         greatest = (last, number) if greatest is None else max(greatest, (last, number))
-    return shared
+    return numbers
 
 
-def _whole(ranges: Sequence[Range]) -> Range:
-    return min(first for first, _ in ranges), max(last for _, last in ranges)
+def _gaps(root: Longs) -> Places:
+    """The places after the widest gaps between ascending roots."""
+    bits = root.view(np.uint64)  # a difference of longs may be too much for one
+    jumps = bits[1:] - bits[:-1]
+    places = np.flatnonzero((jumps > 1) & (root[1:] > root[:-1]))
+    if len(places) > MOST_GAPS:
+        places = places[np.argpartition(jumps[places], -MOST_GAPS)[-MOST_GAPS:]]
+    return places + 1
+
+
+def _united(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The ranges in their order, those that meet as one."""
+    united: list[Range] = []
+    for first, last in sorted(ranges):
+        if united and first <= united[-1][1]:
+            united[-1] = united[-1][0], max(last, united[-1][1])
+        else:
+            united.append((first, last))
+    return tuple(united)

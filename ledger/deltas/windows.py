@@ -1,9 +1,9 @@
 """Which rows are folded together: all that come from one input, however a run wrote them.
 
-Where the rows of a file lie in the order of their roots, in one stretch or in several without a
-root in common, a file is folded window by window, and needs the memory of one. So a stage writes
-them that shuffles nothing. Rows in any other order, and those of files that have a root in common,
-are gathered in memory by root first.
+A file whose rows lie in the order of their roots, in one stretch or in several without a root in
+common, is folded window by window, and needs the memory of one: a stage that shuffles nothing
+writes such files. Rows in any other order, and those of files that may share an input, are gathered
+in memory by root first.
 """
 
 from abc import ABC, abstractmethod
@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ledger.deltas import stored
+from ledger.deltas import stored, stretches
 from ledger.deltas.stored import Part, joined, root_windows
-from ledger.deltas.stretches import MOST_STRETCHES, Stretches, descents
+from ledger.deltas.stretches import Stretches, descents
 from ledger.storage.manifest import DataFile
 
 Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
 
 
 class Windowed(ABC):
-    """Files whose rows are folded by what they come from."""
+    """Files whose rows are folded by what they come from. ``by_input``: those of one input have to
+    be folded together.
+    """
+
+    by_input: bool
 
     @abstractmethod
     def parts(self, file: DataFile) -> Iterator[Part]:
@@ -42,6 +46,7 @@ class Windowed(ABC):
         waiting: list[Part] = []  # rows of one root, the greatest so far
         for part in self.parts(file):
             for piece, is_ordered in _pieces(part):
+                assert is_ordered or not self.by_input
                 root = piece.rows.root
                 if waiting and (not is_ordered or (len(root) and root[0] < _root(waiting))):
                     yield self.fold(joined(waiting))
@@ -82,7 +87,7 @@ def _pieces(part: Part) -> Iterator[tuple[Part, bool]]:
     would come to too many pieces stays one.
     """
     places = descents(part.rows.root)
-    if len(places) > MOST_STRETCHES:
+    if len(places) >= stretches.MOST_STRETCHES:
         yield part, False
         return
     before = 0

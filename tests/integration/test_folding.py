@@ -21,6 +21,7 @@ from tests.support.dying import Died, dies_at
 from tests.support.folds import (
     COUNT,
     chain,
+    mixed,
     pairs,
     scattered,
     thrice,
@@ -64,11 +65,22 @@ def ways(caplog):
         (thrice, DRIVER, "1 file in order, in the driver"),
         (turned, DRIVER, "1 file in order, in the driver"),
         (unordered, DRIVER, "1 file gathered, out of order, in the driver"),
-        (scattered, DRIVER, "3 files gathered, they share records, in the driver"),
+        (scattered, DRIVER, "3 files gathered, they may share records, in the driver"),
         (thrice, EXECUTORS, "1 file each by itself, by executors"),
         (turned, EXECUTORS, "1 file each by itself, by executors"),
-        (unordered, EXECUTORS, "1 file exchanged, out of order, by executors"),
-        (scattered, EXECUTORS, "3 files exchanged, they share records, by executors"),
+        (unordered, EXECUTORS, "1 file each by itself, by executors"),
+        (
+            mixed,
+            DRIVER,
+            "1 file in order; 2 files gathered, they may share records; 1 file gathered, out of"
+            " order, in the driver",
+        ),
+        (
+            mixed,
+            EXECUTORS,
+            "2 files each by itself; 2 files exchanged, they may share records, by executors",
+        ),
+        (scattered, EXECUTORS, "3 files exchanged, they may share records, by executors"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -698,13 +698,13 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
 def test_executors_get_no_address_of_the_ledger(runner, tmp_path, monkeypatch):
     """Nothing of it is in what a task is made of."""
     numbers(tmp_path)
-    reported, tasks = executors.reported, []
+    run_tasks, tasks = executors.run_tasks, []
 
     def noted(frame, task):
         tasks.append(cloudpickle.dumps(task))
-        return reported(frame, task)
+        return run_tasks(frame, task)
 
-    monkeypatch.setattr(executors, "reported", noted)
+    monkeypatch.setattr(executors, "run_tasks", noted)
     run = runner(chain(thrice), few_rows=-1, driver_bytes=-1)
     assert run.settled(run.open()).failed == 0
     assert len(tasks) == 4  # one more says how the rows of the stage lie

@@ -37,6 +37,14 @@ def scattered(frame):
     return thrice(frame).repartitionByRange(3, "copy")
 
 
+def mixed(frame):
+    """A file in order, one that is not, and two that share records."""
+    rows = thrice(frame)
+    shared = rows.where("n BETWEEN 8 AND 13").repartitionByRange(2, "copy")
+    last = rows.where("n > 13").coalesce(1).sortWithinPartitions("copy", "n")
+    return rows.where("n < 8").coalesce(1).unionByName(shared).unionByName(last)
+
+
 def pairs(frame):
     """Rows of two records each, and one record in several rows."""
     rows = frame.select((F.col("n") / 2).cast("int").alias("pair"), "_anchor")

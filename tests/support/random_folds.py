@@ -8,6 +8,7 @@ import pytest
 
 from ledger.core.outcomes import REPEATED
 from ledger.deltas import stored
+from ledger.deltas.footers import read_footers
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import Folded, Portion
 from ledger.spark.folding import driver
@@ -25,13 +26,13 @@ def folds_compared() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         in_driver, there = driver.fold_files, Executors.fold_files
 
-        def fold_here(portion: Portion, *others: Any, few: bool) -> Any:
+        def fold_here(portion: Portion, *others: Any) -> Any:
             compare(portion, in_driver)
-            return in_driver(portion, *others, few=few)
+            return in_driver(portion, *others)
 
-        def fold_there(executors: Executors, portion: Portion) -> Any:
+        def fold_there(executors: Executors, portion: Portion, *others: Any) -> Any:
             compare(portion, in_driver)
-            return there(executors, portion)
+            return there(executors, portion, *others)
 
         patch.setattr(driver, "fold_files", fold_here)
         patch.setattr(Executors, "fold_files", fold_there)
@@ -48,9 +49,11 @@ def _folded(
 ) -> tuple[object, ...]:
     """What a portion adds. ``window_rows``: file by file, so many rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
+        footers = None
         if window_rows is not None:
             patch.setattr(stored, "WINDOW_ROWS", window_rows)
-        parts, _ = fold_files(portion, few=window_rows is None)
+            footers = read_footers(portion.files)
+        parts, _ = fold_files(portion, footers)
     if not parts:
         return ()
     all_ = joined(parts)

@@ -148,7 +148,7 @@ def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
     files = [DataFile(str(path), path.stat().st_size, 3, 0)]
     output = Output(files, Written(("in",)), OnEmit(), Edges(2, "step", ["x"], {"in": 1}), 3)
     writer = FoldWriter(f"{tmp_path}/run=2", BY_SPAN, 10)
-    task = partial(fold_tasks.fold_files, output, files, [[0]], writer)
+    task = partial(fold_tasks.fold_files, output, files, 1, [[0]], writer)
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         input=pickle.dumps(task),

@@ -100,7 +100,7 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))
             monkeypatch.setattr(stretches, "MOST_STRETCHES", draw.choice([0, 1, 2, 100]))
-            parts, way = driver.fold_files(portion)
+            parts, way = driver.fold_files(portion, footers)
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
             whole = list(portion.gathered(files))
             deltas = sum(len(part.deltas.root) for part in parts)

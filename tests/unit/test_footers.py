@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.deltas.footers import DELTA_BYTES, footer_of, memory_of, read_footers
+from ledger.deltas.footers import DELTA_BYTES, footer_of, memory_of, read_footers, related
 from ledger.storage.manifest import DataFile
 
 BIGINT, TEXT = pa.int64(), pa.string()
@@ -65,19 +65,44 @@ def test_a_record_of_a_snapshot_is_a_delta(tmp_path):
     assert (footer.deltas, footer.roots) == (9, None)
 
 
-@pytest.mark.parametrize(("by_input", "deltas"), [(True, 4), (False, 8)])
-def test_deltas_of_files_with_roots_in_common(tmp_path, by_input, deltas):
-    """Where rows are folded by their input each root has one delta; else there is one of each
-    file.
-    """
+@pytest.mark.parametrize(
+    ("parents", "by_input", "deltas"),
+    [
+        ([[1, 9], [2, 8]], True, 4),  # the rows of each root are gathered from both files
+        ([[1, 9], [2, 8]], False, 8),
+        ([[1, 2], [3, 4]], True, 8),
+    ],
+)
+def test_deltas_of_files_with_roots_in_common(tmp_path, parents, by_input, deltas):
+    """Where they may share an input each root has one delta; else there is one of each file."""
     files = []
-    for number in range(2):
+    for number, ends in enumerate(parents):
+        columns = {"_ackledger_root": [5, 6, 7, 8], "_ackledger_parent": [*ends, *ends]}
         path = tmp_path / f"{number}.parquet"
-        pq.write_table(pa.table({"_ackledger_root": [5, 6, 7, 8]}), path)
+        pq.write_table(pa.table(columns), path)
         files.append(DataFile(str(path), 1, 4, 4 * number))
     footers = read_footers(files)
+    assert [footer.parents for footer in footers] == [tuple(ends) for ends in parents]
     size = sum(footer.bytes for footer in footers)
     assert memory_of(footers, by_input=by_input) == size + DELTA_BYTES * deltas
+
+
+def test_a_file_whose_inputs_are_not_known_may_share_one_with_any():
+    """Its writer noted no statistics; a file of lists has those of its lists' fields."""
+    parents = pa.array([5, 3], BIGINT)
+    lists = pa.array([[{"root": 1, "parent": 7}], [{"root": 1, "parent": 9}]])
+    tables = [
+        (pa.table({"_ackledger_parent": parents}), True),
+        (pa.table({"_ackledger_anchors": lists}), True),
+        (pa.table({"_ackledger_parent": parents}), False),
+    ]
+    footers = [
+        footer_of(written(table, write_statistics=statistics)) for table, statistics in tables
+    ]
+    assert [footer.parents for footer in footers] == [(3, 5), (7, 9), None]
+    assert related(footers[:2], by_input=True) == set()
+    assert related(footers, by_input=True) == {0, 1, 2}
+    assert related(footers, by_input=False) == set()
 
 
 def test_a_row_group_without_statistics_beside_one_that_has_them():

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.deltas import kernel, portions, windows
+from ledger.deltas import kernel, portions, stretches
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_read, order_of
@@ -308,7 +308,7 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut, most):
     assert as_dict(result.deltas) == oracle.deltas()
     assert (result.read_carried, result.deltas.with_rows) == (taken_over, 0)
     for file in files:
-        with windows_of(window), patch.object(windows, "MOST_STRETCHES", most):
+        with windows_of(window), patch.object(stretches, "MOST_STRETCHES", most):
             parts, whole = list(reading.by_window(file)), united(reading.gathered([file]))
             result = united(parts)
             assert as_dict(result.deltas) == as_dict(whole.deltas)
@@ -424,7 +424,7 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
             yield window
 
     monkeypatch.setattr(portions, "read_windows", noted)
-    monkeypatch.setattr(windows, "MOST_STRETCHES", 0)
+    monkeypatch.setattr(stretches, "MOST_STRETCHES", 0)
     reading = portions.Reading([file], edges_of(1), len(rows))
     with windows_of(2):
         parts = [(len(read), part.deltas) for part in reading.by_window(file)]

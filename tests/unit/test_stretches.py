@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.deltas import stretches
-from ledger.deltas.stretches import Stretches, sorted_out
+from ledger.deltas.stretches import Stretches, meeting, sort_out
 from ledger.storage.manifest import DataFile
 
 FEW = 4  # stretches of a file that are too many, by one
@@ -42,61 +42,83 @@ def test_stretches_of_a_file(values, size):
     pieces = ascending(values)
     once = sum(len(set(piece)) for piece in pieces) == len(set(values))
     assert result.in_order == (once and len(pieces) < FEW)
-    if result.in_order:
-        in_ranges = [root for first, last in result.ranges for root in range(first, last + 1)]
-        assert sorted(in_ranges) == sorted(set(values))
-    else:
-        assert result.ranges == ((min(values), max(values)),)
+    in_ranges = [root for first, last in result.ranges for root in range(first, last + 1)]
+    assert len(in_ranges) == len(set(in_ranges))
+    assert set(in_ranges).issuperset(values)
+    assert not result.in_order or set(in_ranges) == set(values)
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_only_wide_gaps_are_told_apart(size):
-    """Those between the parts of other files, and not what a stage leaves that drops rows."""
-    values = [*range(0, 500, 2), *range(5000, 5500, 3)]
-    result = Stretches.of(in_windows(values, size))
-    assert result.in_order
-    assert not [some for some in result.ranges if some[0] < 4999 <= some[1]]
-    if size == 1000:
-        assert result.ranges == ((0, 498), (5000, 5498))
-
-
-@given(st.lists(roots, max_size=6), st.booleans())
-def test_files_are_told_apart(drawn, by_input):
-    """No root of a file that is folded by itself is in another one, if that matters; it lies in
-    order there. A file is out of order only by itself.
-    """
-    files = [DataFile(str(number), 1, 1, number) for number in range(len(drawn))]
-    orders = [Stretches.of(in_windows(values, 3)) for values in drawn]
-    kinds = [
-        [int(file.path) for file in kind] for kind in sorted_out(files, orders, by_input=by_input)
-    ]
-    assert sorted(number for kind in kinds for number in kind) == list(range(len(drawn)))
-    ordered, shared, unordered = kinds
-    assert all(orders[number].in_order for number in ordered)
-    assert not any(orders[number].in_order for number in unordered)
-    if by_input:
-        for number in [*ordered, *unordered]:
-            others = {root for n, values in enumerate(drawn) if n != number for root in values}
-            assert not others.intersection(drawn[number])
-        assert len(shared) != 1
-    else:
-        assert shared == []
+LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
 @pytest.mark.parametrize(
-    ("ranges", "shared"),
+    ("values", "ranges"),
     [
-        ([[(0, 3)], [(4, 9)]], []),
-        ([[(0, 3)], [(3, 9)]], [0, 1]),
-        ([[(0, 3), (8, 9)], [(4, 7)]], []),
-        ([[(0, 3), (8, 9)], [(4, 8)], [(20, 30)]], [0, 1]),
-        ([[(0, 100)], [(2, 5)], [(4, 6)], [(7, 8)], []], [0, 1, 2, 3]),
-        ([[(0, 5)], [(2, 9)], [(6, 7)], [(10, 11)]], [0, 1, 2]),
+        ([0, 1, 2, 500, 501, 502, 10**12], ((0, 2), (500, 502), (10**12, 10**12))),
+        ([LEAST, GREATEST], ((LEAST, LEAST), (GREATEST, GREATEST))),
+        ([GREATEST, LEAST], ((LEAST, LEAST), (GREATEST, GREATEST))),
+        ([LEAST, LEAST + 1, GREATEST - 1, GREATEST],
+         ((LEAST, LEAST + 1), (GREATEST - 1, GREATEST))),
+    ],
+)  # fmt: skip
+def test_roots_of_other_files_may_lie_in_gaps(values, ranges):
+    """However much wider another gap is, and however far roots are apart."""
+    assert Stretches.of([np.array(values)]) == Stretches(ranges)
+
+
+@pytest.mark.parametrize("size", [7, 1000])
+def test_the_widest_gaps_count(size):
+    """Those between the parts of other files, and not all that a stage leaves that drops rows."""
+    values = [*range(0, 500, 2), *range(5000, 5500, 3)]
+    with patch.object(stretches, "MOST_GAPS", 1):
+        ranges = Stretches.of(in_windows(values, size)).ranges
+    assert not [some for some in ranges if some[0] < 4999 <= some[1]]
+    if size == 1000:
+        assert ranges == ((0, 498), (5000, 5498))
+
+
+@given(st.lists(roots, max_size=6), st.sets(st.integers(0, 5)))
+def test_files_are_told_apart(drawn, related):
+    """Those that are folded with others may share an input, and have a root in the ranges of
+    another. Any other one is folded by itself if it lies in order.
+    """
+    files = [DataFile(str(number), 1, 1, number) for number in range(len(drawn))]
+    orders = [Stretches.of(in_windows(values, 3)) for values in drawn]
+    ordered, shared, unordered = (
+        [int(file.path) for file in kind] for kind in sort_out(files, orders, related)
+    )
+    assert sorted([*ordered, *shared, *unordered]) == list(range(len(drawn)))
+    assert all(orders[number].in_order for number in ordered)
+    assert not any(orders[number].in_order for number in unordered)
+    assert related.issuperset(shared)
+    for number in related.intersection([*ordered, *unordered]):
+        others = {root for n, values in enumerate(drawn) if n != number for root in values}
+        assert not others.intersection(drawn[number])
+
+
+@pytest.mark.parametrize(
+    ("ranges", "numbers"),
+    [
+        ([[(0, 3)], [(4, 9)]], set()),
+        ([[(0, 3)], [(3, 9)]], {0, 1}),
+        ([[(0, 3), (8, 9)], [(4, 7)]], set()),
+        ([[(0, 3), (8, 9)], [(4, 8)], [(20, 30)]], {0, 1}),
+        ([[(0, 100)], [(2, 5)], [(4, 6)], [(7, 8)], []], {0, 1, 2, 3}),
+        ([[(0, 5)], [(2, 9)], [(6, 7)], [(10, 11)]], {0, 1, 2}),
     ],
 )
-def test_files_with_roots_in_common(ranges, shared):
-    """Also by way of a third one, and at the border of a stretch."""
-    files = [DataFile(str(number), 1, 1, number) for number in range(len(ranges))]
-    orders = [Stretches(tuple(some)) for some in ranges]
-    _, together, _ = sorted_out(files, orders, by_input=True)
-    assert [int(file.path) for file in together] == shared
+def test_files_whose_ranges_meet(ranges, numbers):
+    """Also by way of a third one, and at the border of a range."""
+    assert meeting(ranges) == numbers
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=4), max_size=6))
+def test_every_pair_that_meets_is_found(drawn):
+    """And no other file, whatever the order."""
+    sets = [{root for first, many in ranges for root in range(first, first + many + 1)}
+            for ranges in drawn]  # fmt: skip
+    files = [Stretches.of([np.array(sorted(some), np.int64)]).ranges for some in sets]
+    numbers = {
+        n for n, some in enumerate(sets) if any(some & other for other in sets if other is not some)
+    }
+    assert meeting(files) == numbers

@@ -3,12 +3,13 @@ and no Python worker is started for it.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ledger.core.text import quantity
+from ledger.deltas.footers import Footer, related
 from ledger.deltas.portions import Folded, Portion
-from ledger.deltas.stretches import sorted_out
+from ledger.deltas.stretches import sort_out
 from ledger.spark.folding.outcome import ways_in_words
 
 MOST_THREADS = 8  # each needs the memory of a window
@@ -17,25 +18,26 @@ Spanned = Callable[[Iterable[Folded]], list[Folded]]  # what is done to the part
 
 
 def fold_files(
-    portion: Portion, spanned: Spanned = list, *, few: bool = False
+    portion: Portion, footers: Sequence[Footer] | None, spanned: Spanned = list
 ) -> tuple[list[Folded], str]:
-    """What the files of a portion add, and how they were folded. ``few``: they have so few rows
-    that these are gathered without a look at them.
+    """What the files of a portion add, and how they were folded. ``footers``: None where they have
+    so few rows that these are gathered without a look at them.
     """
     files = list(portion.files)
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        if few:
+        if footers is None:
             way = f"{quantity(len(files), 'file')} gathered, in the driver"
             return spanned(portion.gathered(files)), way
         stretches = list(pool.map(portion.stretches, files))
-        ordered, shared, unordered = sorted_out(files, stretches, by_input=portion.by_input)
+        numbers = related(footers, by_input=portion.by_input)
+        ordered, shared, unordered = sort_out(files, stretches, numbers)
         parts = pool.map(lambda file: spanned(portion.by_window(file)), ordered)
         folded = [part for some in parts for part in some]
         if shared or unordered:
             folded += spanned(portion.gathered([*shared, *unordered], pool.map))
     ways = (
         (len(ordered), "in order"),
-        (len(shared), "gathered, they share records"),
+        (len(shared), "gathered, they may share records"),
         (len(unordered), "gathered, out of order"),
     )
     return folded, f"{ways_in_words(ways)}, in the driver"

@@ -2,7 +2,7 @@
 that the executors are nearer to. They have no connection to the ledger: their tasks leave files
 (``ledger.deltas.fold_files``), which the driver posts.
 
-Files that have no root in common with another are folded one by one; the rows of the others, and of
+Files that share no input with another are folded one by one; the rows of the others, and of large
 files that lie in no order, are exchanged first.
 """
 
@@ -29,10 +29,11 @@ from ledger.core.column_names import (
 )
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldSums, FoldWriter, TaskReport
+from ledger.deltas.footers import Footer, related
 from ledger.deltas.portions import Output, Portion, fold_rows_read
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
-from ledger.deltas.stretches import Stretches, sorted_out
+from ledger.deltas.stretches import Stretches, sort_out
 from ledger.spark.folding.outcome import FoldOutcome, Frame, ways_in_words
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job, Witness
@@ -58,21 +59,23 @@ class Executors:
     def _writer(self) -> FoldWriter:
         return FoldWriter(self.folder, self.spans, MOST_ROWS)
 
-    def fold_files(self, portion: Portion) -> tuple[FoldOutcome, str]:
+    def fold_files(self, portion: Portion, footers: Sequence[Footer]) -> tuple[FoldOutcome, str]:
         """What the files of a portion come to; and how."""
-        files = list(portion.files)
-        # Rows that are not folded by their input may lie as they like.
-        stretches = self._stretches(portion) if portion.by_input else [Stretches()] * len(files)
-        ordered, shared, unordered = sorted_out(files, stretches, by_input=portion.by_input)
-        outcome = FoldOutcome.of_reports(self.run, self._by_file(portion, ordered))
-        if shared or unordered:
+        ordered, shared, unordered = list(portion.files), list[DataFile](), list[DataFile]()
+        if portion.by_input:  # other rows may lie as they like
+            numbers = related(footers, by_input=True)
+            ordered, shared, unordered = sort_out(ordered, self._stretches(portion), numbers)
+        large = [file for file in unordered if file.rows > MOST_ROWS]
+        small = [file for file in unordered if file.rows <= MOST_ROWS]
+        outcome = FoldOutcome.of_reports(self.run, self._by_file(portion, ordered, small))
+        if shared or large:
             assert isinstance(portion, Output)
-            together = sorted([*shared, *unordered], key=lambda file: file.first_position)
+            together = sorted([*shared, *large], key=lambda file: file.first_position)
             outcome += self._exchanged(portion, together)
         ways = (
-            (len(ordered), "each by itself"),
-            (len(shared), "exchanged, they share records"),
-            (len(unordered), "exchanged, out of order"),
+            (len(ordered) + len(small), "each by itself"),
+            (len(shared), "exchanged, they may share records"),
+            (len(large), "exchanged, out of order"),
         )
         return outcome, f"{ways_in_words(ways)}, by executors"
 
@@ -91,15 +94,18 @@ class Executors:
             for _, ranges, in_order in sorted(map(json.loads, reports))
         ]
 
-    def _by_file(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
-        """What each file adds by itself."""
+    def _by_file(
+        self, portion: Portion, ordered: Sequence[DataFile], unordered: Sequence[DataFile]
+    ) -> list[TaskReport]:
+        """What each file adds by itself; ``unordered``: they lie in no order, and are small."""
+        files = [*ordered, *unordered]
         tasks = _tasks(files)
-        work = partial(fold_tasks.fold_files, portion, files, tasks, self._writer)
+        work = partial(fold_tasks.fold_files, portion, files, len(ordered), tasks, self._writer)
         return list(map(TaskReport.of_text, self._run(tasks, work)))
 
     def _run(self, tasks: Sequence[object], work: Task) -> list[str]:
         """What so many tasks report."""
-        return reported(self.job.spark.range(0, len(tasks), 1, len(tasks)), work) if tasks else []
+        return run_tasks(self.job.spark.range(0, len(tasks), 1, len(tasks)), work) if tasks else []
 
     def _exchanged(self, portion: Output, files: Sequence[DataFile]) -> FoldOutcome:
         """The rows of files by what they come from, so that all of one input are together: then the
@@ -123,10 +129,10 @@ class Executors:
     ) -> list[TaskReport]:
         """What the rows of each partition add by themselves, at ``most`` so many at a time."""
         work = partial(fold_tasks.fold_rows, fold, most, self._writer)
-        return list(map(TaskReport.of_text, reported(rows, work)))
+        return list(map(TaskReport.of_text, run_tasks(rows, work)))
 
 
-def reported(frame: DataFrame, task: Task) -> list[str]:
+def run_tasks(frame: DataFrame, task: Task) -> list[str]:
     """What the tasks report. The job is started once; Spark may run each task as often as it
     likes, and takes the report of one try.
     """

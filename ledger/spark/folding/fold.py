@@ -154,8 +154,7 @@ class _Fold:
                     folded += spanned([fold_rows_read(rows, plan.portion.edges)])
                     line.way = "a frame in the driver"
                 else:
-                    few = plan.footers is None
-                    parts, line.way = driver.fold_files(plan.portion, spanned, few=few)
+                    parts, line.way = driver.fold_files(plan.portion, plan.footers, spanned)
                     folded += parts
         return FoldOutcome.of(self.run, folded)
 
@@ -170,7 +169,8 @@ class _Fold:
                         outcome += there.fold_frame(plan.portion)
                         line.way = "a frame by executors"
                     else:
-                        part, line.way = there.fold_files(plan.portion)
+                        footers = plan.footers or read_footers(plan.portion.files)
+                        part, line.way = there.fold_files(plan.portion, footers)
                         outcome += part
         return outcome
 
