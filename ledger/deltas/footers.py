@@ -2,14 +2,15 @@
 from them, take in memory.
 """
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.core.column_names import is_own
-from ledger.deltas.stored import is_parent, is_root
-from ledger.deltas.stretches import Range, meeting
+from ledger.core.column_names import INPUT, PARENT, ROOT, is_own
+from ledger.deltas.stored import is_of_anchor
+from ledger.deltas.stretches import Input, Range, meeting, united
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
@@ -21,13 +22,14 @@ READERS = 8  # footers that are read at a time: of a store each is a request
 @dataclass(frozen=True)
 class Footer:
     """``bytes``: of the ledger's own columns in memory. ``deltas``: how many there are of the file
-    at most. ``roots``, ``parents``: the least and the greatest; None: not known, or there is none.
+    at most. ``roots``: the least and the greatest root; None: not known, or there is none.
+    ``inputs``: the ranges of the inputs of its rows, which do not meet; None: not known.
     """
 
     bytes: int
     deltas: int = 0
     roots: Range | None = None
-    parents: Range | None = None
+    inputs: Sequence[tuple[Input, Input]] | None = ()
 
 
 def read_footers(files: Sequence[DataFile]) -> list[Footer]:
@@ -36,25 +38,23 @@ def read_footers(files: Sequence[DataFile]) -> list[Footer]:
         return list(pool.map(_read, files))
 
 
-def related(footers: Sequence[Footer], *, by_input: bool) -> set[int]:
-    """The numbers of the files that may share an input with another, if rows are folded
-    ``by_input``: they have rows of the same range of positions.
+def related(footers: Sequence[Footer], *, by_input: bool) -> list[list[int]]:
+    """The files, by number, in groups that share no input, if rows are folded ``by_input``; else
+    each by itself.
     """
-    return meeting([[footer.parents or _ANY] for footer in footers]) if by_input else set()
-
-
-_ANY = (-(1 << 63), (1 << 63) - 1)
+    if not by_input:
+        return [[number] for number in range(len(footers))]
+    anything = [(("", -(1 << 63)), (chr(sys.maxunicode), (1 << 63) - 1))]
+    return meeting([anything if some.inputs is None else some.inputs for some in footers])
 
 
 def memory_of(footers: Sequence[Footer], *, by_input: bool) -> int:
     """Bytes of the ledger's columns of files, and of the deltas that are folded from them: one for
-    each root of those files that may share inputs, if their rows are folded ``by_input``; else
-    for each root of each file.
+    each root of files that may share inputs, if their rows are folded ``by_input``; else for each
+    root of each file.
     """
-    numbers = related(footers, by_input=by_input)
-    alone = [footer for number, footer in enumerate(footers) if number not in numbers]
-    groups = [[footers[number] for number in numbers], *([footer] for footer in alone)]
-    deltas = sum(map(_most_deltas, groups))
+    groups = related(footers, by_input=by_input)
+    deltas = sum(_most_deltas([footers[number] for number in group]) for group in groups)
     return sum(footer.bytes for footer in footers) + deltas * DELTA_BYTES
 
 
@@ -76,32 +76,40 @@ def _read(file: DataFile) -> Footer:
 def footer_of(metadata: Any) -> Footer:
     """What Parquet's metadata report of a file."""
     groups = [_Group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+    roots = [group.roots for group in groups]
+    inputs = [group.inputs() for group in groups if group.rows]
+    ends = [root for some in roots for root in some or ()]
     return Footer(
         sum(group.bytes for group in groups),
         sum(group.deltas for group in groups),
-        _ends([group.roots for group in groups]),
-        _ends([group.parents for group in groups if group.rows]),
+        (min(ends), max(ends)) if ends and None not in roots else None,
+        None if None in inputs else united(some for some in inputs if some),
     )
 
 
-def _ends(ranges: Sequence[tuple[int, ...] | None]) -> Range | None:
-    ends = [end for some in ranges for end in some or ()]
-    return (min(ends), max(ends)) if ends and None not in ranges else None
-
-
 class _Group:
-    """A row group. ``roots``, ``parents``: the least and the greatest; none if all are null; None:
-    not known, or of a snapshot.
+    """A row group. ``roots``: the least and the greatest; none if all are null; None: not known, or
+    of a snapshot.
     """
 
     def __init__(self, group: Any):
         self.rows = int(group.num_rows)
         columns = [group.column(number) for number in range(group.num_columns)]
-        own = [column for column in columns if _is_own(column)]
-        self.bytes = sum(map(_bytes, own))
-        self._root = next((some for some in own if is_root(some.path_in_schema)), None)
-        parent = next((some for some in own if is_parent(some.path_in_schema)), None)
-        self.roots, self.parents = _range(self._root), _range(parent)
+        self._own = [column for column in columns if _is_own(column)]
+        self._root = self._column(ROOT)
+        self.bytes = sum(map(_bytes, self._own))
+        self.roots = _range(self._root)
+
+    def inputs(self) -> tuple[Input, Input] | tuple[()] | None:
+        """Its least and its greatest input; none, if no row has one; None: not known."""
+        parents, column = _range(self._column(PARENT)), self._column(INPUT)
+        names = ("", "") if column is None else _range(column)
+        if not parents or not names:
+            return () if parents == () else None
+        return (names[0], parents[0]), (names[1], parents[1])
+
+    def _column(self, name: str) -> Any:
+        return next((some for some in self._own if is_of_anchor(some.path_in_schema, name)), None)
 
     @property
     def deltas(self) -> int:
@@ -112,12 +120,13 @@ class _Group:
         return min(anchors, self.roots[1] - self.roots[0] + 1) if self.roots else 0
 
 
-def _range(column: Any) -> tuple[int, ...] | None:
+def _range(column: Any) -> tuple[Any, ...] | None:
+    """The least and the greatest value of a column; none if all are null; None: not known."""
     noted = None if column is None else column.statistics
     if column is None or noted is None:
         return None
     if noted.has_min_max:
-        return int(noted.min), int(noted.max)
+        return noted.min, noted.max
     return () if noted.null_count == column.num_values else None
 
 

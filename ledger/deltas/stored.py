@@ -25,6 +25,7 @@ from ledger.core.column_names import (
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Texts
+from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, read, stored_file
 
@@ -160,18 +161,10 @@ def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Tabl
             first += len(table)
 
 
-def is_root(path: str) -> bool:
-    """Whether a column of a file, by its path, has the roots of its anchors."""
-    return _is_of_anchor(path, ROOT)
-
-
-def is_parent(path: str) -> bool:
-    """Whether it has the positions of what these come from."""
-    return _is_of_anchor(path, PARENT)
-
-
-def _is_of_anchor(path: str, name: str) -> bool:
-    # Of a list the path between depends on who wrote the file, and how.
+def is_of_anchor(path: str, name: str) -> bool:
+    """Whether a column of a file, by its path, has this of the anchors of its rows. Of a list the
+    path between depends on who wrote the file, and how.
+    """
     field = f".{name.removeprefix(PREFIX)}"
     return path == name or (path.startswith(f"{ANCHORS}.") and path.endswith(field))
 
@@ -181,12 +174,16 @@ def root_windows(file: DataFile) -> Iterator[Longs]:
     with stored_file(file.path) as stored:
         schema = stored.schema
         paths = [schema.column(number).path for number in range(len(schema))]
-        for batch in iter_batches(stored, WINDOW_ROWS, list(filter(is_root, paths))):
+        roots = [path for path in paths if is_of_anchor(path, ROOT)]
+        if len(roots) != len({ROOT, ANCHORS}.intersection(stored.schema_arrow.names)):
+            raise IntegrityError(
+                f"{file.path}: expected one of {ROOT} and {ANCHORS}, found {paths}"
+            )
+        for batch in iter_batches(stored, WINDOW_ROWS, roots):
             for column in batch.columns:
-                roots = column
-                if pa.types.is_list(column.type):
-                    roots = pc.struct_field(pc.list_flatten(column), [0])
-                yield _longs(roots.drop_null())
+                is_plain = pa.types.is_integer(column.type)
+                values = column if is_plain else pc.struct_field(pc.list_flatten(column), [0])
+                yield _longs(values.drop_null())
 
 
 def carried_of(table: pa.Table, places: npt.NDArray[np.intp]) -> Flags | None:

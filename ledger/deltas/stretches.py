@@ -5,8 +5,9 @@ of these is a stretch, or goes on the one before after a gap. Where no root is i
 is folded by itself, window by window.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +19,18 @@ MOST_STRETCHES = 100  # of a file; rows in more of them are gathered
 MOST_GAPS = 64  # of a window's, the widest ones
 
 Range = tuple[int, int]
+Input = tuple[str, int]
+"""A step that was read, and the position of one of its rows."""
+
+Bound = TypeVar("Bound", int, Input)  # of a range
 Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """``ranges``: in which the roots of a file lie, the least and the greatest of each; a range
-    ends where roots descend, and at a wide gap: roots of other files may lie in it. ``in_order``:
-    no root is in two of the file's stretches, and these are not too many.
+    """``ranges``: the roots of a file lie in these, each with its least and its greatest root. A
+    range ends where roots descend, and at a wide gap, in which roots of other files may lie.
+    ``in_order``: the file has few stretches, and their ranges do not meet.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -47,8 +52,8 @@ class Stretches:
                     parts[0] = np.append(parts[0], ranges.pop()[0])
             ranges += [(int(part.min()), int(part.max())) for part in parts]
             last = int(root[-1])
-        united = _united(ranges)
-        return cls(united, many <= MOST_STRETCHES and len(united) == len(ranges))
+        apart = united(ranges)
+        return cls(apart, many <= MOST_STRETCHES and len(apart) == len(ranges))
 
 
 def descents(root: Longs) -> Places:
@@ -58,31 +63,54 @@ def descents(root: Longs) -> Places:
 
 
 def sort_out(
-    files: Sequence[DataFile], stretches: Sequence[Stretches], related: Collection[int]
+    files: Sequence[DataFile], stretches: Sequence[Stretches], related: Sequence[Sequence[int]]
 ) -> tuple[list[DataFile], list[DataFile], list[DataFile]]:
-    """The files that can be folded by themselves; those that have to be folded with others; and
-    the rest, out of order. ``related``: which may share an input with another, by what else is
-    known of them; those do so that may have a root in common, too.
+    """The files that are folded by themselves, those that are folded together, and the rest, out of
+    order. ``related``: the files, by number, in groups that share no input, by what else is known
+    of them. A file is folded with others if it is not alone in its group, and its roots meet those
+    of another file.
     """
-    shared = meeting([some.ranges for some in stretches]).intersection(related)
-    ordered, together, unordered = list[DataFile](), list[DataFile](), list[DataFile]()
+    by_root, by_input = (
+        {number for group in groups if len(group) > 1 for number in group}
+        for groups in (meeting([some.ranges for some in stretches]), related)
+    )
+    alone, together, unordered = list[DataFile](), list[DataFile](), list[DataFile]()
     for number, (file, some) in enumerate(zip(files, stretches, strict=True)):
-        kind = together if number in shared else ordered if some.in_order else unordered
-        kind.append(file)
-    return ordered, together, unordered
+        if number in by_root and number in by_input:
+            together.append(file)
+        else:
+            (alone if some.in_order else unordered).append(file)
+    return alone, together, unordered
 
 
-def meeting(files: Sequence[Sequence[Range]]) -> set[int]:
-    """The numbers of the files whose ranges meet those of another. Those of one do not meet."""
-    numbers: set[int] = set()
-    greatest: tuple[int, int] | None = None
-    for first, last, number in sorted(
-        (*some, number) for number, ranges in enumerate(files) for some in ranges
+def meeting(files: Sequence[Sequence[tuple[Bound, Bound]]]) -> list[list[int]]:
+    """The numbers of the files in groups: ranges of files of different groups do not meet. The
+    ranges of a file do not meet each other.
+    """
+    groups = {number: [number] for number in range(len(files))}
+    last: Any = None
+    holder = -1
+    for first, end, number in sorted(
+        (first, end, number) for number, ranges in enumerate(files) for first, end in ranges
     ):
-        if greatest is not None and first <= greatest[0]:
-            numbers |= {number, greatest[1]}
-        greatest = (last, number) if greatest is None else max(greatest, (last, number))
-    return numbers
+        if holder >= 0 and first <= last and groups[number] is not groups[holder]:
+            group = groups[holder]
+            group += groups[number]
+            groups.update(dict.fromkeys(groups[number], group))
+        if holder < 0 or end > last:
+            last, holder = end, number
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def united(ranges: Iterable[tuple[Bound, Bound]]) -> tuple[tuple[Bound, Bound], ...]:
+    """The ranges in their order, those that meet as one."""
+    apart: list[tuple[Bound, Bound]] = []
+    for first, last in sorted(ranges):
+        if apart and first <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(last, apart[-1][1])
+        else:
+            apart.append((first, last))
+    return tuple(apart)
 
 
 def _gaps(root: Longs) -> Places:
@@ -93,14 +121,3 @@ def _gaps(root: Longs) -> Places:
     if len(places) > MOST_GAPS:
         places = places[np.argpartition(jumps[places], -MOST_GAPS)[-MOST_GAPS:]]
     return places + 1
-
-
-def _united(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The ranges in their order, those that meet as one."""
-    united: list[Range] = []
-    for first, last in sorted(ranges):
-        if united and first <= united[-1][1]:
-            united[-1] = united[-1][0], max(last, united[-1][1])
-        else:
-            united.append((first, last))
-    return tuple(united)

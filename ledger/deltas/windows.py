@@ -15,6 +15,8 @@ import numpy as np
 from ledger.deltas import stored, stretches
 from ledger.deltas.stored import Part, joined, root_windows
 from ledger.deltas.stretches import Stretches, descents
+from ledger.errors import IntegrityError
+from ledger.storage.folders import RUN_AGAIN
 from ledger.storage.manifest import DataFile
 
 Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
@@ -41,12 +43,13 @@ class Windowed(ABC):
 
     def by_window(self, file: DataFile) -> Iterator[Any]:
         """What a file adds, window by window; the rows of the last root of one wait for the next.
-        Of what does not lie in order a root may recur.
+        A root may recur if the file is not in order.
         """
         waiting: list[Part] = []  # rows of one root, the greatest so far
         for part in self.parts(file):
             for piece, is_ordered in _pieces(part):
-                assert is_ordered or not self.by_input
+                if self.by_input and not is_ordered:
+                    raise IntegrityError(f"{file.path} has changed under its fold. {RUN_AGAIN}")
                 root = piece.rows.root
                 if waiting and (not is_ordered or (len(root) and root[0] < _root(waiting))):
                     yield self.fold(joined(waiting))

@@ -73,55 +73,80 @@ def test_a_record_of_a_snapshot_is_a_delta(tmp_path):
         ([[1, 2], [3, 4]], True, 8),
     ],
 )
-def test_deltas_of_files_with_roots_in_common(tmp_path, parents, by_input, deltas):
+def test_deltas_of_files_with_roots_in_common(parents, by_input, deltas):
     """Where they may share an input each root has one delta; else there is one of each file."""
-    files = []
-    for number, ends in enumerate(parents):
-        columns = {"_ackledger_root": [5, 6, 7, 8], "_ackledger_parent": [*ends, *ends]}
-        path = tmp_path / f"{number}.parquet"
-        pq.write_table(pa.table(columns), path)
-        files.append(DataFile(str(path), 1, 4, 4 * number))
-    footers = read_footers(files)
-    assert [footer.parents for footer in footers] == [tuple(ends) for ends in parents]
+    footers = [
+        footer_of(written({"root": [5, 6, 7, 8], "parent": [*ends, *ends]})) for ends in parents
+    ]
     size = sum(footer.bytes for footer in footers)
     assert memory_of(footers, by_input=by_input) == size + DELTA_BYTES * deltas
 
 
-def test_a_file_whose_inputs_are_not_known_may_share_one_with_any():
-    """Its writer noted no statistics; a file of lists has those of its lists' fields."""
-    parents = pa.array([5, 3], BIGINT)
-    lists = pa.array([[{"root": 1, "parent": 7}], [{"root": 1, "parent": 9}]])
+@pytest.mark.parametrize(
+    ("columns", "options", "inputs"),
+    [
+        ({"parent": [5, 3, 9]}, {}, ((("", 3), ("", 9)),)),
+        ({"parent": [5, 3, 9, 1]}, {"row_group_size": 1},
+         tuple((("", n), ("", n)) for n in (1, 3, 5, 9))),
+        ({"parent": [5, None]}, {}, ((("", 5), ("", 5)),)),
+        ({"parent": [None, None]}, {}, ()),
+        ({"parent": []}, {}, ()),
+        ({"parent": [5, 3], "input": ["b", "a"]}, {}, ((("a", 3), ("b", 5)),)),
+        ({"parent": [5, 3], "input": [None, None]}, {}, None),
+        ({"parent": [5, 3]}, {"write_statistics": False}, None),
+        ({"root": [5, 3]}, {}, None),
+        ({"parent": [-(2**63), 2**63 - 1]}, {}, ((("", -(2**63)), ("", 2**63 - 1)),)),
+        ({"parent": [None, None, 5]}, {"row_group_size": 2}, ((("", 5), ("", 5)),)),
+        ({"anchors": [[{"parent": 5}, {"parent": 3}], [{"parent": 7}]]}, {},
+         ((("", 3), ("", 7)),)),
+        ({"anchors": [[{"parent": 5, "input": "é"}], [{"parent": 3, "input": "𐀀"}]]}, {},
+         ((("é", 3), ("𐀀", 5)),)),
+    ],
+)  # fmt: skip
+def test_inputs_of_a_file(columns, options, inputs):
+    """The least and the greatest of each row group, where these do not meet; none, where no row has
+    one; not known, where its writer noted nothing.
+    """
+    assert footer_of(written(columns, **options)).inputs == inputs
+
+
+def test_files_that_may_share_an_input():
+    """Those of different inputs, and those of none, share none; one that is not known may."""
     tables = [
-        (pa.table({"_ackledger_parent": parents}), True),
-        (pa.table({"_ackledger_anchors": lists}), True),
-        (pa.table({"_ackledger_parent": parents}), False),
+        {"parent": [0, 9], "input": ["bought", "bought"]},
+        {"parent": [0, 9], "input": ["sold", "sold"]},
+        {"parent": [5], "input": ["sold"]},
+        {"parent": [None]},
+        {"root": [1]},
     ]
-    footers = [
-        footer_of(written(table, write_statistics=statistics)) for table, statistics in tables
-    ]
-    assert [footer.parents for footer in footers] == [(3, 5), (7, 9), None]
-    assert related(footers[:2], by_input=True) == set()
-    assert related(footers, by_input=True) == {0, 1, 2}
-    assert related(footers, by_input=False) == set()
+    footers = [footer_of(written(columns)) for columns in tables]
+    grouped = related(footers[:4], by_input=True)
+    assert sorted(map(sorted, grouped)) == [[0], [1, 2], [3]]
+    grouped = related(footers, by_input=True)
+    assert sorted(map(sorted, grouped)) == [[0, 1, 2, 4], [3]]
+    assert len(related(footers, by_input=False)) == 5
 
 
 def test_a_row_group_without_statistics_beside_one_that_has_them():
-    """What one group does not say is not known of the file."""
-    table = pa.table({"_ackledger_root": pa.array([1, 2, 3], BIGINT)})
-    groups = [
-        written(table.slice(first, rows), write_statistics=statistics).row_group(0)
-        for first, rows, statistics in [(0, 2, True), (2, 1, True), (2, 1, False)]
-    ]
-    whole, partly = (
-        footer_of(SimpleNamespace(num_row_groups=2, row_group=some.__getitem__))
-        for some in (groups[:2], groups[1:])
+    """What one group does not say is not known of the file; one of no rows says enough."""
+    columns = {"root": [1, 2], "parent": [1, 2]}
+    whole, silent = (written(columns, write_statistics=some).row_group(0) for some in (True, False))
+    empty = SimpleNamespace(num_rows=0, num_columns=0)
+    first, second = (
+        footer_of(SimpleNamespace(num_row_groups=2, row_group=[whole, other].__getitem__))
+        for other in (empty, silent)
     )
-    assert (whole.deltas, whole.roots) == (3, (1, 3))
-    assert (partly.deltas, partly.roots) == (2, None)
+    assert (first.deltas, first.inputs) == (2, ((("", 1), ("", 2)),))
+    assert (second.deltas, second.roots, second.inputs) == (4, None, None)
 
 
-def written(table, **options):
-    """The metadata of a file of these rows."""
+KINDS = {"root": BIGINT, "parent": BIGINT, "input": TEXT}
+
+
+def written(columns, **options):
+    """The metadata of a file of these columns."""
     file = BytesIO()
-    pq.write_table(table, file, **options)
+    arrays = {f"_ackledger_{name}": pa.array(values, KINDS.get(name))
+              for name, values in columns.items()}  # fmt: skip
+    pq.write_table(pa.table(arrays), file, **options)
     return pq.read_metadata(BytesIO(file.getvalue()))

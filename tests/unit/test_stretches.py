@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.deltas import stretches
-from ledger.deltas.stretches import Stretches, meeting, sort_out
+from ledger.deltas.stretches import Stretches, meeting, sort_out, united
 from ledger.storage.manifest import DataFile
 
 FEW = 4  # stretches of a file that are too many, by one
@@ -78,47 +78,56 @@ def test_the_widest_gaps_count(size):
 
 
 @given(st.lists(roots, max_size=6), st.sets(st.integers(0, 5)))
-def test_files_are_told_apart(drawn, related):
-    """Those that are folded with others may share an input, and have a root in the ranges of
+def test_files_are_told_apart(drawn, group):
+    """Those that are folded with others may share an input, and their ranges of roots meet those of
     another. Any other one is folded by itself if it lies in order.
     """
-    files = [DataFile(str(number), 1, 1, number) for number in range(len(drawn))]
+    numbers = range(len(drawn))
+    files = [DataFile(str(number), 1, 1, number) for number in numbers]
     orders = [Stretches.of(in_windows(values, 3)) for values in drawn]
+    related = [[n for n in numbers if n in group], *([n] for n in numbers if n not in group)]
     ordered, shared, unordered = (
         [int(file.path) for file in kind] for kind in sort_out(files, orders, related)
     )
-    assert sorted([*ordered, *shared, *unordered]) == list(range(len(drawn)))
+    assert sorted([*ordered, *shared, *unordered]) == list(numbers)
     assert all(orders[number].in_order for number in ordered)
     assert not any(orders[number].in_order for number in unordered)
-    assert related.issuperset(shared)
-    for number in related.intersection([*ordered, *unordered]):
-        others = {root for n, values in enumerate(drawn) if n != number for root in values}
-        assert not others.intersection(drawn[number])
+    assert group.issuperset(shared)
+    if len(related[0]) > 1:
+        for number in group.intersection([*ordered, *unordered]):
+            others = {root for n, values in enumerate(drawn) if n != number for root in values}
+            assert not others.intersection(drawn[number])
 
 
 @pytest.mark.parametrize(
-    ("ranges", "numbers"),
+    ("ranges", "groups"),
     [
-        ([[(0, 3)], [(4, 9)]], set()),
-        ([[(0, 3)], [(3, 9)]], {0, 1}),
-        ([[(0, 3), (8, 9)], [(4, 7)]], set()),
-        ([[(0, 3), (8, 9)], [(4, 8)], [(20, 30)]], {0, 1}),
-        ([[(0, 100)], [(2, 5)], [(4, 6)], [(7, 8)], []], {0, 1, 2, 3}),
-        ([[(0, 5)], [(2, 9)], [(6, 7)], [(10, 11)]], {0, 1, 2}),
+        ([[(0, 3)], [(4, 9)]], [[0], [1]]),
+        ([[(0, 3)], [(3, 9)]], [[0, 1]]),
+        ([[(0, 3), (8, 9)], [(4, 7)]], [[0], [1]]),
+        ([[(0, 3), (8, 9)], [(4, 8)], [(20, 30)]], [[0, 1], [2]]),
+        ([[(0, 100)], [(2, 5)], [(4, 6)], [(7, 8)], []], [[0, 1, 2, 3], [4]]),
+        ([[(0, 5), (20, 21)], [(10, 11)], [(4, 6)], [(11, 20)]], [[0, 1, 2, 3]]),
+        ([[(("a", 0), ("a", 9))], [(("b", 0), ("b", 9))], [(("a", 9), ("b", 0))]], [[0, 1, 2]]),
+        ([[(("a", 0), ("a", 9))], [(("b", 0), ("b", 9))]], [[0], [1]]),
     ],
 )
-def test_files_whose_ranges_meet(ranges, numbers):
+def test_files_whose_ranges_meet(ranges, groups):
     """Also by way of a third one, and at the border of a range."""
-    assert meeting(ranges) == numbers
+    assert sorted(map(sorted, meeting(ranges))) == groups
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=4), max_size=6))
-def test_every_pair_that_meets_is_found(drawn):
-    """And no other file, whatever the order."""
-    sets = [{root for first, many in ranges for root in range(first, first + many + 1)}
-            for ranges in drawn]  # fmt: skip
-    files = [Stretches.of([np.array(sorted(some), np.int64)]).ranges for some in sets]
-    numbers = {
-        n for n, some in enumerate(sets) if any(some & other for other in sets if other is not some)
-    }
-    assert meeting(files) == numbers
+def test_every_pair_that_meets_is_in_one_group(drawn):
+    """And no two files that do not meet, be it by way of others."""
+    files = [united((first, first + many) for first, many in ranges) for ranges in drawn]
+    sets = [{root for first, last in ranges for root in range(first, last + 1)} for ranges in files]
+    groups = meeting(files)
+    assert sorted(number for group in groups for number in group) == list(range(len(drawn)))
+    for group in groups:
+        others = [some for number, some in enumerate(sets) if number not in group]
+        assert not any(sets[number] & other for number in group for other in others)
+        reached = {group[0]}
+        for _ in group:
+            reached |= {n for n in group if any(sets[n] & sets[m] for m in reached)}
+        assert reached == set(group)

@@ -29,8 +29,8 @@ def fold_files(
             way = f"{quantity(len(files), 'file')} gathered, in the driver"
             return spanned(portion.gathered(files)), way
         stretches = list(pool.map(portion.stretches, files))
-        numbers = related(footers, by_input=portion.by_input)
-        ordered, shared, unordered = sort_out(files, stretches, numbers)
+        groups = related(footers, by_input=portion.by_input)
+        ordered, shared, unordered = sort_out(files, stretches, groups)
         parts = pool.map(lambda file: spanned(portion.by_window(file)), ordered)
         folded = [part for some in parts for part in some]
         if shared or unordered:

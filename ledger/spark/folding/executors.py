@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heapreplace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -63,8 +64,8 @@ class Executors:
         """What the files of a portion come to; and how."""
         ordered, shared, unordered = list(portion.files), list[DataFile](), list[DataFile]()
         if portion.by_input:  # other rows may lie as they like
-            numbers = related(footers, by_input=True)
-            ordered, shared, unordered = sort_out(ordered, self._stretches(portion), numbers)
+            groups = related(footers, by_input=True)
+            ordered, shared, unordered = sort_out(ordered, self._stretches(portion), groups)
         large = [file for file in unordered if file.rows > MOST_ROWS]
         small = [file for file in unordered if file.rows <= MOST_ROWS]
         outcome = FoldOutcome.of_reports(self.run, self._by_file(portion, ordered, small))
@@ -142,8 +143,11 @@ def run_tasks(frame: DataFrame, task: Task) -> list[str]:
 def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
     """Which files each task takes, about as many rows each."""
     tasks: list[list[int]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
+    loads = [(0, task) for task in range(len(tasks))]
     for number in sorted(range(len(files)), key=lambda number: -files[number].rows):
-        min(tasks, key=lambda task: sum(files[place].rows for place in task)).append(number)
+        rows, task = loads[0]
+        tasks[task].append(number)
+        heapreplace(loads, (rows + files[number].rows, task))
     return tasks
 
 
