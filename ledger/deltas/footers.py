@@ -1,5 +1,5 @@
-"""What footers report of a run's files: what the ledger's columns, and the deltas that are folded
-from them, take in memory.
+"""What footers report of a run's files: which of them may share an input, and how much memory the
+ledger's columns need, and the deltas that are folded from them.
 """
 
 import sys
@@ -27,9 +27,9 @@ class Footer:
     """
 
     bytes: int
-    deltas: int = 0
-    roots: Range | None = None
-    inputs: Sequence[tuple[Input, Input]] | None = ()
+    deltas: int
+    roots: Range | None
+    inputs: Sequence[tuple[Input, Input]] | None
 
 
 def read_footers(files: Sequence[DataFile]) -> list[Footer]:

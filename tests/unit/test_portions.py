@@ -23,6 +23,7 @@ from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_read, order_of
 from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Part, Seen, Written, read_windows
+from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, joined, marks
@@ -237,6 +238,28 @@ def test_a_file_window_by_window(acks, drawn, window, ordered, cut):
     assert result.deltas.drops == whole.deltas.drops
     assert result.deltas.with_rows == whole.deltas.with_rows
     assert result.wrote == whole.wrote
+
+
+def test_a_file_that_changes_under_its_fold_is_refused():
+    """Rows of one input are never folded apart: one that was in order is not any more."""
+    rows = [(n, [(1 - n % 2, 0, n)], None, None, None) for n in range(300)]
+    files = written([rows], 1, lists=False)
+    output = portions.Output(files, Written(("a",)), portions.OnEmit(), edges_of(1), len(rows))
+    assert not output.stretches(files[0]).in_order
+    with pytest.raises(
+        IntegrityError, match=r"0.parquet has changed under its fold\. Run the step"
+    ):
+        list(output.by_window(files[0]))
+
+
+def test_anchors_without_roots_are_refused(tmp_path):
+    """A file is not taken for one of untracked rows because its anchors cannot be read."""
+    path = tmp_path / "a.parquet"
+    anchors = pa.array([[{"parent": 1}]])
+    pq.write_table(pa.table({"_ackledger_anchors": anchors}), path)
+    file = DataFile(str(path), path.stat().st_size, 1, 0)
+    with pytest.raises(IntegrityError, match=r"a\.parquet: expected one of _ackledger_root and"):
+        list(module.root_windows(file))
 
 
 @pytest.mark.parametrize("lists", [False, True])
