@@ -33,10 +33,13 @@ PLAIN = {
 }
 # Each job's plan is written down for a page that no test opens: its shortest form is enough.
 _UNREAD = {"spark.sql.ui.explainMode": "simple"}
+# Over the loopback a JVM and its Python wait for each other's packets, 40 ms a task.
+_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 # These JVMs live for seconds: what they compile at leisure never pays.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
-# The session of all tests: room for what dies young, and no memory of jobs that nobody looks at.
-LONG_LIVED = ("-Xms1500m", "-Xmn700m")
+# The session of all tests lives for a quarter of an hour, so that what it plans with is worth
+# compiling well: room for what dies young, and no memory of jobs that nobody looks at.
+LONG_LIVED = ("-XX:TieredStopAtLevel=4", "-Xms1500m", "-Xmn700m")
 REMEMBERED = (
     "spark.ui.retainedJobs",
     "spark.ui.retainedStages",
@@ -68,7 +71,7 @@ def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -
         *_BRIEF,
         archive,
         *more,
-        *(f"-D{name}={value}" for name, value in {**PLAIN, **_UNREAD}.items()),
+        *(f"-D{name}={value}" for name, value in {**PLAIN, **_UNREAD, **_SOCKETS}.items()),
     ]
     if DEFAULTS.exists():
         options.append(f"-Xbootclasspath/a:{DEFAULTS}")
