@@ -3,7 +3,9 @@
 import grp
 import os
 import pwd
+import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +64,7 @@ def accounts(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Account]]
         yield users
     finally:
         for name in absent:
+            _clear_temporary(pwd.getpwnam(name).pw_uid)
             _run("userdel", name)
         if group and _has_group():
             _run("groupdel", GROUP)
@@ -137,6 +140,17 @@ class Process:
         while self.family() and time.monotonic() < deadline:
             time.sleep(0.1)
         self.kill()
+
+
+def _clear_temporary(owner: int) -> None:
+    """Remove what a user's killed JVMs could not: libraries and counters, under /tmp whatever it is
+    told.
+    """
+    for path in Path("/tmp").iterdir():
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_uid == owner:
+                shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()
 
 
 def _missing(names: Sequence[str]) -> list[str]:
