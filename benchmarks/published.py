@@ -248,7 +248,8 @@ def _fold(show: _Shown) -> list[Line]:
 def aims(results: Results) -> str:
     """Each aim, and what is reached of it."""
     show = _Shown(results)
-    rows = [*_batch_aims(show), *_settlement_aims(show), *_fold_aims(show), *_history_aims(show)]
+    kinds = (_batch_aims, _settlement_aims, _scale_aims, _fold_aims, _history_aims)
+    rows = [row for kind in kinds for row in kind(show)]
     return table(("times as long, if no unit is named", "aim", "reached"), rows)
 
 
@@ -272,11 +273,13 @@ def _settlement_aims(show: _Shown) -> list[Line]:
     works = measured_works(show.results)
     settle = {
         "flights": ("157,818 failures", "4"),
+        "flights_few_lost": ("a thousand failures", "1"),
         "wordcount": ("2 M records without failures", "0.3"),
     }
     rows = [
         (f"settlement of {what}, seconds", aim, show.number(f"{name}.settle_seconds", ".1f"))
         for name, (what, aim) in settle.items()
+        if name in works
     ]
     for what, key, aim in (
         (
@@ -291,6 +294,40 @@ def _settlement_aims(show: _Shown) -> list[Line]:
             for name, (title, _) in works.items()
         ]
     return rows
+
+
+def _scale_aims(show: _Shown) -> list[Line]:
+    """How flat seconds and memory stay. The smallest size needs no Python workers."""
+    by_size: dict[str, dict[str, Any]] = show.results.get("scale", {}).get("tracked", {})
+    if not by_size:
+        return []
+    first, (before, last) = next(iter(by_size)), [*by_size][-2:]
+
+    def growth(figure: Callable[[dict[str, Any]], float], since: str) -> str:
+        return f"{figure(by_size[last]) / figure(by_size[since]):.2f}"
+
+    most = max(of["ledger_rows_a_run"] for of in by_size.values())
+    figures: tuple[tuple[str, str, str, Callable[[dict[str, Any]], float]], ...] = (
+        ("seconds per million records", "1.1", before, lambda of: of["seconds_per_million"]),
+        ("peak memory of the driver", "1.15", first, lambda of: of["peak_rss_mb"]["driver"]),
+        (
+            "peak memory of Python workers",
+            "1.15",
+            before,
+            lambda of: of["peak_rss_mb"]["executors"],
+        ),
+    )
+    return [
+        *(
+            (f"{what}, {_size(last)} compared with {_size(since)}", aim, growth(figure, since))
+            for what, aim, since, figure in figures
+        ),
+        ("rows of the ledger of a run and source, at most", "65,536", f"{most:,}"),
+    ]
+
+
+def _size(name: str) -> str:
+    return name.upper().replace("M", " M")
 
 
 def _fold_aims(show: _Shown) -> list[Line]:
@@ -437,7 +474,7 @@ def scale(results: Results) -> str:
         most = (of["ledger_rows_a_run"] for of in results["scale"]["tracked"].values())
         rows.append(["tracked: rows of the ledger, of a run at most", *(f"{n:,}" for n in most)])
     head = f"records (at {_Shown(results).measured('scale')})"
-    return table((head, *(size.upper().replace("M", " M") for size in sizes_)), rows)
+    return table((head, *map(_size, sizes_)), rows)
 
 
 def sizes(results: Results) -> str:
