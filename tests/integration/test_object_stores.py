@@ -25,6 +25,7 @@ from ledger.storage.folders import beside, remove_run_folder, require_writable, 
 from ledger.storage.manifest import check_files, take_manifest
 from tests.support import ledgers
 from tests.support.object_stores import BUCKET, STORES, s3
+from tests.support.retention import Archive, expiring
 
 SCHEMA = pa.schema([("id", pa.int64()), ("label", pa.string())])
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
@@ -73,6 +74,27 @@ def test_a_runs_files_are_listed_checked_and_removed(bucket):
         remove_run_folder(run, 7)
     assert size_of(run).files == 0
     assert size_of(f"{run}0").files == 1
+
+
+def test_gc_removes_what_nothing_needs(bucket, database):
+    """The runs of a batch that is published, after its time; the files of another, which somebody
+    may replay, stay."""
+    archive = Archive(database, f"{bucket}/storage")
+    done, _ = archive.settled(expiring())
+    failed, _ = archive.settled(expiring(), run_id="second", day=1, lose_sink=[0])
+    paths = (
+        "SELECT path FROM step_run_file JOIN step_run r USING (step_run_id) WHERE r.batch_id = :b"
+    )
+    removed, needed = (
+        [row.path for row in archive.rows(paths, b=batch.batch_id)] for batch in (done, failed)
+    )
+    assert all(stores.exists(path) for path in removed + needed)
+    assert archive.collect(days=0.5).total.files == 0
+    collected = archive.collect()
+    assert (collected.expired, collected.errors) == ((done.batch_id,), {})
+    assert collected.total.files == len(removed) == 3
+    assert [stores.exists(path) for path in removed + needed] == [False] * 3 + [True] * len(needed)
+    assert archive.row("SELECT files_removed_at FROM batch WHERE batch_id = 1")[0] is not None
 
 
 def test_what_counts_of_a_folds_files_is_kept(bucket):

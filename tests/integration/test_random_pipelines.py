@@ -29,7 +29,7 @@ FOLDS = ("driver", "threads", "executors", "exchange")
 # with others, too. And how many are tried instead.
 NUMBERS = (97, 258, 23, 20, 227, 89, 228, 13, 118, 16, 34, 83, 248, 323, 29934)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
-# Each way to fold meets each span, and either kind of snapshot.
+# Ways to fold, spans and kinds of snapshot take turns, so that all but one of their pairs are met.
 CASES = [
     (
         fold,

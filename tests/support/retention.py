@@ -16,6 +16,7 @@ from ledger.batch.records.forgetting import Forgotten
 from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import app
 from ledger.core.states import Need
+from ledger.storage import stores
 from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
 from tests.support.ledgers import Ledger, pipeline
@@ -33,17 +34,18 @@ def expiring(**options: Any) -> Pipeline:
 
 @dataclass(frozen=True)
 class Archive(Ledger):
-    """A ledger with the files of its runs, in ``folder``."""
+    """A ledger with the files of its runs, in ``folder``, which may be a URL."""
 
-    folder: Path
+    folder: Path | str
 
     def write_files(self) -> None:
         """Have every run that has none write a file and note it, as drivers do."""
         for run in self.rows("SELECT * FROM step_run WHERE folder IS NULL"):
-            folder = self.folder / run.step / f"batch={run.batch_id}" / f"run={run.step_run_id}"
-            folder.mkdir(parents=True)
-            (folder / "part.parquet").write_text("0123456789")
-            noted = {"f": str(folder), "r": run.step_run_id}
+            folder = f"{self.folder}/{run.step}/batch={run.batch_id}/run={run.step_run_id}"
+            if stores.is_local(folder):
+                Path(folder).mkdir(parents=True)
+            stores.write(f"{folder}/part.parquet", b"0123456789")
+            noted = {"f": folder, "r": run.step_run_id}
             self.change("UPDATE step_run SET folder = :f WHERE step_run_id = :r", **noted)
             self.change(
                 "INSERT INTO step_run_file VALUES (:r, 0, :f || '/part.parquet', 10, 1)", **noted
@@ -51,7 +53,8 @@ class Archive(Ledger):
 
     def runs(self) -> set[int]:
         """The runs that have a folder."""
-        return {int(path.name.removeprefix("run=")) for path in self.folder.glob("*/batch=*/run=*")}
+        folders = Path(self.folder).glob("*/batch=*/run=*")
+        return {int(path.name.removeprefix("run=")) for path in folders}
 
     def settled(
         self, pipeline: Pipeline, *, publish: bool = True, **options: Any

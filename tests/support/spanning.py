@@ -11,7 +11,7 @@ from ledger.deltas.spans import RootRange, Spans
 from tests.support.posting import Delta, signed
 
 AUTO = "auto"
-SPANS = (1, 16, 4096, AUTO)
+SPANS = (1, 4, 4096, AUTO)  # of sources of some ten records: one each, several, all of them
 
 
 def deltas_of(rows: Iterable[Delta]) -> Deltas:
