@@ -16,6 +16,7 @@ from ledger.batch.upkeep.retention import GcOptions, gc_once
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.execution import run_step, settle_and_follow
 from ledger.settings import Settings
+from ledger.sources.files import text as text_files
 from ledger.spark.failures import translated
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
@@ -48,7 +49,8 @@ def store(tmp_path, spark, monkeypatch):
 @dataclass
 class Life:
     """A batch of orders and its replay. ``root``: the folder that holds, or is behind, all of its
-    files; ``url``: what the pipeline calls it."""
+    files; ``url``: what the pipeline calls it; ``in_tasks``: whether executors fold what it wrote.
+    """
 
     spark: object
     ledger: Ledger
@@ -56,6 +58,7 @@ class Life:
     warehouse: str
     root: Path
     url: str
+    in_tasks: bool = False
 
     def job(self, variant: orders.Variant) -> Job:
         """The surroundings of its pipeline."""
@@ -68,7 +71,8 @@ class Life:
         notices = self.root.parent / f"notices-{self.root.name}"
         notices.mkdir(exist_ok=True)
         flow = orders.pipeline(str(notices), self.warehouse, variant)
-        return Job(self.spark, self.ledger.database, settings, flow)
+        job = Job(self.spark, self.ledger.database, settings, flow)
+        return replace(job, few_rows=-1, driver_bytes=-1) if self.in_tasks else job
 
     def write(self, *, fixed: bool = False) -> None:
         """The source's file and the reference."""
@@ -146,18 +150,21 @@ class Life:
 def life(spark, database, server_home, warehouse):
     """Lives of batches, each on an empty ledger and target."""
 
-    def begin(root: Path, url: str) -> Life:
+    def begin(root: Path, url: str, *, in_tasks: bool = False) -> Life:
         Ledger(database).empty()
         warehouse.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-        return Life(spark, Ledger(database), server_home, warehouse.url, root, url)
+        return Life(spark, Ledger(database), server_home, warehouse.url, root, url, in_tasks)
 
     return begin
 
 
-def test_a_pipeline_on_a_store_that_fails_ends_as_on_a_local_folder(store, life, tmp_path):
+@pytest.mark.parametrize("in_tasks", [False, True])
+def test_a_pipeline_on_a_store_that_fails_ends_as_on_a_local_folder(
+    in_tasks, store, life, tmp_path, monkeypatch
+):
     """Verdict, reasons and rows of a batch with losses and of its replay are the same, though
-    requests are answered 503, connections end half-way, and no folder can be renamed; gc then
-    leaves no file of a run."""
+    requests are answered 503, connections end half-way, and no folder can be renamed, whether the
+    driver reads sources and folds, or its tasks do; gc then leaves no file of a run."""
     local = life(tmp_path / "local", str(tmp_path / "local")).lived()
     first, last = local[1], local[3]
     assert first["lake"] == first["report"] == orders.expected(fixed=False)
@@ -165,7 +172,10 @@ def test_a_pipeline_on_a_store_that_fails_ends_as_on_a_local_folder(store, life,
     assert last["daily"] == orders.totals(orders.expected(fixed=True))
 
     store.unavailable, store.cut, store.broken = 61, 53, 11
-    remote = life(store.root, store.url())
+    if in_tasks:
+        monkeypatch.setattr(text_files, "HERE", 0)
+        monkeypatch.setattr(text_files, "CUT_HERE", 0)
+    remote = life(store.root, store.url(), in_tasks=in_tasks)
     outcome = remote.lived()
     failed = "SELECT step, failure FROM step_run WHERE state = 'failed'"
     assert remote.ledger.rows(failed) == []  # but interrupted, to go on at the step
