@@ -116,7 +116,7 @@ def guaranteed(variant: str) -> Pipeline:
     """The flights, tracked, under a guarantee: ``once``, ``least``, or ``bloom``: least, with a
     filter.
     """
-    pipeline = flights(2)
+    pipeline = flights(True)
     pipeline.guarantee = Guarantee.EXACTLY_ONCE if variant == "once" else Guarantee.AT_LEAST_ONCE
     if variant == "bloom":
         sink = replace(WAREHOUSE, dedup=Bloom(capacity=2_000_000))

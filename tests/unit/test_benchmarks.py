@@ -198,3 +198,9 @@ def test_few_flights_are_lost(tmp_path):
     data.few_missing(tmp_path)
     listed = (tmp_path / data.FEW_MISSING).read_text().splitlines()
     assert listed == ["tailnum,year,seats", "N2,1999,20", "N4,NA,NA", "none,NA,NA"]
+
+
+@pytest.mark.parametrize("variant", ["once", "least", "bloom"])
+def test_flights_under_each_guarantee_are_tracked(variant):
+    """By the option that a batch is opened with, on or off."""
+    assert pipelines.guaranteed(variant).ackers is True
