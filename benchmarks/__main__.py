@@ -27,6 +27,7 @@ from benchmarks import (
     folding,
     guarantees,
     history_figures,
+    losses,
     plain,
     published,
     scale,
@@ -152,6 +153,10 @@ def calm(session: SparkSession) -> None:
 
 def _fold(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
     return folding.kernel_rows_per_second(session, HOME / "data", rounds, console)
+
+
+def _losses(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
+    return losses.measure(session, bench, rounds, HOME / "data", console)
 
 
 def _shuffled(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
@@ -324,6 +329,7 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "posting": _posting,
     "fold_kernel": _fold,
     "shuffled": _shuffled,
+    "losses": _losses,
     "sizes": partial(sizes, home=HOME),
 }
 FIGURES = (*_DRIVERS, *_WARM)
@@ -356,7 +362,7 @@ def table(results: dict[str, Any]) -> Table:
         elif key == "driver_cpu_seconds":
             for part, spent in value.items():
                 figures.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
-        elif key == "scale" or key.endswith(".fold_rows_per_second"):
+        elif key in ("scale", "losses") or key.endswith(".fold_rows_per_second"):
             for parts, rate in _leaves(value):
                 figures.add_row(f"{key}: {parts}", f"{rate:,.2f}")
         elif not key.endswith(("seconds", "measured")):

@@ -121,6 +121,7 @@ class Bench:
         self.database = database
         self.written: dict[str, int] = {}
         self.snapshot_bytes = 0  # of the last batch
+        self.storage_bytes = 0  # of it, decided: all files of its sources and stages
         self.ledger_rows: dict[str, int] = {}  # that its runs have posted, by step
         self.step_seconds: dict[str, float] = {}  # of the last batch
         self.folds: dict[str, list[Fold]] = {}  # of its steps, as far as they were logged
@@ -212,6 +213,13 @@ class Bench:
         storage = Path(self._settings.storage_root()) / pipeline.name
         self.snapshot_bytes = sum(
             data_bytes(storage / step.name / f"batch={batch_id}") for step in pipeline.sources()
+        )
+        self.storage_bytes = sum(
+            file.stat().st_size
+            for step in pipeline.steps()
+            if step.kind != "sink"
+            for file in (storage / step.name / f"batch={batch_id}").rglob("*")
+            if file.is_file()
         )
         query = "SELECT step, delta_rows FROM step_run WHERE batch_id = :id AND state = 'committed'"
         with self.database.owner.begin() as connection:

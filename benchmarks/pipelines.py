@@ -12,7 +12,7 @@ import jobs.wordcount
 from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.core.states import Guarantee
-from ledger.pipeline.steps import SinkStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
 from ledger.sources.registry import source_of
 
 WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
@@ -25,6 +25,20 @@ def flights(ackers: bool) -> Pipeline:
     """
     pipeline_ = _before_settlement(jobs.flights.pipeline, ackers)
     return _replaced(pipeline_, SinkStep("warehouse", WAREHOUSE, "with_weather"))
+
+
+def flights_by_reference() -> Pipeline:
+    """The same flights, of which no copy is taken."""
+    pipeline = flights(True)
+    pipeline.name = "flights_by_reference"
+    files = FileSource(
+        "flights/{{ interval_start | ds }}.csv",
+        schema=jobs.flights.FLIGHT,
+        null_value="NA",
+        snapshot="reference",
+    )
+    source = source_of("source 'departures'", files)
+    return _replaced(pipeline, SourceStep("departures", source))
 
 
 def flights_clean(ackers: bool) -> Pipeline:
@@ -79,8 +93,10 @@ def shuffled(ackers: bool) -> Pipeline:
     return _replaced(pipeline, replace(step, function=split))
 
 
-def measurements(folder: str, ackers: bool) -> Pipeline:
-    """Records of a folder of Parquet files through two stages that each add a column."""
+def measurements(folder: str, ackers: bool, lose_every: int | None = None) -> Pipeline:
+    """Records of a folder of Parquet files through two stages that each add a column; the second
+    one loses one record of so many.
+    """
     pipeline = Pipeline("measurements", guarantee="exactly_once", ackers=ackers)
     source = FileSource(f"{folder}/*.parquet", schema=MEASUREMENT, format="parquet")
     pipeline.source("measurements", source)
@@ -92,7 +108,8 @@ def measurements(folder: str, ackers: bool) -> Pipeline:
     @pipeline.stage(reads="scaled")
     def labelled(scaled: DataFrame) -> DataFrame:
         label = F.concat("place", F.lit("-"), F.col("id") % 100)
-        return scaled.withColumn("label", label)
+        labels = scaled.withColumn("label", label)
+        return labels.where(F.col("id") % lose_every != 0) if lose_every else labels
 
     pipeline.sink("measured", ParquetSink("warehouse/measured"), reads="labelled")
     return pipeline

@@ -281,6 +281,9 @@ def _settlement_aims(show: _Shown) -> list[Line]:
         for name, (what, aim) in settle.items()
         if name in works
     ]
+    if "losses" in show.results:
+        clean = show.results["losses"]["0"]["settle_seconds"]
+        rows.append(("settlement of 10 M records without failures, seconds", "0.5", f"{clean:.1f}"))
     for what, key, aim in (
         (
             "settlement, compared with the bare `bit_xor ... GROUP BY`",
@@ -293,6 +296,9 @@ def _settlement_aims(show: _Shown) -> list[Line]:
             (f"{title}, {what}", aim, show.number(f"{name}.{key}"))
             for name, (title, _) in works.items()
         ]
+    if (ratio := show.results["sizes.batch"].get("by_reference")) is not None:
+        what = "flights by reference, bytes of source and storage, compared with plain Spark"
+        rows.append((what, "1.05", f"{ratio:.2f}"))
     return rows
 
 
@@ -477,6 +483,30 @@ def scale(results: Results) -> str:
     return table((head, *map(_size, sizes_)), rows)
 
 
+def losses(results: Results) -> str:
+    """What some lost records of ten million cost."""
+    if "losses" not in results:
+        return "Not measured yet."
+    rows = (
+        (
+            f"{int(lost):,}",
+            f"{of['steps_seconds']:.1f}",
+            f"{of['settle_seconds']:.2f}",
+            *(f"{of[key]:,.0f}" for key in ("rows_open", "rows_decided", "bytes_decided")),
+        )
+        for lost, of in results["losses"].items()
+    )
+    head = (
+        f"lost of 10 M records (at {_Shown(results).measured('losses')})",
+        "seconds of the steps",
+        "seconds of the settlement",
+        "rows of the ledger, open",
+        "rows, decided",
+        "bytes, decided",
+    )
+    return table(head, rows)
+
+
 def sizes(results: Results) -> str:
     """Rows and bytes of a batch, for a million records, or a million failed ones."""
     of = results["sizes.batch"]
@@ -520,6 +550,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
         steps,
         folds,
         scale,
+        losses,
         history,
         large_batch,
         sizes,

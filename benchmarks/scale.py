@@ -82,8 +82,8 @@ def figures_of(home: Path, records: int, variant: str, rounds: int) -> dict[str,
     ledger_rows: dict[str, int] = {}
     run = _tracked(session, home, ledger_rows) if variant == "tracked" else _by_hand(session, home)
     try:
-        _write(session, home / "data" / "warm-up", _WARM_UP)
-        _write(session, home / "data" / "records", records)
+        write(session, home / "data" / "warm-up", _WARM_UP)
+        write(session, home / "data" / "records", records)
         run("warm-up")
         with PeakMemory() as memory:
             taken = [run("records") for _ in range(rounds)]
@@ -125,7 +125,7 @@ def _by_hand(session: SparkSession, home: Path) -> Callable[[str], float]:
     return run
 
 
-def _write(session: SparkSession, folder: Path, records: int) -> None:
+def write(session: SparkSession, folder: Path, records: int) -> None:
     """Records as they are measured: a number, one of a thousand places, an amount."""
     place = F.concat(F.lit("place "), F.pmod(F.xxhash64("id"), F.lit(1_000)))
     rows = session.range(0, records, 1, FILES).select(
