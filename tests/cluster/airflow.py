@@ -13,7 +13,7 @@ from tests.cluster.accounts import UMASK, Account
 from tests.support.ports import free_port
 
 DAGS = ROOT / "tests" / "cluster" / "dags"
-WANTED = {"flights", "ledger_sweeper", "ledger_replay"}
+WANTED = {"flights", "wordcount", "ledger_sweeper", "ledger_replay"}
 DAG_SECONDS = 300.0
 RUN_SECONDS = 600.0
 ENDED = ("success", "failed")

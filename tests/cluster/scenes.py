@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 from sqlalchemy import text
 
 from demo import data, oracle
@@ -33,6 +36,10 @@ _RUNNING = """
 """
 _COUNTS = """
     SELECT sum(acked) AS acked, sum(failed) AS failed, sum(pending) AS pending FROM batch_status
+"""
+_FAILED = """
+    SELECT f.step, count(*) AS number FROM failed_root f JOIN batch b USING (batch_id)
+    JOIN pipeline p USING (pipeline_id) WHERE p.name = 'wordcount' GROUP BY f.step
 """
 MODULES = {  # of the shipped environment: whether it has each
     "numpy": True, "pyarrow": True, "ledger": True,
@@ -89,10 +96,10 @@ class Stage:
         require(lost == extra == 0, f"{lost} flights are lost, {extra} too many of {names}")
         self.say(f"{shown.total():,} flights in the sink, as pandas has them")
 
-    def require_complete(self, run: str) -> None:
+    def require_complete(self, run: str, dag: str = "flights") -> None:
         """A run in which records failed that nobody has accepted ends red, at ``complete``."""
-        self.airflow.ended(run)
-        tasks = self.airflow.api.tasks("flights", run)
+        self.airflow.ended(run, dag)
+        tasks = self.airflow.api.tasks(dag, run)
         others = {state for name, state in tasks.items() if name != "complete"}
         require(others <= PASSED, f"tasks of {run}: {tasks}")
 
@@ -250,6 +257,32 @@ def _error_of(line: str) -> str | None:
     return event if " ackledger ERROR " in event else None
 
 
+def each_step_has_a_driver(stage: Stage) -> None:
+    """The word count, with a state, as a DAG whose steps are tasks with drivers of their own. A
+    sentence without a word fails.
+    """
+    sentences = [f"word{n % 7} word{n % 11} again" for n in range(1_000)]
+    folder = stage.folder / "sentences" / "2013-01-01"
+    folder.mkdir(parents=True)
+    lines = "".join(json.dumps({"sentence": line}) + "\n" for line in (*sentences, "..."))
+    (folder / "all.jsonl").write_text(lines)
+    interval = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
+    run = stage.airflow.api.trigger("wordcount", **interval)
+    stage.require_complete(run, "wordcount")
+    tasks = stage.airflow.api.tasks("wordcount", run)
+    require(tasks.keys() >= {"sentences", "split", "totals", "words", "counts"}, tasks)
+    wanted = Counter(word for line in sentences for word in line.split())
+    warehouse = stage.folder / "warehouse"
+    words = ds.dataset(warehouse / "words", format="parquet", partitioning="hive").to_table()
+    require(Counter(words["word"].to_pylist()) == wanted, f"{words.num_rows} words")
+    counts = DeltaTable(warehouse / "counts").to_pyarrow_table().to_pylist()
+    totals = {row["word"]: row["n"] for row in counts}
+    require(totals == wanted, totals)
+    (failed,) = stage.rows(_FAILED)
+    require((failed.step, failed.number) == ("split", 1), failed)
+    stage.say(f"{wanted.total():,} words in one sink, their totals in the other, one record failed")
+
+
 @contextmanager
 def _cut(stage: Stage) -> Iterator[None]:
     stage.server.wire.cut()
@@ -282,4 +315,5 @@ SCENES = (
     a_machine_is_lost,
     the_line_breaks,
     the_line_stays_cut,
+    each_step_has_a_driver,
 )
