@@ -41,6 +41,7 @@ from ledger.spark.job import Job, Witness
 from ledger.storage.manifest import DataFile, Manifest
 
 MOST_ROWS = 1 << 22  # in no order, or deltas, that a task has in its memory
+PART_ROWS = MOST_ROWS  # that are exchanged into one partition
 READ_ROWS = 1 << 20  # of a frame that a task acks at a time
 MOST_TASKS = 256  # each leaves files
 
@@ -119,7 +120,7 @@ class Executors:
         seen = Witness(*identity)
         rows = seen.watch(stored.select(*identity, POSITION, *marks))
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
-        parts = max(min(MOST_TASKS, len(files)), manifest.rows // MOST_ROWS + 1)
+        parts = max(min(MOST_TASKS, len(files)), manifest.rows // PART_ROWS + 1)
         parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
         fold_table = replace(portion, files=()).fold_table
         outcome = FoldOutcome.of_reports(self.run, self._by_rows(parted, fold_table, None))
