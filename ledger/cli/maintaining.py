@@ -19,14 +19,25 @@ from ledger.store.connection import Database
 from ledger.store.upgrade import connect, state_of
 
 
-@db.command("upgrade", epilog=example("db upgrade"))
+@db.command(
+    "upgrade", epilog=example("db upgrade", "db upgrade --print-sql --from 0001 > migration.sql")
+)
 def db_upgrade(
     print_sql: Annotated[
         bool,
         typer.Option(
-            "--print-sql", help="Only print the SQL of a new ledger, for an administrator's psql."
+            "--print-sql",
+            help="Only print the SQL, for an administrator's psql: of a new ledger, or see --from.",
         ),
     ] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            envvar="ACKLEDGER_DB_UPGRADE_FROM",
+            help="With --print-sql: the revision that the ledger has, as 'db status' shows it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create or migrate the ledger's schema; safe to repeat."""
@@ -34,8 +45,13 @@ def db_upgrade(
     from ledger.store.upgrade import upgrade, upgrade_sql
 
     if print_sql:
-        typer.echo(upgrade_sql())
+        typer.echo(upgrade_sql(revision))
         return
+    if revision is not None:
+        raise InputError(
+            "expected --print-sql with --from, found --from alone: an upgrade itself asks the"
+            " ledger which revision it has"
+        )
     database = Database.from_settings(Settings())
     upgrade(database)
     show({"database": database.shown, "revision": head()}, as_json, tables.facts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from ledger.databases.driver_errors import translated
-from ledger.errors import ConfigurationError, UnavailableError
+from ledger.errors import ConfigurationError, InputError, UnavailableError
 from ledger.settings import Settings
 from ledger.store.connection import Database, require_server
 from ledger.store.revisions import folder, head, is_known
@@ -91,14 +91,24 @@ def upgrade(database: Database, revision: str = "head") -> None:
     _migrate(database, lambda config: command.upgrade(config, revision))
 
 
-def upgrade_sql() -> str:
-    """What makes the schema of a new ledger, as a script of one transaction, for psql."""
+def upgrade_sql(start: str | None = None) -> str:
+    """A script of one transaction for psql: what migrates a ledger that is at revision ``start``,
+    or makes the schema of a new one. Raises InputError if there is no such revision.
+    """
     from alembic import command
 
+    if start is not None and not is_known(start):
+        raise InputError(
+            f"expected a revision that this ackledger knows (its newest is {head()}), found"
+            f" {start!r}: take the one that 'ackledger db status' shows, or install the newer"
+            " ackledger that made it"
+        )
+    if start == head():
+        return f"-- Revision {start} is the newest: there is nothing to migrate."
     script = StringIO()
     config = _config()
     config.output_buffer = script
-    command.upgrade(config, "head", sql=True)
+    command.upgrade(config, f"{start or 'base'}:head", sql=True)
     return script.getvalue()
 
 

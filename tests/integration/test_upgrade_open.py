@@ -1,13 +1,15 @@
 """An upgrade of the schema while batches are open, and an older process beside it."""
 
 import shutil
+from contextlib import closing
 
+import psycopg2
 import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.cli import app
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, InputError
 from ledger.spark.job import Job
 from ledger.store import embedded, revisions
 from ledger.store import upgrade as upgrading
@@ -123,6 +125,51 @@ def test_an_upgrade_without_a_new_revision(run, scratch, sink_rows, monkeypatch)
     assert schema(scratch) == before
     run.settled(batch)
     assert sink_rows("out") == [(1,), (2,), (3,)]
+
+
+def test_an_administrator_migrates(scratch, newer):
+    """By a script that is printed from the ledger's revision on: it adds what the later revision
+    has, and changes nothing else."""
+    before = schema(scratch)
+    newer()
+    printed = migration("0001")
+    address = scratch.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with closing(psycopg2.connect(address)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(printed.stdout)
+    scratch.check()
+    after = schema(scratch)
+    assert after["batch.cost"] == (None, "bigint t 0")
+    # A newer PostgreSQL has a constraint for NOT NULL, too.
+    assert {name: what for name, what in after.items() if "cost" not in name} == before
+
+
+def test_a_migration_from_the_newest_revision(newer):
+    """Says that there is nothing to do, as SQL that does nothing."""
+    newer()
+    printed = migration("0002")
+    assert printed.exit_code == 0
+    assert printed.stdout == "-- Revision 0002 is the newest: there is nothing to migrate.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--print-sql", "--from", "1"], r"its newest is 0001\), found '1': .*ackledger db status"),
+        (["--from", "0001"], "expected --print-sql with --from"),
+    ],
+)
+def test_a_migration_that_cannot_be_printed(options, error):
+    """Is refused: from a revision that is not known, or where the ledger itself is asked."""
+    refused = CliRunner().invoke(app, ["db", "upgrade", *options])
+    assert refused.exit_code == 1
+    with pytest.raises(InputError, match=error):
+        raise refused.exception
+
+
+def migration(revision):
+    """What ``db upgrade`` prints for a ledger at this revision."""
+    return CliRunner().invoke(app, ["db", "upgrade", "--print-sql", "--from", revision])
 
 
 def test_an_older_process(run, scratch, newer, older):
