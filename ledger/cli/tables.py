@@ -222,8 +222,8 @@ def restored(data: Mapping[str, Any]) -> RenderableType:
             f" record {data['next_record']} or above"
         ),
         line(
-            f"What sinks have of {above}{also}, the ledger does not know: remove it there before"
-            " these intervals run again (docs/how-to/backup.md)",
+            f"Sinks that are newer than the ledger may have rows of {above}{also}: remove them"
+            " before these intervals run again (docs/how-to/backup.md)",
             "yellow",
         ),
     )

@@ -1,8 +1,11 @@
-"""A ledger that is restored from an older backup, beside a storage and sinks that went on."""
+"""A ledger that is restored from an older backup: beside a storage and sinks that went on, or with
+these.
+"""
 
 import json
 import shutil
 import subprocess
+from contextlib import contextmanager
 
 import pytest
 from deltalake import DeltaTable
@@ -21,31 +24,30 @@ from ledger.store.upgrade import upgrade
 from tests.support.ledgers import Ledger, pipeline
 from tests.support.runner import Runner
 from tests.support.standby import PROGRAMS
+from tests.support.warehouse import Warehouse
 
 DAYS = range(6)
-NAME = "restored_ledger"
 
 
 class Backup:
-    """A ledger of its own that is dumped and restored with PostgreSQL's own programs."""
+    """A database of its own that is dumped and restored with PostgreSQL's own programs."""
 
-    def __init__(self, server, file):
+    def __init__(self, server, folder, name):
         self.server = make_url(server).set(drivername="postgresql")
-        self.file = str(file)
-        self.database = Database(embedded.ensure_database(server, NAME))
-        upgrade(self.database)
+        self.name, self.file = name, str(folder / f"{name}.dump")
+        self.database = Database(embedded.ensure_database(server, name))
 
     def take(self):
-        self._run("pg_dump", "--format=custom", f"--file={self.file}", self._named(NAME))
+        self._run("pg_dump", "--format=custom", f"--file={self.file}", self._named(self.name))
 
     def restore(self):
         self.drop()
-        self._run("createdb", f"--maintenance-db={self._named('postgres')}", NAME)
-        self._run("pg_restore", "--exit-on-error", f"--dbname={self._named(NAME)}", self.file)
+        self._run("createdb", f"--maintenance-db={self._named('postgres')}", self.name)
+        self._run("pg_restore", "--exit-on-error", f"--dbname={self._named(self.name)}", self.file)
 
     def drop(self):
         self.database.dispose()
-        self._run("dropdb", "--force", f"--maintenance-db={self._named('postgres')}", NAME)
+        self._run("dropdb", "--force", f"--maintenance-db={self._named('postgres')}", self.name)
 
     def _named(self, name):
         return self.server.set(database=name).render_as_string(hide_password=False)
@@ -54,12 +56,26 @@ class Backup:
         subprocess.run([PROGRAMS / program, *arguments], check=True)
 
 
+@contextmanager
+def dropped(backup):
+    """Drop the database afterwards."""
+    yield backup
+    backup.drop()
+
+
 @pytest.fixture
 def backup(server_home, migrated, tmp_path):
-    """See above; the database is dropped afterwards."""
-    own = Backup(embedded.start(server_home), tmp_path / "ledger.dump")
-    yield own
-    own.drop()
+    """A ledger, see above."""
+    with dropped(Backup(embedded.start(server_home), tmp_path, "restored_ledger")) as own:
+        upgrade(own.database)
+        yield own
+
+
+@pytest.fixture
+def target(server_home, tmp_path):
+    """What a PostgresSink writes to, see above."""
+    with dropped(Backup(embedded.start(server_home), tmp_path, "restored_target")) as own:
+        yield own
 
 
 def days(sinks):
@@ -157,6 +173,60 @@ def test_a_restored_ledger(backup, spark, settings, warehouse, sink_rows, tmp_pa
     for name in ("report", "latest", "window_"):
         assert warehouse.rows(f"SELECT day, n FROM {name} ORDER BY 1, 2") == expected
     delta = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert sorted((row["day"], row["n"]) for row in delta) == expected
+
+
+@pytest.mark.parametrize("moved_on", [True, False])
+def test_all_restored_to_one_time(
+    backup, target, spark, settings, sink_rows, tmp_path, monkeypatch, moved_on
+):
+    """Goes on as if nothing had been after the backup: the batch that was open, the one that was
+    settled and not yet published, the lost day. With ``db restored`` or without it each sink has
+    each record once, and nothing is to be removed."""
+    write_days(tmp_path)
+    url = target.database.url.render_as_string(hide_password=False)
+    report = PostgresSink(url, "report")
+    flow = days({"lake": ParquetSink("lake"), "report": report, "delta": DeltaSink("delta")})
+    runner = Runner(Job(spark, backup.database, settings, flow))
+    folders = ("storage", "lake", "delta")
+    run_days(runner, 0)
+    decided, interrupted = runner.open_day(1), runner.open_day(2)
+    runner.steps(decided)
+    runner.ledger.settle(decided.batch_id)
+    runner.step(interrupted, "numbers")
+    backup.take()
+    target.take()
+    for folder in folders:
+        shutil.copytree(tmp_path / folder, tmp_path / "copy" / folder, copy_function=shutil.copy)
+    settle_and_follow(runner.job, decided.batch_id)
+    runner.settled(interrupted)
+    run_days(runner, 3, 4)
+    runner.settled(runner.open_day(0, "again", reprocess=True))
+
+    backup.restore()
+    target.restore()
+    for folder in folders:
+        shutil.rmtree(tmp_path / folder)
+        (tmp_path / "copy" / folder).rename(tmp_path / folder)
+    runner = Runner(Job(spark, backup.database, settings, flow))
+    number = interrupted.batch_id + 1
+    if moved_on:
+        own = backup.database.url.render_as_string(hide_password=False)
+        monkeypatch.setenv("ACKLEDGER_DATABASE_URL", own)
+        lines = CliRunner().invoke(app, ["db", "restored"]).stdout.replace("\n", " ")
+        assert (
+            "Sinks that are newer than the ledger may have rows of a batch above 3, or of 3"
+            in lines
+        )
+        number = interrupted.batch_id + BATCHES
+    settle_and_follow(runner.job, decided.batch_id)
+    runner.settled(runner.open_day(2))
+    assert run_days(runner, 3, 4, 5) == [number, number + 1, number + 2]
+    runner.settled(runner.open_day(0, "once more", reprocess=True))
+    expected = [(day, n) for day in DAYS for n in range(3)]
+    rows = Warehouse(url, tmp_path).rows("SELECT day, n FROM report ORDER BY 1, 2")
+    delta = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert rows == sink_rows("lake", "day", "n") == expected
     assert sorted((row["day"], row["n"]) for row in delta) == expected
 
 
