@@ -64,10 +64,21 @@ def accounts(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Account]]
         yield users
     finally:
         for name in absent:
-            _clear_temporary(pwd.getpwnam(name).pw_uid)
+            clear_temporary(pwd.getpwnam(name).pw_uid)
             _run("userdel", name)
         if group and _has_group():
             _run("groupdel", GROUP)
+
+
+def clear_temporary(owner: int) -> None:
+    """Remove what a user's killed JVMs could not: libraries and counters, under /tmp whatever it is
+    told.
+    """
+    for path in Path("/tmp").iterdir():
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_uid == owner:
+                shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()
 
 
 def share(folder: Path) -> None:
@@ -140,17 +151,6 @@ class Process:
         while self.family() and time.monotonic() < deadline:
             time.sleep(0.1)
         self.kill()
-
-
-def _clear_temporary(owner: int) -> None:
-    """Remove what a user's killed JVMs could not: libraries and counters, under /tmp whatever it is
-    told.
-    """
-    for path in Path("/tmp").iterdir():
-        with suppress(FileNotFoundError):
-            status = path.lstat()
-            if status.st_uid == owner:
-                shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()
 
 
 def _missing(names: Sequence[str]) -> list[str]:
