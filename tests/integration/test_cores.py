@@ -19,7 +19,8 @@ from tests.support import cores
 from tests.support.places import ROOT
 from tests.support.wheels import executor_environment
 
-MASTERS = "local[1]", "local[2]", "local-cluster[2,1,1024]"
+# And the span of the batch's roots there.
+MASTERS = (("local[1]", 1), ("local[2]", 4), ("local-cluster[2,1,1024]", 4))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def lean(tmp_path_factory):
 def results(server_home, tmp_path, lean):
     """What came of the batch on each master, with a ledger of its own; and Spark's logs."""
     places = []
-    for number, master in enumerate(MASTERS):
+    for number, (master, span) in enumerate(MASTERS):
         folder = tmp_path / str(number)
         folder.mkdir()
         cores.write(folder)
@@ -44,7 +45,7 @@ def results(server_home, tmp_path, lean):
         database = Database(url)
         upgrade(database)
         database.dispose()
-        places.append((master, url, str(folder)))
+        places.append((master, url, str(folder), span))
     for name in ("events", "spark"):
         (tmp_path / name).mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():  # executors write below its home
@@ -76,8 +77,9 @@ def results(server_home, tmp_path, lean):
 
 def test_a_batch_does_not_depend_on_its_cores(results):
     """Positions, roots, verdicts and rows are the same on one core, on two, and on two executors
-    that have no address of the ledger and no driver of its database. Speculation is on, but Spark
-    tries no task a second time on the machine that it runs on: make cluster has two.
+    that have no address of the ledger and no driver of its database, with spans and without: tasks
+    cut and read the files, and fold. Speculation is on, but Spark tries no task a second time on
+    the machine that it runs on: make cluster has two.
     """
     outcomes, events = results
     assert outcomes == [cores.expected()] * len(MASTERS)

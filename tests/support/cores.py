@@ -7,6 +7,8 @@ often, as one line of JSON. One task takes so many seconds longer the first time
 import json
 import sys
 import time
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,10 @@ def tried_twice(events: Path) -> int:
     return sum(start["Speculative"] for start in starts)
 
 
-def pipeline(slow_seconds: float) -> Pipeline:
+def pipeline(slow_seconds: float, span: int) -> Pipeline:
     """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
     flow = Pipeline("cores")
-    flow.source("numbers", FileSource("in-*.csv", schema="n INT"))
+    flow.source("numbers", FileSource("in-*.csv", schema="n INT"), span=span)
 
     @flow.record_stage(reads="numbers", schema="n INT, copy INT")
     def twice(row: dict[str, Any]) -> Any:
@@ -94,17 +96,31 @@ def pipeline(slow_seconds: float) -> Pipeline:
     return flow
 
 
-def main(places: list[tuple[str, str, str]], slow_seconds: float) -> None:
-    """Run the batch on each master, with a database and a folder of its own, and print what came
-    of it. No executor inherits an address of the ledger: this process's environment has none.
+def in_tasks_alone(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work, which fails in a driver."""
+
+    @wraps(work)
+    def checked(*arguments: Any) -> Any:
+        if TaskContext.get() is None:
+            raise AssertionError(f"the driver itself runs {work.__qualname__}")
+        return work(*arguments)
+
+    return checked
+
+
+def main(places: list[tuple[str, str, str, int]], slow_seconds: float) -> None:
+    """Run the batch on each master, with a database, a folder and a span of its own, and print what
+    came of it. No executor inherits an address of the ledger: this process's environment has none.
     """
     text.HERE = text.CUT_HERE = 0  # tasks cut the files and read them, however small these are
-    for master, url, folder in places:
+    for owner, name in ((text, "cut"), (text.TextReader, "batches")):
+        setattr(owner, name, in_tasks_alone(getattr(owner, name)))
+    for master, url, folder, span in places:
         settings = Settings(database_url=url, storage=f"{folder}/storage", data=folder)
         spark = build_session("cores", master)
         database = connect(settings)
         # All is folded by executors, which need what that needs.
-        flow = pipeline(slow_seconds)
+        flow = pipeline(slow_seconds, span)
         job = Job(spark, database, settings, flow, few_rows=-1, driver_bytes=-1)
         sys.stdout.write(json.dumps(result_of(job)) + "\n")
         spark.stop()
