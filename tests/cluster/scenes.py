@@ -113,11 +113,13 @@ SPECULATION = {  # a task is tried a second time after a second, also if it is i
     "spark.eventLog.rolling.enabled": "false",
 }
 SLOW_SECONDS = 20.0
-SPAN = 4  # records that share a row of the ledger
+KIND = (4, "reference")  # records that share a row of the ledger, and the snapshot
 
 
 def slow_tasks_run_twice(stage: Stage) -> None:
-    """Speculation tries a slow task a second time on the other machine: one of the tries counts."""
+    """Speculation tries a slow task, which reads the source, a second time on the other machine;
+    one of the tries counts.
+    """
     folder, events = stage.folder / "cores", stage.users["driver"].folder / "events"
     share(folder)
     cores.write(folder)
@@ -127,7 +129,7 @@ def slow_tasks_run_twice(stage: Stage) -> None:
     administrator = Database(stage.server.direct.verified("cores", ADMINISTRATOR))
     upgrade(administrator)
     administrator.dispose()
-    place = (stage.spark.master, stage.server.address("cores", DRIVER), str(folder), SPAN)
+    place = (stage.spark.master, stage.server.address("cores", DRIVER), str(folder), *KIND)
     conf = {**SPECULATION, "spark.eventLog.dir": events.as_uri()}
     options = " ".join(f"--conf {name}={value}" for name, value in conf.items())
     environment = {

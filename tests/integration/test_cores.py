@@ -19,8 +19,12 @@ from tests.support import cores
 from tests.support.places import ROOT
 from tests.support.wheels import executor_environment
 
-# And the span of the batch's roots there.
-MASTERS = (("local[1]", 1), ("local[2]", 4), ("local-cluster[2,1,1024]", 4))
+# And the span of the batch's roots there, and the kind of its snapshot.
+MASTERS = (
+    ("local[1]", 1, "reference"),
+    ("local[2]", 4, "copy"),
+    ("local-cluster[2,1,1024]", 4, "reference"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,7 @@ def lean(tmp_path_factory):
 def results(server_home, tmp_path, lean):
     """What came of the batch on each master, with a ledger of its own; and Spark's logs."""
     places = []
-    for number, (master, span) in enumerate(MASTERS):
+    for number, (master, *kind) in enumerate(MASTERS):
         folder = tmp_path / str(number)
         folder.mkdir()
         cores.write(folder)
@@ -45,7 +49,7 @@ def results(server_home, tmp_path, lean):
         database = Database(url)
         upgrade(database)
         database.dispose()
-        places.append((master, url, str(folder), span))
+        places.append((master, url, str(folder), *kind))
     for name in ("events", "spark"):
         (tmp_path / name).mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():  # executors write below its home
@@ -77,9 +81,9 @@ def results(server_home, tmp_path, lean):
 
 def test_a_batch_does_not_depend_on_its_cores(results):
     """Positions, roots, verdicts and rows are the same on one core, on two, and on two executors
-    that have no address of the ledger and no driver of its database, with spans and without: tasks
-    cut and read the files, and fold. Speculation is on, but Spark tries no task a second time on
-    the machine that it runs on: make cluster has two.
+    that have no address of the ledger and no driver of its database, with spans and without, by
+    reference and not: tasks cut and read the files, and fold. Speculation is on, but Spark tries no
+    task a second time on the machine that it runs on: make cluster has two.
     """
     outcomes, events = results
     assert outcomes == [cores.expected()] * len(MASTERS)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.dataset as ds
 from pyspark import TaskContext
@@ -20,7 +20,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.column_names import POSITION
 from ledger.settings import Settings
 from ledger.sources.files import text
-from ledger.spark.frames.inputs import stored_rows
+from ledger.spark.frames.inputs import records
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.store.upgrade import connect
@@ -31,6 +31,10 @@ _SOURCE = "SELECT first_root, emit_run_id FROM batch_source WHERE batch_id = :ba
 _ROOTS = """
     SELECT root_id, status, step, reason FROM root_status WHERE batch_id = :batch ORDER BY root_id
 """
+
+
+# A master, a database and a folder of its own; the batch's span and kind of snapshot there.
+Place = tuple[str, str, str, int, Literal["copy", "reference"]]
 
 
 def write(folder: Path) -> None:
@@ -73,10 +77,13 @@ def tried_twice(events: Path) -> int:
     return sum(start["Speculative"] for start in starts)
 
 
-def pipeline(slow_seconds: float, span: int) -> Pipeline:
-    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
+def pipeline(slow_seconds: float, span: int, snapshot: Literal["copy", "reference"]) -> Pipeline:
+    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time: by
+    reference the one that reads them from the source.
+    """
     flow = Pipeline("cores")
-    flow.source("numbers", FileSource("in-*.csv", schema="n INT"), span=span)
+    numbers = FileSource("in-*.csv", schema="n INT", snapshot=snapshot)
+    flow.source("numbers", numbers, span=span)
 
     @flow.record_stage(reads="numbers", schema="n INT, copy INT")
     def twice(row: dict[str, Any]) -> Any:
@@ -108,19 +115,19 @@ def in_tasks_alone(work: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def main(places: list[tuple[str, str, str, int]], slow_seconds: float) -> None:
-    """Run the batch on each master, with a database, a folder and a span of its own, and print what
-    came of it. No executor inherits an address of the ledger: this process's environment has none.
+def main(places: list[Place], slow_seconds: float) -> None:
+    """Run the batch at each place, and print what came of it. No executor inherits an address of
+    the ledger: this process's environment has none.
     """
     text.HERE = text.CUT_HERE = 0  # tasks cut the files and read them, however small these are
     for owner, name in ((text, "cut"), (text.TextReader, "batches")):
         setattr(owner, name, in_tasks_alone(getattr(owner, name)))
-    for master, url, folder, span in places:
+    for master, url, folder, span, snapshot in places:
         settings = Settings(database_url=url, storage=f"{folder}/storage", data=folder)
         spark = build_session("cores", master)
         database = connect(settings)
         # All is folded by executors, which need what that needs.
-        flow = pipeline(slow_seconds, span)
+        flow = pipeline(slow_seconds, span, snapshot)
         job = Job(spark, database, settings, flow, few_rows=-1, driver_bytes=-1)
         sys.stdout.write(json.dumps(result_of(job)) + "\n")
         spark.stop()
@@ -145,7 +152,7 @@ def result_of(job: Job) -> dict[str, Any]:
 
 def positions(job: Job, run_id: int) -> list[tuple[int, int]]:
     """The position of each record among the batch's, by which it has its root, and the record."""
-    rows = stored_rows(job, run_id, POSITION).select(POSITION, "n").collect()
+    rows = records(job, job.manifest(run_id), POSITION).select(POSITION, "n").collect()
     return sorted((row[POSITION], row["n"]) for row in rows)
 
 
