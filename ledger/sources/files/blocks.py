@@ -26,6 +26,9 @@ from ledger.storage import stores
 BLOCK = 8 << 20  # bytes
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of a file
 _LINE_FEED, _RETURN, _BRACE = b"\n\r{"
+_APPEAR_WHOLE = (
+    "Files must appear whole: write them under another name and rename them, then run this again"
+)
 _BLANKS = b" \t\r\f\v"  # a line of JSON that holds no more is no record
 
 
@@ -109,9 +112,8 @@ class _Digest:
             raise InputError(
                 f"source file {block.path} was changed since it was cut into records: expected the"
                 f" {block.length:,} bytes from {block.offset:,} on that were there, found others."
-                " Files must appear whole: write them under another name and rename them, then run"
-                " this again. If the batch has its records by reference, put the file back as it"
-                " was, or read the interval again with --reprocess"
+                f" {_APPEAR_WHOLE}. If the batch has its records by reference, put the file back as"
+                " it was, or read the interval again with --reprocess"
             )
 
 
@@ -186,6 +188,17 @@ def header_of(records: Lines, header: str | None) -> int | None:
         if records.data[start : start + len(text)] == text:
             return int(number)
     return None
+
+
+def require_header(path: str, records: Lines, header: str) -> None:
+    """Raise InputError if the first of these lines that is not blank is another than the header:
+    the names of the columns were read before, and may be those of another file."""
+    texts = map(records.text, range(len(records)))
+    if next((text for text in texts if text.strip()), header) != header:
+        raise InputError(
+            f"source file {path} was changed while it was read: expected the header"
+            f" {header!r} that was there, found another. {_APPEAR_WHOLE}"
+        )
 
 
 def without(records: Lines, number: int | None) -> Lines:

@@ -25,6 +25,7 @@ from ledger.sources.files.blocks import (
     cut,
     header_of,
     parts,
+    require_header,
     text_lines,
     verify,
     without,
@@ -214,6 +215,8 @@ class TextReader:
         whole = parts(block)
         for part in whole:
             records = cutter.lines(part, is_first=is_first)
+            if header is not None:
+                require_header(block.path, records, header)
             if cutter.breaks_off(records):
                 lines = text_lines(part, whole, is_first=is_first)
                 yield from _split(cutter.splitter, lines, header)
