@@ -1,10 +1,6 @@
 """Snapshots by reference: the records of a batch lie in the files of their source."""
 
-import gzip
 import json
-import os
-import re
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -15,12 +11,12 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
 from ledger.batch.records.trace import trace
 from ledger.core.column_names import PLACE, is_own
-from ledger.errors import DeclarationError, InputError
+from ledger.errors import DeclarationError
 from ledger.execution import settle_and_follow
 from ledger.sources.files import blocks, reader, text, writing
-from ledger.spark.failures import translated
 from ledger.spark.frames.inputs import delivered_rows
 from ledger.store.queries import runs
+from tests.support.changing import named
 from tests.support.retention import command
 from tests.support.text_files import FILES, SCHEMA
 
@@ -148,78 +144,6 @@ def test_a_column_that_came_later_is_null_in_a_replay(runner, tmp_path):
     assert states == ["recovered", "failed", "recovered"]
 
 
-def rewritten(path, change):
-    """The file with other bytes, of the same time."""
-    before = path.stat()
-    change(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-@contextmanager
-def named(path):
-    """What the block raises says of which file it is, and what to do, whoever has read it."""
-    with pytest.raises(Exception, match=re.escape(str(path))) as caught:
-        yield
-    error = translated(caught.value)
-    assert isinstance(error, InputError)
-    assert "back as it was, or read the interval again with --reprocess" in str(error)
-
-
-CHANGES = {
-    "replaced": lambda path: path.write_text(path.read_text().replace("name 2", "nane 2")),
-    "truncated": lambda path: path.write_text(path.read_text()[:-12]),
-    "longer within": lambda path: path.write_text(path.read_text().replace("n,s\n", "n,s\n0,\n")),
-}
-
-
-@pytest.mark.parametrize("change", [*CHANGES, "deleted"])
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("read_in", ["driver", "tasks"])
-def test_a_file_that_changed_is_named(
-    runner, sink_rows, tmp_path, monkeypatch, change, compressed, read_in
-):
-    """Before a stage reads it, and before a replay; nothing is published of it, nothing is lost,
-    and once it is as it was the run goes on."""
-    if read_in == "tasks":
-        monkeypatch.setattr(text, "HERE", 0)
-    path = write(tmp_path)
-    if compressed:
-        path = path.rename(path.with_suffix(".csv.gz"))
-        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-    whole = path.read_bytes()
-
-    def spoil():
-        if change == "deleted":
-            path.unlink()
-        elif compressed:
-            other = write(tmp_path, "other.csv")
-            CHANGES[change](other)
-            rewritten(path, lambda _: path.write_bytes(gzip.compress(other.read_bytes(), mtime=0)))
-            other.unlink()
-        else:
-            rewritten(path, CHANGES[change])
-
-    run = runner(numbers(tmp_path))
-    batch = run.open()
-    run.step(batch, "numbers")
-    spoil()
-    with named(path):
-        run.step(batch, "sifted")
-    path.write_bytes(whole)
-    run.step(batch, "sifted")
-    run.step(batch, "out")
-    spoil()
-    settle_and_follow(run.job, batch.batch_id)  # what is decided needs no file of the source
-    assert sink_rows("out", "n") == [(0,), (1,), (3,), (5,), (6,), (8,), (9,)]
-    again = runner(numbers(tmp_path, fixed=True))
-    replay = again.open_replay(batch.batch_id)
-    with named(path):
-        again.step(replay, "numbers")
-    path.write_bytes(whole)
-    again.settled(replay)
-    assert sink_rows("out", "n") == [(0,), (1,), (2,), (3,), (5,), (6,), (7,), (8,), (9,)]
-
-
 def test_what_did_not_parse_needs_no_file(runner, sink_rows, tmp_path):
     """Its text lies in the snapshot, as in a copy."""
     path = write(tmp_path)
@@ -319,20 +243,6 @@ def test_a_file_that_no_task_has_reported_does_not_count(runner, tmp_path, monke
     assert [row[2]["n"] for row in emitted(run, batch)[0]] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-def test_what_is_appended_has_no_effect(runner, sink_rows, tmp_path):
-    """The batch has the records that it counted."""
-    path = write(tmp_path)
-    run = runner(numbers(tmp_path))
-    batch = run.open()
-    run.step(batch, "numbers")
-    with path.open("a") as stream:
-        stream.write("11,more\n")
-    run.step(batch, "sifted")
-    run.step(batch, "out")
-    settle_and_follow(run.job, batch.batch_id)
-    assert sink_rows("out", "n") == [(0,), (1,), (3,), (5,), (6,), (8,), (9,)]
-
-
 def test_content_and_trace_are_those_of_a_copy(runner, tmp_path):
     """A lost record is shown with its values, its key and line."""
     path = write(tmp_path)
@@ -349,9 +259,6 @@ def test_content_and_trace_are_those_of_a_copy(runner, tmp_path):
     ]
     first = run.ledger.row("SELECT first_root FROM batch_source").first_root
     assert trace(run.job.database, first + 2).tree.content == '{"n": 2, "s": "name 2"}'
-    rewritten(path, CHANGES["replaced"])
-    with pytest.raises(InputError, match=re.escape(str(path))):
-        trace(run.job.database, first + 2)
 
 
 @pytest.mark.parametrize("by_spark", [False, True])
@@ -388,22 +295,6 @@ def test_a_record_is_forgotten(runner, tmp_path):
     contents = run.ledger.rows("SELECT content FROM failed_payload ORDER BY root_id")
     assert contents[0].content == ""
     assert statuses(mended)[1:] == ["failed", "recovered"]
-
-
-def test_a_changed_file_is_read_anew_by_a_reprocess(runner, sink_rows, tmp_path):
-    """The batch in its place has the records of today; what was withheld needs no file."""
-    path = write(tmp_path)
-    run = runner(numbers(tmp_path))
-    batch = run.open()
-    for name in ("numbers", "sifted", "out"):
-        run.step(batch, name)
-    rewritten(path, CHANGES["replaced"])
-    settle_and_follow(run.job, batch.batch_id)  # the failed records are withheld
-    assert sink_rows("out", "n") == [(0,), (1,), (3,), (5,), (6,), (8,), (9,)]
-    path.write_text("n,s\n1,one\n2,two\n")
-    mended = runner(numbers(tmp_path, fixed=True))
-    mended.settled(mended.open("again", reprocess=True))
-    assert sink_rows("out", "n", "s") == [(1, "one"), (2, "two")]
 
 
 @pytest.mark.parametrize("snapshot", ["copy", "reference"])
@@ -451,9 +342,10 @@ def test_redacted_values_are_masked(runner, tmp_path):
 
 
 def test_units_replay_by_reference(runner, sink_rows, tmp_path):
-    """The records of a unit are read where they lie, and its rows are replaced."""
+    """The records of a unit are read where they lie, and its rows are replaced; a file that was
+    cut off is named."""
     lines = "".join(json.dumps({"day": n % 3, "n": n}) + "\n" for n in range(12))
-    write(tmp_path, "a.json", lines)
+    path = write(tmp_path, "a.json", lines)
 
     def flow(fixed):
         own = Pipeline("units", max_replays=3)
@@ -477,13 +369,20 @@ def test_units_replay_by_reference(runner, sink_rows, tmp_path):
     batch = run.open()
     run.settled(batch)
     mended = runner(flow(True))
-    mended.settled(mended.open_replay(batch.batch_id))
+    replay = mended.open_replay(batch.batch_id)
+    path.write_text(lines[:-1])
+    with named(path):
+        mended.step(replay, "numbers")
+    path.write_text(lines)
+    mended.settled(replay)
     assert sink_rows("out", "day", "n") == [(0, 18), (1, 22), (2, 26)]
 
 
 def test_notices_have_the_values(runner, tmp_path):
-    """A source hears of its messages with the columns that they have in its files."""
-    write(tmp_path)
+    """A source hears of its messages with the columns that they have in its files; of a file that
+    changed it hears nothing until that is as it was."""
+    path = write(tmp_path)
+    whole = path.read_text()
     heard = {}
     flow = Pipeline("numbers")
     source = FileSource(f"{tmp_path}/in/*", schema="n INT, s STRING", snapshot="reference")
@@ -495,7 +394,14 @@ def test_notices_have_the_values(runner, tmp_path):
     )
     flow.sink("out", ParquetSink("out"), reads="numbers")
     run = runner(flow)
-    run.settled(run.open())
+    batch = run.open()
+    run.steps(batch)
+    path.write_text(whole.replace("name 2", "nane 2"))
+    with named(path):
+        settle_and_follow(run.job, batch.batch_id)
+    assert heard == {}
+    path.write_text(whole)
+    settle_and_follow(run.job, batch.batch_id)
     assert sorted(heard["acked"]) == [f"name {n}" for n in range(10) if n != 4]
     assert heard["failed"] == ["four,name 4"]
 
