@@ -3,6 +3,8 @@ name, or reads what was counted."""
 
 import gzip
 import os
+import re
+from functools import partial
 from itertools import product
 
 import pytest
@@ -12,8 +14,9 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.records.trace import trace
 from ledger.errors import InputError
 from ledger.execution import settle_and_follow
-from ledger.sources.files import blocks, text
-from tests.support.changing import CHANGES, named
+from ledger.sources.files import blocks, reader, text
+from ledger.spark.failures import error_text
+from tests.support.changing import CHANGES, FOREIGN, named
 
 LOST = (2, 7)
 
@@ -185,3 +188,44 @@ def test_a_change_matters_to_the_records_of_its_block(runner, tmp_path, monkeypa
     assert trace(run.job.database, first + 9).tree.content == '{"n": 9, "s": "name 9"}'
     with named(file.path):
         trace(run.job.database, first + 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "snapshot", "schema"),
+    [
+        ("plain", "copy", "n INT, s STRING"),
+        ("gzip", "reference", "n INT, s STRING"),
+        ("plain", "copy", "n FLOAT, s STRING"),  # which Spark writes
+    ],
+)
+def test_a_file_that_changes_while_tasks_read_it_is_named(
+    runner, tmp_path, monkeypatch, kind, snapshot, schema
+):
+    """Between listing and cutting, and between cutting and reading, which tasks do both: the
+    source's step fails with the file's name, and reads it once it is whole."""
+    monkeypatch.setattr(text, "HERE", 0)
+    monkeypatch.setattr(text, "CUT_HERE", 0)
+    file = File(tmp_path, kind)
+    run = runner(numbers(tmp_path, schema=schema, snapshot=snapshot))
+    batch = run.open()
+
+    def spoil_first(*arguments, change):
+        file.spoil(change)
+        return text.blocks_of(*arguments)
+
+    def cut_first(*arguments, change):
+        own = text.blocks_of(*arguments)
+        file.spoil(change)
+        return own
+
+    for change, spoiling in product(("truncated", "deleted"), (spoil_first, cut_first)):
+        file.spoil(None)
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "blocks_of", partial(spoiling, change=change))
+            with pytest.raises(InputError, match=re.escape(str(file.path))) as caught:
+                run.step(batch, "numbers")
+        words = error_text(caught.value)
+        assert words.startswith(("source file ", "source 'numbers': "))
+        assert not FOREIGN.search(words)
+    file.spoil(None)
+    assert run.step(batch, "numbers").record.failed_rows == 1
