@@ -2,28 +2,35 @@
 them.
 """
 
+import re
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from ledger import DeltaSink
+from ledger import DeltaSink, FileSource
 from ledger.deltas.root_files import RootFile, read_listing, write_listing
 from ledger.deltas.table_writer import TableWriter
-from ledger.errors import FencedError, LostFileError, UnavailableError
+from ledger.errors import FencedError, InputError, LostFileError, UnavailableError
 from ledger.settings import Settings
 from ledger.sinks.base import Delivery
+from ledger.sources.base import Claim
+from ledger.sources.files import blocks as cutting
+from ledger.sources.files import reader, text
 from ledger.sources.files.blocks import Block, cut, parts
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import list_files, most_records, require_unchanged, with_digests
 from ledger.storage import stores
 from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of
 from ledger.storage.manifest import check_files, take_manifest
+from ledger.store.queries import runs
 from tests.support import ledgers
+from tests.support.changing import CHANGES, named
 from tests.support.object_stores import BUCKET, STORES, s3
 from tests.support.retention import Archive, expiring
 
@@ -141,6 +148,64 @@ def test_content_of_failed_records_is_read_from_a_store(bucket, ledger, tmp_path
     assert ledger.keep_payloads(batch.batch_id) == 2
     payloads = ledger.rows("SELECT message_id, content FROM failed_payload ORDER BY 1")
     assert [tuple(row) for row in payloads] == [(roots[0], '{"n": 0}'), (roots[2], '{"n": 2}')]
+
+
+NUMBERS = b"n,s\n" + b"".join(b"%d,name %d\n" % (n, n) for n in range(4))
+
+
+def change(url, name):
+    """Put another object in the place of one, or none."""
+    data = CHANGES[name](NUMBERS)
+    if data is None:
+        stores.remove_file(url)
+    else:
+        stores.write(url, data)
+
+
+@pytest.mark.parametrize("size", [16, 1 << 20])
+def test_records_by_reference_lie_on_a_store(bucket, ledger, monkeypatch, size):
+    """A source is counted and cut there, and its records are read where they lie, block by block:
+    another object in the place of one, or none, is an error with its URL, between cutting and
+    reading, and before what failed is copied; once it is back as it was, that goes on. What was
+    appended is not read."""
+    monkeypatch.setattr(cutting, "BLOCK", size)
+    url, folder = f"{bucket}/in/a.csv", f"{bucket}/snapshot"
+    fields = [StructField("n", IntegerType()), StructField("s", StringType())]
+    source = FileSource(f"{bucket}/in/*", schema=StructType(fields), snapshot="reference")
+
+    def emit(change_between):
+        stores.write(url, NUMBERS)
+        cut_all = text.blocks_of
+
+        def cut_and_change(*arguments):
+            own = cut_all(*arguments)
+            change_between()
+            return own
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "blocks_of", cut_and_change)
+            return reader.Reader(None, source).write(Claim("in", source.path), folder, masked=False)
+
+    harmful = [name for name in CHANGES if name != "appended"]
+    for name in harmful:
+        with pytest.raises(InputError, match=re.escape(url)):
+            emit(lambda name=name: change(url, name))
+    done = emit(lambda: change(url, "appended"))
+    assert (done.rows, done.failed) == (4, 0)
+    stored = take_manifest(folder, done.names).files
+    batch, _ = ledger.whole_batch(ledgers.pipeline(), 4, lose_sink=[2, 3])
+    ledger.settle(batch.batch_id)
+    run_id = ledger.row("SELECT emit_run_id FROM batch_source").emit_run_id
+    ledger.transact(runs.insert_files, run_id, [asdict(file) for file in stored])
+    for name in harmful:
+        change(url, name)
+        with named(url):
+            ledger.keep_payloads(batch.batch_id)
+    change(url, "appended")
+    assert ledger.keep_payloads(batch.batch_id) == 2
+    payloads = ledger.rows("SELECT content, source_file FROM failed_payload ORDER BY root_id")
+    contents = [f'{{"n": {n}, "s": "name {n}"}}' for n in (2, 3)]
+    assert [tuple(row) for row in payloads] == [(content, url) for content in contents]
 
 
 def delivery(publisher, batch_id, version, labels):
