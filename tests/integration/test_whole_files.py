@@ -1,5 +1,6 @@
 """What a source reads is all that its files hold, by whatever says how much that is."""
 
+import os
 import re
 import resource
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.errors import InputError, LostFileError, UnavailableError
+from ledger.sources.files import layouts
 from ledger.sources.files.writing import Writer
 from ledger.spark.failures import translated
 from tests.support.footers import move_row_group
@@ -128,6 +130,75 @@ def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
         stored.write_bytes(whole)
         if checked:  # a copy has no file of Hadoop's with checksums beside it
             (stored.parent / f".{stored.name}.crc").unlink()
+
+
+def write_sized(path, count, kind="int32"):
+    """Write so many numbers to a Parquet file of always the same size and time."""
+    table = pa.table({"n": pa.array(range(count), pa.int32()).cast(kind)})
+    missing = 0
+    while not path.exists() or path.stat().st_size != 2_000 or not missing:
+        options = {"compression": "none", "use_dictionary": False, "store_schema": False}
+        with pq.ParquetWriter(path, table.schema, **options) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({"nothing": "x" * missing})
+        missing += 2_000 - path.stat().st_size
+    os.utime(path, (1, 1))
+
+
+PARQUET_CHANGES = {
+    "fewer records": lambda path: write_sized(path, 20),
+    "more records": lambda path: write_sized(path, 30),
+    "another type": lambda path: write_sized(path, 25, "string"),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"PAR1"),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+def test_a_parquet_file_that_changes_before_it_is_read_is_named(
+    runner, folder, monkeypatch, sink_rows
+):
+    """Once its footer was read: a file of the same size and time with other records, and any other
+    file or none, fails the step by name, and is read once it is whole."""
+    path = folder / "a.parquet"
+    run = runner(copying(format="parquet", schema="n INT"))
+    write_sized(path, 25)
+    batch = run.open()
+    check = layouts.check_parquet
+    for change in PARQUET_CHANGES.values():
+        write_sized(path, 25)
+
+        def changing(*arguments, change=change):
+            footers = check(*arguments)
+            change(path)
+            return footers
+
+        with monkeypatch.context() as patch:
+            patch.setattr(layouts, "check_parquet", changing)
+            with pytest.raises(InputError, match=r"a\.parquet"):
+                run.step(batch, "records")
+    write_sized(path, 25)
+    run.settled(batch)
+    assert sink_rows() == sorted(((n,) for n in range(25)), key=repr)
+
+
+def test_a_claimed_parquet_file_that_changes_is_named(runner, folder, sink_rows):
+    """Between the batch's opening, which claims the file, and its source's step. One of the same
+    size and time is the file that was claimed: its records are read, whatever it had before."""
+    path = folder / "a.parquet"
+    write_sized(path, 25)
+    run = runner(copying(format="parquet", schema="n INT", incremental=True))
+    batch = run.open()
+    for name in ("truncated", "longer", "deleted"):
+        write_sized(path, 25)
+        PARQUET_CHANGES[name](path)
+        with pytest.raises(
+            InputError, match=r"a\.parquet had 2000 bytes .* Files must appear whole"
+        ):
+            run.step(batch, "records")
+    write_sized(path, 30)
+    assert run.settled(batch).roots == 30
+    assert sink_rows() == sorted(((n,) for n in range(30)), key=repr)
 
 
 def write_many(folder, run, more=""):
