@@ -40,21 +40,21 @@ def measure(
     folder = data / "losses"
     if not folder.exists():
         scale.write(session, folder, RECORDS)
-    names = [lost for _ in range(min(rounds, ROUNDS) + 1) for lost in LOST]
+    order = [lost for _ in range(min(rounds, ROUNDS) + 1) for lost in LOST]
     measured: dict[int, list[dict[str, float]]] = {lost: [] for lost in LOST}
-    for lost in track(names, "losses", console=console):
-        measured[lost].append(_one(bench, lost))
+    for lost in track(order, "losses", console=console):
+        measured[lost].append(_batch(bench, lost))
     return {
         "losses": {
             str(lost): {
-                name: statistics.median(one[name] for one in batches) for name in batches[0]
+                name: statistics.median(each[name] for each in figures) for name in figures[0]
             }
-            for lost, (_, *batches) in measured.items()
+            for lost, (_, *figures) in measured.items()
         }
     }
 
 
-def _one(bench: Bench, lost: int) -> dict[str, float]:
+def _batch(bench: Bench, lost: int) -> dict[str, float]:
     open_: dict[str, int] = {}
     pipeline = measurements("losses", True, lose_every=RECORDS // lost if lost else None)
     batch, times = bench.batch(pipeline, lambda batch: open_.update(_size(bench.database, batch)))
