@@ -37,7 +37,7 @@ test-tools: setup ## Run the examples of docs/comparison.md beside the tools, wh
 	@python -m tests.tools
 
 compat: export JAVA_HOME := $(or $(JAVA),$(JAVA_HOME))
-compat: setup ## Run the core of the tests with the oldest and the newest versions; SET= is one of these, POSTGRES= a folder of a server's programs, JAVA= one of a Java
+compat: setup ## Run the core of the tests with the oldest and the newest versions; SET= is one of these, POSTGRES= a folder of a server's programs, JAVA= a JAVA_HOME
 	@POSTGRES="$(POSTGRES)" python -m tests.compat $(SET)
 
 polluted: setup ## Read the Pollock benchmark of polluted files in FOLDER, a copy of your own

@@ -27,7 +27,8 @@ def db_upgrade(
         bool,
         typer.Option(
             "--print-sql",
-            help="Only print the SQL, for an administrator's psql: of a new ledger, or see --from.",
+            help="Print the SQL for an administrator's psql instead of running it: of a new ledger,"
+            " or with --from of a migration.",
         ),
     ] = False,
     revision: Annotated[
@@ -49,8 +50,8 @@ def db_upgrade(
         return
     if revision is not None:
         raise InputError(
-            "expected --print-sql with --from, found --from alone: an upgrade itself asks the"
-            " ledger which revision it has"
+            "expected --print-sql with --from, found --from alone: an upgrade that runs here reads"
+            " the revision from the ledger. Leave --from out"
         )
     database = Database.from_settings(Settings())
     upgrade(database)

@@ -215,15 +215,15 @@ def restored(data: Mapping[str, Any]) -> RenderableType:
     """Where the numbers go on after a restore, and what the sinks may have beside."""
     newest, undecided = data["newest_batch"], ", ".join(map(str, data["open_batches"]))
     above = "any batch" if newest is None else f"a batch above {newest}"
-    also = f", or of {undecided}, which the ledger has not decided" if undecided else ""
+    also = f". Leave those of {undecided}, which the ledger has not decided" if undecided else ""
     return Group(
         line(
             f"the next batch is {data['next_batch']}, the next run {data['next_run']}, the next"
             f" record {data['next_record']} or above"
         ),
         line(
-            f"Sinks that are newer than the ledger may have rows of {above}{also}: remove them"
-            " before these intervals run again (docs/how-to/backup.md)",
+            f"Sinks that are newer than the ledger may have rows of {above}: remove them before"
+            f" these intervals run again{also} (docs/how-to/backup.md)",
             "yellow",
         ),
     )

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _MIGRATION_LOCK = 7_225_355  # any constant: two upgrades at once wait for each other
+# What a printed migration begins with.
+_GUARD = """
+SELECT pg_advisory_xact_lock({lock});
+
+DO $$ BEGIN
+  IF (SELECT version_num FROM alembic_version) IS DISTINCT FROM '{start}' THEN
+    RAISE EXCEPTION 'expected a ledger at revision {start}, found %',
+      (SELECT version_num FROM alembic_version);
+  END IF;
+END $$;
+"""
 
 
 def connect(settings: Settings) -> Database:
@@ -93,15 +104,16 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 def upgrade_sql(start: str | None = None) -> str:
     """A script of one transaction for psql: what migrates a ledger that is at revision ``start``,
-    or makes the schema of a new one. Raises InputError if there is no such revision.
+    and fails in any other, or makes the schema of a new one. Raises InputError if there is no such
+    revision.
     """
     from alembic import command
 
     if start is not None and not is_known(start):
         raise InputError(
             f"expected a revision that this ackledger knows (its newest is {head()}), found"
-            f" {start!r}: take the one that 'ackledger db status' shows, or install the newer"
-            " ackledger that made it"
+            f" {start!r}: use the revision that 'ackledger db status' shows; if it is newer,"
+            " install that ackledger"
         )
     if start == head():
         return f"-- Revision {start} is the newest: there is nothing to migrate."
@@ -109,7 +121,10 @@ def upgrade_sql(start: str | None = None) -> str:
     config = _config()
     config.output_buffer = script
     command.upgrade(config, f"{start or 'base'}:head", sql=True)
-    return script.getvalue()
+    if start is None:
+        return script.getvalue()
+    begin, rest = script.getvalue().split("BEGIN;\n", 1)
+    return f"{begin}BEGIN;\n{_GUARD.format(lock=_MIGRATION_LOCK, start=start)}{rest}"
 
 
 def downgrade(database: Database, revision: str) -> None:

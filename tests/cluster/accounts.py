@@ -71,8 +71,8 @@ def accounts(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Account]]
 
 
 def clear_temporary(owner: int) -> None:
-    """Remove what a user's killed JVMs could not: libraries and counters, under /tmp whatever it is
-    told.
+    """Remove what a user's killed JVMs could not: libraries and counters, in /tmp, whatever
+    java.io.tmpdir says.
     """
     for path in Path("/tmp").iterdir():
         with suppress(FileNotFoundError):

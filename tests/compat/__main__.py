@@ -2,8 +2,8 @@
 
 Each set has an environment of its own below ``var/compat``, with the oldest or the newest versions
 that ``pyproject.toml`` accepts, as the file of its name pins them, and one of the versions of
-PostgreSQL that the wheel has. With ``POSTGRES`` the server's programs are those of another folder,
-with ``JAVA_HOME`` Java is that one.
+PostgreSQL that the wheel has. With ``POSTGRES`` the server's programs are those of another folder;
+``JAVA_HOME`` chooses the Java.
 ``python -m tests.compat --pin`` writes these files again.
 """
 

@@ -1,4 +1,4 @@
-"""Files that change once their records are counted: whoever reads them later fails with the file's
+"""Files that change once their records are counted: what reads them later fails with the file's
 name, or reads what was counted."""
 
 import gzip
@@ -83,7 +83,7 @@ IN_TASKS = {
 def test_a_file_that_changes_is_named_or_has_no_effect(
     runner, sink_rows, tmp_path, monkeypatch, kind, read_in
 ):
-    """Whoever reads the file finds what was counted, or fails with its name: a stage and a sink
+    """What reads the file finds what was counted, or fails with its name: a stage and a sink
     that read the source, the sink's publication without what failed, the content of what failed,
     its trace, and its replay. Once the file is as it was, each goes on."""
     file = File(tmp_path, kind)

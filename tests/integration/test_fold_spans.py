@@ -14,7 +14,7 @@ from ledger.deltas.spans import Spans
 from ledger.errors import IntegrityError
 from ledger.sources.files import text
 from ledger.spark import sink_tracking
-from ledger.spark.folding import ahead
+from ledger.spark.folding import ahead, executors
 from ledger.store.queries import runs
 from tests.support import folds
 from tests.support.folds import COUNT, pairs, scattered, thrice, turned, unordered, write_numbers
@@ -86,8 +86,11 @@ def same(some, other):
     [(thrice, {}), (turned, {}), (unordered, {}), (scattered, {}), (pairs, {"whole": True})],
     ids=["in order", "in stretches", "unordered", "scattered", "of two records"],
 )
-def test_the_ledger_has_by_span_what_files_have_by_root(runner, folded_by, stage, options, span):
+def test_the_ledger_has_by_span_what_files_have_by_root(
+    runner, folded_by, stage, options, span, monkeypatch
+):
     """XOR and sums, whichever way a fold takes; over all runs each root is 0."""
+    monkeypatch.setattr(executors, "PART_ROWS", COUNT // 2)  # exchanged into more parts than files
     run = runner(chain(stage, span, **options))
     batch = run.open()
     run.steps(batch)

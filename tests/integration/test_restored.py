@@ -215,7 +215,7 @@ def test_all_restored_to_one_time(
         monkeypatch.setenv("ACKLEDGER_DATABASE_URL", own)
         lines = CliRunner().invoke(app, ["db", "restored"]).stdout.replace("\n", " ")
         assert (
-            "Sinks that are newer than the ledger may have rows of a batch above 3, or of 3"
+            "Sinks that are newer than the ledger may have rows of a batch above 3: remove them"
             in lines
         )
         number = interrupted.batch_id + BATCHES

@@ -129,7 +129,7 @@ def test_an_upgrade_without_a_new_revision(run, scratch, sink_rows, monkeypatch)
 
 def test_an_administrator_migrates(scratch, newer):
     """By a script that is printed from the ledger's revision on: it adds what the later revision
-    has, and changes nothing else."""
+    has, changes nothing else, and refuses a ledger that is at another revision."""
     before = schema(scratch)
     newer()
     printed = migration("0001")
@@ -137,6 +137,8 @@ def test_an_administrator_migrates(scratch, newer):
     with closing(psycopg2.connect(address)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(printed.stdout)
+        with pytest.raises(psycopg2.Error, match="expected a ledger at revision 0001, found 0002"):
+            cursor.execute(printed.stdout)
     scratch.check()
     after = schema(scratch)
     assert after["batch.cost"] == (None, "bigint t 0")

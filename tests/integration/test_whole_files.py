@@ -142,6 +142,7 @@ def write_sized(path, count, kind="int32"):
             writer.write_table(table)
             writer.add_key_value_metadata({"nothing": "x" * missing})
         missing += 2_000 - path.stat().st_size
+        assert missing > 0, "a file without these metadata has 2,000 bytes or more"
     os.utime(path, (1, 1))
 
 

@@ -24,8 +24,8 @@ FOREIGN = re.compile(r"py4j|Traceback|org\.apache|\n")
 
 @contextmanager
 def named(path: object) -> Iterator[None]:
-    """What the block raises is one line for people: which file it is, and what to do, whoever has
-    read it."""
+    """What the block raises is one line for people: which file it is, and what to do,
+    whichever step or task reads it."""
     with pytest.raises(Exception, match=re.escape(str(path))) as caught:
         yield
     assert isinstance(translated(caught.value), InputError)

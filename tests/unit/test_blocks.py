@@ -43,6 +43,7 @@ def read(path, form, header=None, parts=None):
 
 def whole(data, csv, header):
     """The records of a text that one reader goes through, line by line."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
     lines = io.TextIOWrapper(io.BytesIO(data), "utf-8", "surrogateescape", newline="")
     records = list(multiline.Splitter(csv).records(iter(lines)))
     if header is not None and (header, False) in records:
@@ -59,7 +60,7 @@ PARTS = st.sampled_from(
 @given(
     st.lists(PARTS, max_size=40).map(b"".join),
     st.sampled_from([{}, {"escape": "\\"}, {"quote": ""}, {"quote": "'"}, {"quote": "é"}]),
-    st.sampled_from([b"", b"n\n", b"\n \r\nn\r"]),
+    st.sampled_from([b"", b"n\n", b"\n \r\nn\r", b"\xef\xbb\xbfn\n"]),
     st.integers(1, 12),
 )
 def test_blocks_have_the_records_of_the_file(tmp_path_factory, data, options, first, size):
@@ -170,7 +171,7 @@ def test_a_header_that_changes_before_its_file_is_cut_is_named(tmp_path, name, r
     (layout,) = layouts([str(path)], schema, "in_order", csv)
     path.write_bytes(WRITTEN[name](b" \nn,m\n" + rest))
     own = blocks_of(None, [FoundFile(str(path), 8, None)], csv, layout.headers)
-    with pytest.raises(InputError, match=rf"{name} was changed while .* expected the header 'm,n'"):
+    with pytest.raises(InputError, match=rf"{name} was changed while .* expected the header"):
         list(TextReader(csv, own).batches(range(len(own))))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.accounts import clear_temporary
 
-OWNER = 64_123  # no user of any machine
+OWNER = 2_000_000_123  # above the numbers that systems give to users
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")

@@ -191,13 +191,13 @@ def header_of(records: Lines, header: str | None) -> int | None:
 
 
 def require_header(path: str, records: Lines, header: str) -> None:
-    """Raise InputError if the first of these lines that is not blank is another than the header:
-    the names of the columns were read before, and may be those of another file."""
+    """Raise InputError if the first of these lines that is not blank is not the header: the names
+    of the columns were read before, and may be those of another file."""
     texts = map(records.text, range(len(records)))
     if next((text for text in texts if text.strip()), header) != header:
         raise InputError(
-            f"source file {path} was changed while it was read: expected the header"
-            f" {header!r} that was there, found another. {_APPEAR_WHOLE}"
+            f"source file {path} was changed while it was read: expected the header that was"
+            f" there, found another. {_APPEAR_WHOLE}"
         )
 
 
