@@ -68,6 +68,8 @@ _AWAY = re.compile(
     r"[^\n]*",
     re.MULTILINE,
 )
+# How Java reports that a task found no Python.
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]*python[^"]*)": (error=\d+, [^\n]+)')
 _MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|^(?:\w+\.)*\w*MemoryError\b", re.MULTILINE)
 # How Spark reports that it is stopping, and a Connect server that it has lost the session.
 _STOPPING = (
@@ -125,6 +127,18 @@ def _of_a_task(exc: BaseException) -> LedgerError | None:
         return None
     kind: type[LedgerError] = getattr(errors, own[1])
     return kind(own[2], quotes=[own[2]])
+
+
+def _no_python(exc: BaseException) -> ConfigurationError | None:
+    """Spark's tasks start the Python that their driver names, wherever they run."""
+    program = _NO_PYTHON.search(str(exc)) if _is_sparks(exc) else None
+    if program is None:
+        return None
+    return ConfigurationError(
+        f"expected a Python at {program[1]} where Spark's tasks run, found none ({program[2]}): it"
+        " is the one of PYSPARK_PYTHON, or of spark.pyspark.python. On a cluster ship it to the"
+        " executors (docs/how-to/cluster.md); with a master on this machine unset the variable"
+    )
 
 
 def is_spark_gone(exc: BaseException) -> bool:
@@ -206,7 +220,7 @@ def _may_quote(exc: Exception) -> bool:
     """Whether a record may be in the words of somebody else's error. Not in ours, in those of a
     plan that cannot be made; in those of a stage's own code whatever its author puts there.
     """
-    if _spark_gone(exc) or _setting(exc) or _of_a_task(exc) or _full_disk(exc):
+    if any(find(exc) for find in (_spark_gone, _setting, _of_a_task, _full_disk, _no_python)):
         return False
     if read_failure(exc):
         return True
@@ -429,6 +443,7 @@ _CAUSES = (
     _of_a_task,
     _full_disk,
     _store_away,
+    _no_python,
     read_failure,
     _out_of_memory,
 )

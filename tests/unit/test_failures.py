@@ -202,6 +202,18 @@ def test_whose_code_it_was(name):
         ),
         (
             Py4JError(
+                f"{CALL}x\n{JAVA}Caused by: java.io.IOException: Cannot run program"
+                ' "./environment/bin/python": error=2, No such file or directory\n'
+                f"{JAVA}Caused by: java.io.IOException: error=2, No such file or directory\n"
+            ),
+            ConfigurationError,
+            "expected a Python at ./environment/bin/python where Spark's tasks run, found none"
+            " (error=2, No such file or directory): it is the one of PYSPARK_PYTHON, or of"
+            " spark.pyspark.python. On a cluster ship it to the executors (docs/how-to/cluster.md);"
+            " with a master on this machine unset the variable",
+        ),
+        (
+            Py4JError(
                 CALL + "x\n" + JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space\n"
             ),
             StageError,
