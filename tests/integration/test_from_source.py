@@ -2,6 +2,7 @@
 are fixed."""
 
 import json
+import os
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.outcome.report import advise
 from ledger.errors import InputError
+from ledger.sources.files import layouts
 from ledger.spark.origins.reread import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
 
 HEADER = "order_id,amount,city\n"
@@ -277,6 +279,40 @@ def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
         InputError, match=r"a file that was fixed is a new one.*Deliver the records.*quarantine"
     ):
         run.open_replay(batch.batch_id, from_source=True)
+
+
+def test_a_parquet_file_that_changes_while_it_is_read_again_is_named(
+    runner, tmp_path, monkeypatch, sink_rows
+):
+    """One of the same size, time and number of records, in its place once its footer was read."""
+    path = tmp_path / "a.parquet"
+
+    def write_rows(second):
+        pq.write_table(pa.table({"n": pa.array([1, 2], pa.int32()), "s": ["a", second]}), path)
+        os.utime(path, (1, 1))
+
+    pipeline = Pipeline("parquet", max_replays=3)
+    source = FileSource(str(path), schema="n INT, s STRING NOT NULL", format="parquet")
+    pipeline.source("numbers", source, key="n")
+    pipeline.sink("out", ParquetSink("out"), reads="numbers")
+    run, check = runner(pipeline), layouts.check_parquet
+    write_rows(None)
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    write_rows("b")
+    replay = run.open_replay(batch.batch_id, from_source=True)
+
+    def changing(*arguments):
+        footers = check(*arguments)
+        write_rows("c")
+        return footers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layouts, "check_parquet", changing)
+        with pytest.raises(InputError, match=r"a\.parquet had .* found another in its place"):
+            run.step(replay, "numbers")
+    run.settled(replay)
+    assert sink_rows("out", "n", "s") == [(1, "a"), (2, "c")]
 
 
 def test_a_source_without_failures_is_not_read_again(runner, tmp_path, sink_rows):

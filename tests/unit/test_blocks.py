@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import FloatType, StructField, StructType
+from pyspark.sql.types import FloatType, StringType, StructField, StructType
 
 from ledger.errors import InputError, redacted
 from ledger.sources.files import blocks, multiline
@@ -173,6 +173,25 @@ def test_a_header_that_changes_before_its_file_is_cut_is_named(tmp_path, name, r
     own = blocks_of(None, [FoundFile(str(path), 8, None)], csv, layout.headers)
     with pytest.raises(InputError, match=rf"{name} was changed while .* expected the header"):
         list(TextReader(csv, own).batches(range(len(own))))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_file_that_was_blank_when_its_header_was_read_stays_so(tmp_path, name):
+    """Blank lines are records of it; those of another that is put in its place are not read: its
+    header would be one of them."""
+    schema = StructType([StructField("n", StringType())])
+    path, csv = tmp_path / name, Format("csv", schema, schema.names, None, {})
+    path.write_bytes(WRITTEN[name](b"  \n\n"))
+    (layout,) = layouts([str(path)], schema, "in_order", csv)
+    for data, records in ((b"  \n\n", 1), (b"n\n1\n", None)):
+        path.write_bytes(WRITTEN[name](data))
+        own = blocks_of(None, [FoundFile(str(path), 4, None)], csv, layout.headers)
+        reader = TextReader(csv, own)
+        if records is None:
+            with pytest.raises(InputError, match=rf"{name} was changed while .* expected the"):
+                list(reader.batches(range(len(own))))
+        else:
+            assert sum(len(batch) for batch in reader.batches(range(len(own)))) == records
 
 
 def test_what_is_added_to_a_file_is_none_of_its_blocks(tmp_path):

@@ -40,8 +40,8 @@ _MOST_SHOWN = 40  # characters of what should have been a header
 
 @dataclass(frozen=True)
 class Layout:
-    """CSV files with the same columns. ``headers``: the line with their names, by file that has
-    it.
+    """CSV files with the same columns. ``headers``: the line with their names, by file; empty
+    where there was none but blank ones, so that no other is taken for a record later.
     """
 
     names: tuple[str, ...]
@@ -59,12 +59,12 @@ def layouts(paths: list[str], schema: StructType, columns: str, form: Format) ->
         lines = dict(zip(paths, pool.map(_first_line, paths), strict=True))
     groups: dict[tuple[str, ...], list[str]] = {}
     for path, line in lines.items():
-        names = schema.names if line is None else _names(path, line, form)
+        names = _names(path, line, form) if line else schema.names
         check = _check_names if columns == "by_name" else _check_order
         check(path, names, schema)
         groups.setdefault(tuple(names), []).append(path)
     return [
-        Layout(names, tuple(own), {path: text for path in own if (text := lines[path]) is not None})
+        Layout(names, tuple(own), {path: lines[path] for path in own})
         for names, own in groups.items()
     ]
 
@@ -171,17 +171,15 @@ def _without_mark(lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _first_line(path: str) -> str | None:
-    """The first line that is not blank, without its end and byte order mark; None if there is
+def _first_line(path: str) -> str:
+    """The first line that is not blank, without its end and byte order mark; empty if there is
     none.
     """
     try:
         with opened_text(path) as lines:
-            line = next((line for line in lines if line.strip()), None)
+            line = next((line for line in lines if line.strip()), "")
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read: {exc}") from exc
-    if line is None:
-        return None
     try:
         return encoded(line.rstrip("\r\n")).decode()
     except UnicodeDecodeError as exc:

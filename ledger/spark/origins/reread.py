@@ -14,6 +14,7 @@ from ledger.sources.base import Claim
 from ledger.sources.parsing import values
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.origins.replay import FromRecords
+from ledger.spark.origins.snapshot import Snapshot
 from ledger.store.queries import payloads
 from ledger.types.spark import NESTED
 
@@ -63,6 +64,10 @@ class FromSource(FromRecords):
         columns = [F.when(why.isNull(), F.col(_NOW)[name]).alias(name) for name in names]
         raw = F.when(why.isNotNull(), F.col(RAW)).alias(RAW)
         return joined.select(MESSAGE, *columns, raw, why.alias(ERROR))
+
+    def check(self, snapshot: Snapshot) -> None:
+        """The files did not change while they were read."""
+        self.reader.check_read(self.step.name, None, self.stored)
 
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
