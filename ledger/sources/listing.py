@@ -47,7 +47,7 @@ def list_files(pattern: str) -> list[FoundFile]:
     for entry in _matching(pattern):
         if not entry.name.startswith((".", "_")):
             _require_readable(entry.path)
-            shown.append(_found(entry))
+            shown.append(_listed(entry))
     return shown
 
 
@@ -90,7 +90,7 @@ def look_at(path: str) -> FoundFile | None:
     entry = stores.info(path)
     if entry is None:
         return None
-    return _found(entry)
+    return _listed(entry)
 
 
 def unchanged(source: str, files: Iterable[FoundFile]) -> list[FoundFile]:
@@ -120,7 +120,7 @@ def _unchanged(source: str, file: FoundFile) -> FoundFile:
     )
 
 
-def _found(entry: stores.Entry) -> FoundFile:
+def _listed(entry: stores.Entry) -> FoundFile:
     modified_at, version = stores.modified_at(entry), stores.version(entry)
     return FoundFile(entry.path, entry.bytes, modified_at, version=version)
 

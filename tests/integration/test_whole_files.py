@@ -191,13 +191,13 @@ def test_a_claimed_parquet_file_that_changes_is_named(runner, folder, sink_rows)
     write_sized(path, 25)
     run = runner(copying(format="parquet", schema="n INT", incremental=True))
     batch = run.open()
-    found = {
+    changes = {
         "truncated": "1991 bytes",
         "longer": "2004 bytes",
         "other records": "other content",
         "deleted": "it is gone",
     }
-    for name, words in found.items():
+    for name, words in changes.items():
         write_sized(path, 25)
         PARQUET_CHANGES[name](path)
         says = rf"a\.parquet had 2000 bytes .*{words}.* Files must appear whole"

@@ -42,6 +42,20 @@ TABLES = (
     " last_sweep, batch_source, step_run, batch_step, batch, pipeline"
 )
 
+# How few rows go at once: a TRUNCATE makes each table and index anew, 10 times as slowly.
+_DELETED = (
+    "SET LOCAL session_replication_role = replica",  # no triggers, and so no foreign keys
+    *(f"DELETE FROM {name.strip()}" for name in TABLES.split(",")),
+)
+_TRUNCATED = (f"TRUNCATE {TABLES}",)
+_FEW_BYTES = 256 << 10  # of the largest table
+_FROM_ONE = (
+    "ALTER SEQUENCE batch_batch_id_seq START WITH 1",
+    "ALTER SEQUENCE step_run_step_run_id_seq START WITH 1",
+    "SELECT setval(seqrelid::regclass, seqstart, false) FROM pg_sequence",
+    "UPDATE root_counter SET next_root = 1",
+)
+
 # The times of a batch, by table; those of the sweeper are of no batch.
 TIMES = {
     "batch": ("opened_at", "settled_at"),
@@ -452,16 +466,21 @@ class Ledger:
         """Remove every row and every partition."""
         self.folders.clear()
         with self.database.plain.begin() as connection:
-            names = connection.exec_driver_sql(
-                "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"
-                " = 'r'"
+            tables = connection.exec_driver_sql(
+                "SELECT relname, pg_relation_size(oid) AS bytes FROM pg_class"
+                " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+            ).all()
+            partitions = [name for name, _ in tables if name.startswith("ledger_delta_")]
+            is_large = any(bytes_ > _FEW_BYTES for _, bytes_ in tables)
+            connection.exec_driver_sql(
+                ";".join(
+                    [
+                        *(f"DROP TABLE {name}" for name in partitions),
+                        *(_TRUNCATED if is_large else _DELETED),
+                        *_FROM_ONE,
+                    ]
+                )
             )
-            for (name,) in names.all():
-                connection.exec_driver_sql(f"DROP TABLE {name}")
-            for series in ("batch_batch_id_seq", "step_run_step_run_id_seq"):
-                connection.exec_driver_sql(f"ALTER SEQUENCE {series} START WITH 1")
-            connection.exec_driver_sql(f"TRUNCATE {TABLES} RESTART IDENTITY")
-            connection.exec_driver_sql("UPDATE root_counter SET next_root = 1")
 
 
 def _deliver(connection: Connection, batch_id: int) -> None:
