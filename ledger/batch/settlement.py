@@ -96,9 +96,11 @@ def _settled(
             refinement = refine(database.transact, outcome)
             reached("refined")
         except LedgerError as exc:
-            settlement = database.transact(partial(_unsettled, asked=outcome, exc=exc))
-            if settlement is not None:
-                return settlement
+            ended = database.transact(partial(_unsettled, asked=outcome, exc=exc))
+            if isinstance(ended, LedgerError):
+                raise  # out here, where it is not taken for the ledger's: that is tried again
+            if ended is not None:
+                return ended
             outcome = _settled_with(database, batch_id, now, skip_locked, None)
         else:
             with refinement:
@@ -106,9 +108,11 @@ def _settled(
     return outcome
 
 
-def _unsettled(connection: Connection, asked: Uneven, exc: LedgerError) -> Settlement | None:
-    """What becomes of a batch whose files could not be refined; None: other runs of it count by
-    now. Raises ``exc`` if a later try may have them."""
+def _unsettled(
+    connection: Connection, asked: Uneven, exc: LedgerError
+) -> Settlement | LedgerError | None:
+    """What becomes of a batch whose files could not be refined; ``exc``: a later try may have them;
+    None: other runs of it count by now."""
     batch_id = asked.batch_id
     batches.lock_batch(connection, batch_id)
     if is_past(connection, asked):
@@ -119,7 +123,7 @@ def _unsettled(connection: Connection, asked: Uneven, exc: LedgerError) -> Settl
         return Settlement(batch_id, BatchStatus.OPEN, reason)
     if isinstance(exc, IntegrityError) and not isinstance(exc, LostFileError):
         return _hold(connection, batch_id, str(exc))
-    raise exc
+    return exc
 
 
 def _settled_with(

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from tenacity import wait_none
 from typer.testing import CliRunner
 
 from ledger.batch.opening import open_batch
 from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.cli import app
 from ledger.core.run_request import Interval, RunKey
+from ledger.databases import driver_errors
 from ledger.errors import UnavailableError
 from ledger.settings import Settings
 from tests.support.ledgers import END, START, keyed
@@ -47,6 +49,7 @@ def test_a_standby(replica, ledger, monkeypatch):
     for name in ("batch_status", "step_progress", "open_failure"):
         assert answered("sql", f"SELECT * FROM {name}")
     key, interval = RunKey("dag", "on the standby"), Interval(START, END)
+    monkeypatch.setattr(driver_errors, "RETRYING", driver_errors.RETRYING.copy(wait=wait_none()))
     for write in (
         lambda: sweep_once(database),
         lambda: open_batch(database, Settings(data="/data"), keyed(name="other"), key, interval),

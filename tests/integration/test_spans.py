@@ -20,6 +20,7 @@ from ledger.core.naming import Naming
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
 from ledger.core.verdict import hops
+from ledger.databases import driver_errors
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.root_files import LISTING
 from ledger.deltas.spans import RootRange
@@ -483,8 +484,10 @@ def test_a_settlement_without_the_storage_leaves_the_batch_open(ledger):
 
 @pytest.mark.parametrize("limit", ["IN_MEMORY", "MOST_BYTES"])
 def test_a_temporary_file_that_cannot_be_written_is_tried_again(ledger, monkeypatch, limit):
-    """The sweep goes on with other batches, and says what to do about this one."""
+    """The sweep goes on with other batches at once, and says what to do about this one."""
     batch, _ = ledger.whole_batch(pipeline(), 10, lose_sink=[1], span=4)
+    no_pause = driver_errors.RETRYING.copy(sleep=lambda _: pytest.fail("the database is there"))
+    monkeypatch.setattr(driver_errors, "RETRYING", no_pause)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     monkeypatch.setattr(refining, limit, 1)
     assert "set TMPDIR" in ledger.sweep().errors[batch.batch_id]
