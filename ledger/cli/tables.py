@@ -122,7 +122,10 @@ def facts(data: Mapping[str, Any]) -> RenderableType:
 def batches(data: Rows) -> RenderableType:
     """Batches with their counts: one column for all that are not acked where they are many."""
     if not data:
-        return Text(f"the ledger holds no batch yet: '{ackledger('run', ANY_TARGET)}' makes one")
+        command = f"'{ackledger('run', ANY_TARGET)}'"
+        return Text(
+            f"the ledger holds no batch yet: {command} makes one, or a run of a pipeline's DAG"
+        )
     heads = [
         {
             **{name: row[name] for name in ("batch_id", "pipeline", "kind")},

@@ -104,10 +104,15 @@ class SourceReader(Protocol):
         ``_ackledger_message``.
         """
 
-    def check_read(self, source: str, rows: int | None, stored: "Callable[[], DataFrame]") -> None:
+    def check_unchanged(self, source: str) -> None:
+        """Raise InputError if what ``records`` has found, other than the files of the claim, has
+        changed since. ``source``: its name. Called after each snapshot."""
+        return  # nothing is known to
+
+    def check_read(self, source: str, rows: int, stored: "Callable[[], DataFrame]") -> None:
         """Raise InputError unless the ``rows`` records of ``records``, as they are ``stored``, are
-        all that it is known to have, or if what was read has changed meanwhile. ``source``: its
-        name. ``rows``: None: some of them were kept. Called after each snapshot."""
+        all that it is known to have. ``source``: its name. Called after each snapshot of a claim.
+        """
         return  # their number is not known
 
     def failure(self, exc: BaseException) -> LedgerError | None:

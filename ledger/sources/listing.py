@@ -27,7 +27,8 @@ _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 @dataclass(frozen=True)
 class FoundFile:
     """A file as it was found. ``digest``: SHA-256 of its content, of small files only.
-    ``version``: what its store calls this content; empty if it is not known."""
+    ``version``: what its store calls this content, of files that were looked at alone; empty where
+    it has no word for that."""
 
     path: str
     bytes: int
@@ -47,7 +48,7 @@ def list_files(pattern: str) -> list[FoundFile]:
     for entry in _matching(pattern):
         if not entry.name.startswith((".", "_")):
             _require_readable(entry.path)
-            shown.append(_listed(entry))
+            shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
     return shown
 
 
@@ -90,39 +91,35 @@ def look_at(path: str) -> FoundFile | None:
     entry = stores.info(path)
     if entry is None:
         return None
-    return _listed(entry)
+    modified_at, version = stores.modified_at(entry), stores.version(entry)
+    return FoundFile(path, entry.bytes, modified_at, version=version)
 
 
-def unchanged(source: str, files: Iterable[FoundFile]) -> list[FoundFile]:
-    """The files as they are now. Raises InputError if one is no longer as it was listed: half of it
-    may have been read, or another than the one that was claimed."""
+def require_unchanged(source: str, files: Iterable[FoundFile]) -> list[FoundFile]:
+    """The files as they are now, with their versions. Raises InputError if one is no longer as it
+    was listed: half of it may have been read, or another than the one that was claimed."""
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(partial(_unchanged, source), files))
+        return list(pool.map(partial(_require_unchanged, source), files))
 
 
-def _unchanged(source: str, file: FoundFile) -> FoundFile:
+def _require_unchanged(source: str, file: FoundFile) -> FoundFile:
     now = look_at(file.path)
     if now is None:
         state = "it is gone"
     elif (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
         state = f"found {now.bytes} bytes of {now.modified_at}"
-    elif file.version not in ("", now.version):
-        state = "found another in its place"
+    elif "" not in (file.version, now.version) and file.version != now.version:
+        state = "found another version of that size and time"
     elif file.digest is not None and file.digest != _with_digest(now).digest:
-        state = "found other content"
-    else:
-        return now
+        state = "found other content of that size and time"
+    else:  # from here on the version says as much as the digest
+        return replace(now, digest=None if now.version else file.digest)
     raise InputError(
         f"source {source!r}: {file.path} had {file.bytes} bytes of {file.modified_at} when it"
         f" was listed, {state}. Files must appear whole: write them under another name and"
         " rename them. An incremental source gives its claims back once the batch is"
         " abandoned: clear its run then; of any other run the step again"
     )
-
-
-def _listed(entry: stores.Entry) -> FoundFile:
-    modified_at, version = stores.modified_at(entry), stores.version(entry)
-    return FoundFile(entry.path, entry.bytes, modified_at, version=version)
 
 
 def with_digests(files: list[FoundFile]) -> list[FoundFile]:

@@ -26,9 +26,7 @@ Result = TypeVar("Result")
 
 ATTEMPTS = 6
 SECOND_ATTEMPT = 2
-# What stores say of a file that another content in its place has otherwise: of S3, Azure, Google,
-# HDFS, and a local file, whose number and time of change nobody sets.
-_VERSION = ("ETag", "etag", "generation", "fileId", "ino", "created")
+_VERSIONS = ("ETag", "etag", "generation", "fileId")  # of S3, Azure, Google and HDFS
 PAUSE_SECONDS = 0.1  # before the second try, twice as much before each that follows
 READ_BYTES = 4 << 20  # that are asked of a store in one request
 # Of a file system: these stay until a person has changed something; others may pass.
@@ -143,10 +141,11 @@ def modified_at(entry: Entry) -> datetime:
 
 
 def version(entry: Entry) -> str:
-    """What tells a file from one of equal size and time that was written in its place; empty where
-    the store tells nothing."""
-    values = (str(entry.info.get(name, "")) for name in _VERSION)
-    return " ".join(value.strip('"') for value in values if value)
+    """What tells a file from another of its size and time that was written in its place; empty
+    where the store tells nothing. Of a local file it is when the file was last changed, by its
+    permissions and links, too: a time that nobody sets."""
+    names = ("created",) if is_local(entry.path) else _VERSIONS
+    return next((str(entry.info[name]) for name in names if name in entry.info), "")
 
 
 def read(path: str) -> bytes:

@@ -309,7 +309,7 @@ def test_a_parquet_file_that_changes_while_it_is_read_again_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(layouts, "check_parquet", changing)
-        with pytest.raises(InputError, match=r"a\.parquet had .* found another in its place"):
+        with pytest.raises(InputError, match=r"a\.parquet had .* found another version"):
             run.step(replay, "numbers")
     run.settled(replay)
     assert sink_rows("out", "n", "s") == [(1, "a"), (2, "c")]

@@ -24,7 +24,7 @@ from ledger.sources.files import blocks as cutting
 from ledger.sources.files import reader, text
 from ledger.sources.files.blocks import Block, cut, parts
 from ledger.sources.files.lines import Format
-from ledger.sources.listing import list_files, most_records, unchanged, with_digests
+from ledger.sources.listing import list_files, most_records, require_unchanged, with_digests
 from ledger.storage import stores
 from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of
 from ledger.storage.manifest import check_files, take_manifest
@@ -125,12 +125,14 @@ def test_a_source_is_listed_and_cut_into_blocks(bucket):
     files = list_files(f"{bucket}/in/day=*/*.json")
     assert [file.path for file in files] == [f"{bucket}/in/day={day}/a.json" for day in (1, 2)]
     assert files[0].modified_at > datetime(2020, 1, 1, tzinfo=UTC)
-    assert unchanged("orders", files) == files
+    before = require_unchanged("orders", files)
+    assert all(file.version for file in before)
+    assert [replace(file, version="") for file in before] == files
     stores.write(files[0].path, lines.replace(b"7", b"8"))
     (now,) = list_files(files[0].path)
     assert now.bytes == files[0].bytes
-    with pytest.raises(InputError, match="found another in its place"):
-        unchanged("orders", [replace(files[0], modified_at=now.modified_at)])
+    with pytest.raises(InputError, match="found another version of that size and time"):
+        require_unchanged("orders", [replace(before[0], modified_at=now.modified_at)])
     stores.write(files[0].path, lines)
     first, second = with_digests(list_files(f"{bucket}/in/day=*/*.json"))
     assert first.digest == second.digest is not None

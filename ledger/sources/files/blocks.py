@@ -38,7 +38,7 @@ class Block:
 
     ``digest``: of these bytes, as they were when the block was cut. ``streamed``: it has the rest
     of its file, is read in parts, and may be compressed. ``header``: the line with the names of the
-    columns, which is no record, if it may be in it.
+    columns, which is no record, if it may be in it; empty where the file had blank lines alone.
     """
 
     path: str

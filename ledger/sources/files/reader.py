@@ -32,7 +32,7 @@ class Reader(SourceReader):
         self._source = source
         self.schema = struct(source.schema)
         check_schema(self.schema)
-        self._inputs: Sequence[listing.FoundFile] = ()  # as they were before they were read
+        self._listed: Sequence[listing.FoundFile] = ()  # by this reader, not by the claim
         self._footers: Mapping[str, int] | None = None  # of Parquet: the records of each file
 
     @property
@@ -47,11 +47,11 @@ class Reader(SourceReader):
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
         """
-        self._find(claim)
+        inputs = self._inputs(claim)
         if self._source.format == "parquet":
-            return self._rows([file.path for file in self._inputs])
+            return self._rows([file.path for file in inputs])
         frames = []
-        for reader in self._readers(values=True):
+        for reader in self._readers(inputs, values=True):
             text = reader.frame(self._spark, places=self._by_reference)
             frames.append(self._with_names(records_of(reader.form, text), reader.form))
         records = reduce(DataFrame.union, frames)
@@ -62,8 +62,7 @@ class Reader(SourceReader):
         is_text = self._source.format != "parquet"
         if not is_text or reader_of(self._form(self.schema.names)) is None:
             return None
-        self._find(claim)
-        readers = list(self._readers(values=not self._by_reference))
+        readers = list(self._readers(self._inputs(claim), values=not self._by_reference))
         if not all(reader.is_by_columns for reader in readers):
             return None
         by_name = self._source.columns == "by_name"
@@ -79,12 +78,13 @@ class Reader(SourceReader):
     def _by_reference(self) -> bool:
         return self._source.snapshot == "reference"
 
-    def _find(self, claim: Claim) -> None:
+    def _inputs(self, claim: Claim) -> Sequence[listing.FoundFile]:
         if self._source.incremental:
-            self._inputs = claim.files
-        else:
-            missing = self._source.allow_missing
-            self._inputs = listing.find_files(claim.source, claim.path, allow_missing=missing)
+            return claim.files
+        missing = self._source.allow_missing
+        files = listing.find_files(claim.source, claim.path, allow_missing=missing)
+        self._listed = listing.require_unchanged(claim.source, files)
+        return self._listed
 
     def _rows(self, paths: list[str]) -> DataFrame:
         self._footers = files.check_parquet(paths, self.schema)
@@ -95,13 +95,15 @@ class Reader(SourceReader):
         path = rows.metadataColumn("_metadata")["file_path"]
         return rows.select("*", path.alias(FILE))
 
-    def _readers(self, *, values: bool) -> Iterator[TextReader]:
+    def _readers(
+        self, inputs: Sequence[listing.FoundFile], *, values: bool
+    ) -> Iterator[TextReader]:
         """What reads the records of text, file by file with the same columns."""
-        source, paths = self._source, [file.path for file in self._inputs]
+        source, paths = self._source, [file.path for file in inputs]
         layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
-        by_path = {file.path: file for file in self._inputs}
+        by_path = {file.path: file for file in inputs}
         for layout in layouts:
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
             yield TextReader(form, blocks_of(self._spark, own, form, layout.headers), values)
@@ -112,11 +114,14 @@ class Reader(SourceReader):
             return records
         return records.withColumn(NAMES, F.lit(BETWEEN.join(form.names)))
 
-    def check_read(self, source: str, rows: int | None, stored: Callable[[], DataFrame]) -> None:
-        """Raise InputError if a file has changed since before it was read, or if a Parquet file
-        has another number of records by its footer than were read of it."""
-        listing.unchanged(source, self._inputs)
-        if self._footers is None or rows in (None, sum(self._footers.values())):
+    def check_unchanged(self, source: str) -> None:
+        """Raise InputError if a file has changed since ``records`` listed it."""
+        listing.require_unchanged(source, self._listed)
+
+    def check_read(self, source: str, rows: int, stored: Callable[[], DataFrame]) -> None:
+        """Raise InputError if a Parquet file has another number of records by its footer than were
+        read of it."""
+        if self._footers is None or rows == sum(self._footers.values()):
             return
         counts = stored().groupBy(FILE).count().collect()
         read = {_place(unquote(row[FILE])): row["count"] for row in counts}

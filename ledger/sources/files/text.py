@@ -67,8 +67,8 @@ READ = "_ackledger_read"  # what was read of a record by columns, a struct
 def blocks_of(
     spark: SparkSession, files: Sequence[FoundFile], form: Format, headers: Mapping[str, str]
 ) -> list[Block]:
-    """The blocks of files, in order. ``headers``: the line with the names of the columns, by the
-    path that has one."""
+    """The blocks of files, in order. ``headers``: the line with the names of the columns, by
+    path; empty where there were blank lines alone."""
 
     def cut_one(file: FoundFile) -> list[Block]:
         with _reading(file.path):

@@ -67,7 +67,7 @@ class FromSource(FromRecords):
 
     def check(self, snapshot: Snapshot) -> None:
         """The files did not change while they were read."""
-        self.reader.check_read(self.step.name, None, self.stored)
+        self.reader.check_unchanged(self.step.name)
 
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
