@@ -87,9 +87,9 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
                array_agg(r.message_id ORDER BY r.root_id) AS messages,
                array_agg(r.root_id ORDER BY r.root_id) AS roots
         FROM failed_root r
-        JOIN failed_message m ON m.root_id = r.root_id
+        JOIN failed_message m ON m.message_id = r.message_id AND m.root_id = r.root_id
         JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
-        JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
+        JOIN failed_payload f ON f.message_id = r.message_id AND f.root_id < r.root_id
           AND f.forgotten_at IS NULL
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
