@@ -124,7 +124,7 @@ def batches(data: Rows) -> RenderableType:
     if not data:
         command = f"'{ackledger('run', ANY_TARGET)}'"
         return Text(
-            f"the ledger holds no batch yet: {command} makes one, or a run of a pipeline's DAG"
+            f"the ledger holds no batch yet: {command} makes one, and so does a run of a DAG"
         )
     heads = [
         {

@@ -105,9 +105,10 @@ class SourceReader(Protocol):
         """
 
     def check_unchanged(self, source: str) -> None:
-        """Raise InputError if what ``records`` has found, other than the files of the claim, has
-        changed since. ``source``: its name. Called after each snapshot."""
-        return  # nothing is known to
+        """Raise InputError if files that ``records`` has found by itself, which are none of the
+        claim's, have changed since. ``source``: its name. Called after each snapshot of what was
+        read from the source."""
+        return  # it has found none
 
     def check_read(self, source: str, rows: int, stored: "Callable[[], DataFrame]") -> None:
         """Raise InputError unless the ``rows`` records of ``records``, as they are ``stored``, are

@@ -183,15 +183,15 @@ def test_a_file_that_was_blank_when_its_header_was_read_stays_so(tmp_path, name)
     path, csv = tmp_path / name, Format("csv", schema, schema.names, None, {})
     path.write_bytes(WRITTEN[name](b"  \n\n"))
     (layout,) = layouts([str(path)], schema, "in_order", csv)
-    for data, records in ((b"  \n\n", 1), (b"n\n1\n", None)):
-        path.write_bytes(WRITTEN[name](data))
+
+    def count():
         own = blocks_of(None, [FoundFile(str(path), 4, None)], csv, layout.headers)
-        reader = TextReader(csv, own)
-        if records is None:
-            with pytest.raises(InputError, match=rf"{name} was changed while .* expected the"):
-                list(reader.batches(range(len(own))))
-        else:
-            assert sum(len(batch) for batch in reader.batches(range(len(own)))) == records
+        return sum(len(batch) for batch in TextReader(csv, own).batches(range(len(own))))
+
+    assert count() == 1
+    path.write_bytes(WRITTEN[name](b"n\n1\n"))
+    with pytest.raises(InputError, match=rf"{name} was changed while .* expected the header"):
+        count()
 
 
 def test_what_is_added_to_a_file_is_none_of_its_blocks(tmp_path):

@@ -26,7 +26,13 @@ from ledger.errors import (
 from ledger.settings import Settings
 from ledger.sources.files.blocks import Block, cut, parts
 from ledger.sources.files.lines import Format
-from ledger.sources.listing import list_files, look_at, most_records, require_unchanged
+from ledger.sources.listing import (
+    list_files,
+    look_at,
+    most_records,
+    require_unchanged,
+    with_digests,
+)
 from ledger.storage import patterns, stores, webhdfs
 from ledger.storage.folders import (
     beside,
@@ -416,6 +422,21 @@ def test_a_sources_file_is_cut_into_blocks_of_a_store(store):
     form = Format("csv", None, ["id", "name"], None, {}, False)
     blocks = [Block.at(block.place) for block in cut(file.path, form, None)]
     assert b"".join(part for block in blocks for part in parts(block)) == lines
+
+
+def test_a_store_without_versions_has_small_files_compared_by_content(tmp_path):
+    """Once more behind the reading; where there is a version, that says as much as the digest."""
+    for path, is_versioned in (("memory://b/a.csv", False), (f"{tmp_path}/a.csv", True)):
+        stores.write(path, b"n\n1\n")
+        (before,) = require_unchanged("numbers", with_digests(list_files(path)))
+        assert bool(before.version) is is_versioned
+        assert (before.digest is None) is is_versioned
+        time.sleep(0.01)  # the clock of a file system may stand still as long
+        stores.write(path, b"n\n2\n")
+        same_time = replace(before, modified_at=look_at(path).modified_at)
+        words = "another version" if is_versioned else "other content"
+        with pytest.raises(InputError, match=f"found {words} of that size and time"):
+            require_unchanged("numbers", [same_time])
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "hdfs", "memory"])
