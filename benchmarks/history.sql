@@ -78,11 +78,11 @@ CREATE UNIQUE INDEX ON made (batch_id);
 ANALYZE made;
 
 INSERT INTO batch
-  (batch_id, pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start,
+  (batch_id, pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id, status, interval_start,
    interval_end, params, selection, ackers, opened_at, settled_at, roots, failed_roots,
    replaces_batch_id, guarantee, settle, rebuild_requested_at, followed_at)
 OVERRIDING SYSTEM VALUE
-SELECT batch_id, pipeline_id,
+SELECT batch_id, pipeline_id, 1,
        (CASE role WHEN 'replay' THEN 'replay' ELSE 'original' END)::batch_kind,
        CASE role WHEN 'replay' THEN before_id END, pipeline,
        CASE role WHEN 'replay' THEN format('replay_%s__asked', before_id) ELSE 'scheduled__' END
@@ -95,15 +95,16 @@ SELECT batch_id, pipeline_id,
        CASE shape WHEN 3 THEN settled_at + interval '1 hour' END, settled_at + interval '2 hours'
 FROM made ORDER BY n;
 
-INSERT INTO batch_step (batch_id, number, declaration)
-SELECT m.batch_id, s.number, s.declaration
-FROM made m JOIN shape_step s USING (shape) ORDER BY m.n, s.number;
+INSERT INTO declared_step (pipeline_id, version, number, declaration)
+SELECT p.pipeline_id, 1, s.number, s.declaration
+FROM declared d JOIN pipeline p USING (name) JOIN shape_step s USING (shape) ORDER BY 1, s.number;
 
 -- What each step read and wrote. Records fail where they are read, in cleaned, and, lost without a
 -- word, in priced; those of a replay in priced alone.
 CREATE TEMP TABLE ran ON COMMIT DROP AS
 SELECT row_number() OVER (ORDER BY m.n, s.number) + g.last_run AS step_run_id, m.n, m.batch_id,
-       m.shape, s.number, s.declaration ->> 'name' AS step, s.declaration ->> 'kind' AS kind,
+       m.pipeline, m.shape, s.number, s.declaration ->> 'name' AS step,
+       s.declaration ->> 'kind' AS kind,
        s.declaration @> '{"after": true}' AS after, m.dropped,
        m.opened_at + s.number * interval '15 seconds' AS opened_at,
        CASE WHEN s.number <= 1 THEN m.roots
@@ -129,7 +130,7 @@ ANALYZE ran;
 INSERT INTO step_run
   (step_run_id, batch_id, step, state, attempt_id, attempt_number, try_number, opened_at,
    lease_until, closed_at, input_rows, output_rows, failed_rows, duplicate_rows, delta_rows,
-   delta_xor, emitted_edges, acked_edges)
+   delta_xor, emitted_edges, acked_edges, folder, files)
 OVERRIDING SYSTEM VALUE
 SELECT step_run_id, batch_id, step, 'committed', md5(step_run_id::text)::uuid,
        nextval('attempt_number'), 1, opened_at, opened_at + interval '1 minute',
@@ -137,7 +138,10 @@ SELECT step_run_id, batch_id, step, 'committed', md5(step_run_id::text)::uuid,
        output_rows, failed_rows, 0, CASE WHEN after THEN 0 ELSE input_rows END,
        CASE WHEN after THEN 0 ELSE hashint8extended(step_run_id, 0) END,
        CASE WHEN kind IN ('source', 'stage') THEN output_rows ELSE 0 END,
-       CASE WHEN after OR kind = 'source' THEN 0 ELSE input_rows - lost END
+       CASE WHEN after OR kind = 'source' THEN 0 ELSE input_rows - lost END,
+       format('/storage/%s/%s/batch=%s/run=%s', pipeline, step, batch_id, step_run_id),
+       jsonb_build_array(jsonb_build_object(
+         'name', 'part-00000.parquet', 'bytes', 1000 + 40 * output_rows, 'rows', output_rows))
 FROM ran ORDER BY step_run_id;
 
 INSERT INTO step_run_input (step_run_id, input_run_id)
@@ -145,12 +149,6 @@ SELECT r.step_run_id, i.step_run_id
 FROM ran r JOIN shape_step s USING (shape, number)
 JOIN ran i ON i.batch_id = r.batch_id AND s.declaration -> 'reads' ? i.step
 ORDER BY r.step_run_id;
-
-INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
-SELECT r.step_run_id, 0,
-       format('/storage/%s/%s/%s/part-00000.parquet', m.pipeline, r.step, r.step_run_id),
-       1000 + 40 * r.output_rows, r.output_rows
-FROM ran r JOIN made m USING (batch_id) ORDER BY 1;
 
 INSERT INTO step_run_drop (step_run_id, reason, records)
 SELECT step_run_id, 'cancelled', dropped FROM ran WHERE number = 2 AND dropped > 0 ORDER BY 1;

@@ -291,9 +291,8 @@ def commit_in(
         post(connection)
     _check_posted(connection, run, record)
     runs.supersede(connection, batch.batch_id, run.step)
-    if not runs.commit_run(connection, run.run_id, asdict(record)):
+    if not runs.commit_run(connection, run.run_id, asdict(record), files or []):
         raise AssertionError("the batch is locked and the run was running")
-    runs.insert_files(connection, run.run_id, files or [])
     runs.insert_drops(connection, run.run_id, drops or {})
     if emitted is not None:
         runs.set_emitted(connection, batch.batch_id, run.step, run.run_id, emitted)

@@ -3,8 +3,8 @@
 -- The writer reads what statements of jobs and services read, and how far the schema is. Views for
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
-  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, batch_source,
-  claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
+  pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
+  batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
@@ -14,7 +14,7 @@ GRANT SELECT ON
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
 GRANT INSERT ON
-  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
+  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
   batch_source, claimed_file, last_sweep, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
@@ -32,7 +32,8 @@ GRANT UPDATE (
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-  delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, root_files, files_removed_at
+  delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files, root_files,
+  files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
   claimed, claim_number, claim_start, claim_end, claim_records, committed_at, emit_run_id,
@@ -62,8 +63,8 @@ GRANT EXECUTE ON FUNCTION
 
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
-  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, replay_root,
+  pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
+  step_run_drop, batch_source, claimed_file, root_counter, last_sweep, ledger_delta, replay_root,
   failed_message, manual_quarantine, acceptance, accepted_root, hold_failure, publication,
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,

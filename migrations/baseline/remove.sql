@@ -1,11 +1,12 @@
 -- Everything that the baseline made, but for the roles.
 DROP VIEW
+  batch_step, step_run_file,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
   pending_follow_up, pending_rebuild, sink_publication, state_progress, failed_root_detail,
   failed_root_payload, quarantine, kept_back_record, hold_preview, accepted_record;
 DROP TABLE
-  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
+  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail,
   replay_root,
   failed_message, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,

@@ -59,6 +59,7 @@ COMMENT ON COLUMN pipeline.created_at IS 'When the ledger first saw it.';
 CREATE TABLE batch (
   batch_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   pipeline_id bigint NOT NULL REFERENCES pipeline,
+  steps_version bigint NOT NULL,
   kind batch_kind NOT NULL,
   original_batch_id bigint REFERENCES batch,
   family_id bigint NOT NULL GENERATED ALWAYS AS (coalesce(original_batch_id, batch_id)) STORED,
@@ -103,6 +104,8 @@ COMMENT ON TABLE batch IS
   'One run of a pipeline over one interval: scheduled, manual, backfill or replay.';
 COMMENT ON COLUMN batch.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN batch.pipeline_id IS 'Pipeline that it is a run of.';
+COMMENT ON COLUMN batch.steps_version IS
+  'Which version of its pipeline''s steps it has: those declared when it was opened.';
 COMMENT ON COLUMN batch.kind IS 'Original, or replay of one original.';
 COMMENT ON COLUMN batch.original_batch_id IS
   'The original that a replay belongs to; null for an original.';
@@ -140,8 +143,9 @@ COMMENT ON COLUMN batch.files_expired_at IS
 COMMENT ON COLUMN batch.files_removed_at IS
   'When those files were removed; null: they are there, or are being removed.';
 
-CREATE TABLE batch_step (
-  batch_id bigint REFERENCES batch,
+CREATE TABLE declared_step (
+  pipeline_id bigint REFERENCES pipeline,
+  version bigint,
   number bigint NOT NULL,
   declaration jsonb NOT NULL,
   name text GENERATED ALWAYS AS (declaration ->> 'name') STORED,
@@ -157,10 +161,44 @@ CREATE TABLE batch_step (
   rereads boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"rereads": true}') STORED,
   in_place boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"in_place": true}') STORED,
   dedup_window bigint GENERATED ALWAYS AS ((declaration ->> 'dedup_window')::bigint) STORED,
-  PRIMARY KEY (batch_id, name)
+  PRIMARY KEY (pipeline_id, version, name)
 );
-CREATE INDEX batch_step_after_idx ON batch_step (batch_id) WHERE after;
-COMMENT ON TABLE batch_step IS
+COMMENT ON TABLE declared_step IS
+  'The steps of each pipeline, once for each way in which batches found them declared.';
+COMMENT ON COLUMN declared_step.pipeline_id IS 'Pipeline that has the step.';
+COMMENT ON COLUMN declared_step.version IS
+  'From 1; a batch that finds its pipeline''s steps declared otherwise makes a new one.';
+COMMENT ON COLUMN declared_step.number IS 'Its place among the steps, from 1.';
+COMMENT ON COLUMN declared_step.declaration IS
+  'What the ledger keeps of it: name, kind, reads, and what applies of the options below.';
+COMMENT ON COLUMN declared_step.name IS 'Step by name.';
+COMMENT ON COLUMN declared_step.kind IS 'source, stage, sink, combine or stateful.';
+COMMENT ON COLUMN declared_step.whole IS 'Whether it is a whole stage, which has a unit of replay.';
+COMMENT ON COLUMN declared_step.after IS 'Whether it runs after the settlement.';
+COMMENT ON COLUMN declared_step.stateful IS
+  'Whether it is a state over batches or reads one: it runs in the order of the batches.';
+COMMENT ON COLUMN declared_step.partial IS
+  'Whether it is a combine that runs while records are failed, too.';
+COMMENT ON COLUMN declared_step.merges IS 'Whether its rows may be anchored to several records.';
+COMMENT ON COLUMN declared_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
+COMMENT ON COLUMN declared_step.notice IS
+  'Whether it is a source that is notified of what became of its messages.';
+COMMENT ON COLUMN declared_step.incremental IS
+  'Whether it is a source whose new records each batch claims.';
+COMMENT ON COLUMN declared_step.rereads IS
+  'Whether it is a source whose records can be read again by their key.';
+COMMENT ON COLUMN declared_step.in_place IS
+  'Whether it is a sink whose readers read the files where they were staged.';
+COMMENT ON COLUMN declared_step.dedup_window IS
+  'Of a sink that compares its rows with those of earlier batches: with how many; -1: all.';
+
+
+CREATE VIEW batch_step AS
+SELECT b.batch_id, s.number, s.declaration, s.name, s.kind, s.whole, s.after, s.stateful, s.partial,
+       s.merges, s.units, s.notice, s.incremental, s.rereads, s.in_place, s.dedup_window
+FROM batch b
+JOIN declared_step s ON s.pipeline_id = b.pipeline_id AND s.version = b.steps_version;
+COMMENT ON VIEW batch_step IS
   'The steps of each batch, as its pipeline declared them when it was opened.';
 COMMENT ON COLUMN batch_step.batch_id IS 'Batch that has the step.';
 COMMENT ON COLUMN batch_step.number IS 'Its place among the steps, from 1.';
@@ -212,6 +250,7 @@ CREATE TABLE step_run (
   acks_proved boolean,
   failure text,
   folder text,
+  files jsonb,
   root_files text,
   files_removed_at timestamptz,
   UNIQUE (batch_id, step, attempt_id)
@@ -248,6 +287,9 @@ COMMENT ON COLUMN step_run.acks_proved IS
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
 COMMENT ON COLUMN step_run.folder IS
   'Folder, or URL, that it alone writes to, noted before it writes; null: it never came to that.';
+COMMENT ON COLUMN step_run.files IS
+  'Manifest of its output, in order: name (below its folder; or path, of a file that lies '
+  'elsewhere), bytes, rows; null: it has no files.';
 COMMENT ON COLUMN step_run.root_files IS
   'Folder, or URL, of what it adds to each root, while the ledger has that by span alone; null: '
   'the ledger has all, or the batch is decided.';
@@ -263,22 +305,6 @@ CREATE INDEX step_run_input_input_run_id_idx ON step_run_input (input_run_id);
 COMMENT ON TABLE step_run_input IS 'Which run read which committed run.';
 COMMENT ON COLUMN step_run_input.step_run_id IS 'Run that reads.';
 COMMENT ON COLUMN step_run_input.input_run_id IS 'Run whose output it read.';
-
-CREATE TABLE step_run_file (
-  step_run_id bigint REFERENCES step_run,
-  first_position bigint,
-  path text,
-  bytes bigint NOT NULL,
-  rows bigint NOT NULL,
-  PRIMARY KEY (step_run_id, first_position, path)
-);
-COMMENT ON TABLE step_run_file IS 'Manifest of a committed output.';
-COMMENT ON COLUMN step_run_file.step_run_id IS 'Run that wrote the file.';
-COMMENT ON COLUMN step_run_file.first_position IS
-  'Position of the file''s first row; positions are dense over the run.';
-COMMENT ON COLUMN step_run_file.path IS 'Path or URL.';
-COMMENT ON COLUMN step_run_file.bytes IS 'Size in bytes.';
-COMMENT ON COLUMN step_run_file.rows IS 'Rows by the Parquet footer.';
 
 CREATE TABLE step_run_drop (
   step_run_id bigint REFERENCES step_run,

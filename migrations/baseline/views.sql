@@ -1,5 +1,24 @@
 -- Views: what users query. docs/sql.md has their comments, and a test keeps the two equal.
 
+CREATE VIEW step_run_file AS
+SELECT r.step_run_id, f.first_position, coalesce(r.folder || '/' || f.name, f.path) AS path,
+       f.bytes, f.rows
+FROM step_run r
+CROSS JOIN LATERAL (
+  SELECT name, path, bytes, rows,
+         sum(rows) OVER (ORDER BY number)::bigint - rows AS first_position
+  FROM ROWS FROM (
+    jsonb_to_recordset(r.files) AS (name text, path text, bytes bigint, rows bigint)
+  ) WITH ORDINALITY AS file (name, path, bytes, rows, number)
+) f;
+COMMENT ON VIEW step_run_file IS 'Manifest of each committed output.';
+COMMENT ON COLUMN step_run_file.step_run_id IS 'Run that wrote the file.';
+COMMENT ON COLUMN step_run_file.first_position IS
+  'Position of the file''s first row; positions are dense over the run.';
+COMMENT ON COLUMN step_run_file.path IS 'Path or URL.';
+COMMENT ON COLUMN step_run_file.bytes IS 'Size in bytes.';
+COMMENT ON COLUMN step_run_file.rows IS 'Rows by the Parquet footer.';
+
 CREATE VIEW batch_status AS
 SELECT b.batch_id, p.name AS pipeline, b.kind, b.original_batch_id, b.status,
        b.interval_start, b.interval_end, t.total,

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
+from ledger.storage.manifest import DataFile
 from ledger.store.queries import batches
 from tests.support.ledgers import keyed
 from tests.support.without_java import commands
@@ -106,14 +107,10 @@ def write_output(ledger, batch, first, fields, folder):
     passed_on = range(1, RECORDS, 2)
     rows_ = [fields[n] | {"_ackledger_root": first + n, "_ackledger_parent": n} for n in passed_on]
     pq.write_table(pa.Table.from_pylist(rows_), path)
-    keys = {"run": run.run_id, "path": str(path), "bytes": path.stat().st_size, "rows": len(rows_)}
+    ledger.note_files(run.run_id, [DataFile(str(path), path.stat().st_size, len(rows_), 0)])
+    committed = "UPDATE step_run SET state = 'committed' WHERE step_run_id = :run"
     with ledger.database.plain.begin() as connection:
-        connection.execute(
-            text("INSERT INTO step_run_file VALUES (:run, 0, :path, :bytes, :rows)"), keys
-        )
-        connection.execute(
-            text("UPDATE step_run SET state = 'committed' WHERE step_run_id = :run"), keys
-        )
+        connection.execute(text(committed), {"run": run.run_id})
         connection.exec_driver_sql("UPDATE batch SET status = 'settled' WHERE kind = 'original'")
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import psycopg2
@@ -19,10 +20,11 @@ from ledger.cli import app
 from ledger.core import states
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.settings import Settings
+from ledger.storage.manifest import DataFile
 from ledger.store import asking, embedded
 from ledger.store import connection as connections
 from ledger.store.connection import Database
-from ledger.store.queries import batches, settlement
+from ledger.store.queries import batches, runs, settlement
 from ledger.store.revisions import head
 from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
@@ -150,6 +152,39 @@ def test_a_batch_keeps_its_steps(ledger):
     flags = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
     assert flags == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
     assert {"after", "stateful"} <= set().union(*flags)
+
+
+def test_steps_are_kept_once_for_all_batches_that_have_them(ledger):
+    """A batch whose pipeline is declared as for one before it, be it the last or not, has the rows
+    of that one; those of another declaration leave it with its own."""
+    one_sink, two_sinks = pipeline(), pipeline(fan_out=True)
+    flows = [one_sink, one_sink, two_sinks, one_sink]
+    opened = [ledger.open(flow, f"run{n}", day=n) for n, flow in enumerate(flows)]
+    versions = ledger.rows("SELECT steps_version FROM batch ORDER BY batch_id")
+    assert [row.steps_version for row in versions] == [1, 1, 2, 1]
+    for batch, flow in zip(opened, flows, strict=True):
+        assert ledger.transact(batches.get_batch, batch.batch_id).topology == flow.topology()
+    rows = len(one_sink.topology()) + len(two_sinks.topology())
+    assert ledger.row("SELECT count(*) AS n FROM declared_step").n == rows
+
+
+def test_a_manifest_names_files_below_the_folder_of_their_run(ledger):
+    """Each file at its position, in their order; one that lies elsewhere by its whole path."""
+    run = ledger.start(ledger.open(pipeline()).batch_id, "source")
+    ledger.transact(runs.set_folder, run.run_id, "/s/run=1")
+    files = [
+        DataFile("/s/run=1/p=a b/part-0.parquet", 10, 4, 0),
+        DataFile("/s/run=1/part-1.parquet", 20, 1, 4),
+        DataFile("/s/run=10/part-2.parquet", 30, 2, 5),
+        DataFile("s3a://b/part-3.parquet", 40, 1, 7),
+    ]
+    ledger.commit(run, [], files=[asdict(file) for file in reversed(files)])
+    assert ledger.transact(runs.files, run.run_id) == tuple(files)
+    (names,) = ledger.row(
+        "SELECT jsonb_path_query_array(files, '$[*].name') FROM step_run WHERE step_run_id = :r",
+        r=run.run_id,
+    )
+    assert names == ["p=a b/part-0.parquet", "part-1.parquet"]
 
 
 def test_enums_are_those_of_the_code(ledger):

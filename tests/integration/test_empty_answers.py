@@ -144,9 +144,7 @@ def test_advice_speaks_of_what_a_step_joins_if_it_does(ledger, cli):
     _, roots = settled(ledger, pipeline(max_replays=1))
     for command in (("explain", roots[0]), ("failed",)):
         assert "fix sink, then replay the record" in cli(*command)
-    ledger.change(
-        "UPDATE batch_step SET declaration = declaration || '{\"joins\": true}' WHERE name = 'sink'"
-    )
+    ledger.declare(1, "sink", joins=True)
     for command in (("explain", roots[0]), ("failed",)):
         assert "fix sink, or what it joins, then replay the record" in cli(*command)
 

@@ -221,7 +221,9 @@ def test_a_stage_that_acks_on_read_acks_what_its_input_recorded(runner, fields):
     pq.write_table(table.filter(pc.not_equal(table["n"], 7)), file.path)
     with run.job.database.owner.begin() as connection:
         size = path.stat().st_size
-        connection.exec_driver_sql(f"UPDATE step_run_file SET bytes = {size}")
+        connection.exec_driver_sql(
+            f"UPDATE step_run SET files = jsonb_set(files, '{{0,bytes}}', '{size}')"
+        )
     with pytest.raises(IntegrityError, match=f"rows read by odd in run 2: wrote {COUNT}, found 19"):
         run.step(batch, "odd")
     rows = run.ledger.rows("SELECT state FROM step_run WHERE step = 'odd'")

@@ -100,12 +100,7 @@ def test_what_was_staged_beside_goes_too(archive):
 def test_files_of_a_table_are_never_removed(archive):
     """Where readers read what was staged, only attempts that were never to be published go."""
     batch = archive.open(expiring())
-    archive.change(
-        """
-        UPDATE batch_step SET declaration = declaration || '{"in_place": true}'
-        WHERE kind = 'sink'
-        """,
-    )
+    archive.declare(batch.batch_id, "sink", in_place=True)
     roots = archive.emit(batch, 3)
     archive.run_middle(batch, roots)
     dead = archive.start(batch.batch_id, "sink").run_id

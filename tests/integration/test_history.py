@@ -150,7 +150,7 @@ def test_what_failed_in_it_can_be_replayed(history):
 READ = """
 SELECT relname, seq_tup_read FROM pg_stat_user_tables
 WHERE relname IN ('failed_message', 'failed_root', 'failed_payload', 'step_run', 'step_run_input',
-                  'batch_step', 'replay_root', 'batch', 'batch_source', 'publication',
+                  'replay_root', 'batch', 'batch_source', 'publication',
                   'checkpoint')
 """
 

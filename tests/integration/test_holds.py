@@ -325,10 +325,7 @@ def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
     ledger.settle(batch.batch_id)
     ledger.release(batch.batch_id)
     replay = ledger.replay(flow, batch.batch_id)
-    ledger.change(  # as of a pipeline that replays by unit
-        "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
-        f" WHERE batch_id = {replay.batch_id} AND declaration ->> 'name' = 'middle'"
-    )
+    ledger.declare(replay.batch_id, "middle", merges=True)  # as of a pipeline that replays by unit
     again = ledger.emit_replay(replay, companions=roots[2:4])
     assert len(again) == 4
     ledger.run_middle(replay, again, fail=dict.fromkeys(again, "broken"))

@@ -4,8 +4,9 @@ them.
 
 import re
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -148,11 +149,15 @@ def test_content_of_failed_records_is_read_from_a_store(bucket, ledger, tmp_path
     ledger.settle(batch.batch_id)
     nothing = {"_ackledger_raw": None, "_ackledger_error": None}
     rows = [{"_ackledger_file": "in/a.csv", "n": n, **nothing} for n in range(4)]
-    for path in ledger.write_snapshot(batch, tmp_path, rows):
-        url = f"{bucket}/snapshot/{path.name}"
-        stores.write(url, path.read_bytes())
-        ledger.change("UPDATE step_run_file SET path = :u WHERE path = :p", u=url, p=str(path))
+    ledger.write_snapshot(batch, tmp_path, rows)
+    run_id = ledger.row("SELECT emit_run_id FROM batch_source").emit_run_id
+    moved = []
+    for file in ledger.transact(runs.files, run_id):
+        path = Path(file.path)
+        moved.append(replace(file, path=f"{bucket}/snapshot/{path.name}"))
+        stores.write(moved[-1].path, path.read_bytes())
         path.unlink()
+    ledger.note_files(run_id, moved)
     assert ledger.keep_payloads(batch.batch_id) == 2
     payloads = ledger.rows("SELECT message_id, content FROM failed_payload ORDER BY 1")
     assert [tuple(row) for row in payloads] == [(roots[0], '{"n": 0}'), (roots[2], '{"n": 2}')]
@@ -204,7 +209,7 @@ def test_records_by_reference_lie_on_a_store(bucket, ledger, monkeypatch, size):
     batch, _ = ledger.whole_batch(ledgers.pipeline(), 4, lose_sink=[2, 3])
     ledger.settle(batch.batch_id)
     run_id = ledger.row("SELECT emit_run_id FROM batch_source").emit_run_id
-    ledger.transact(runs.insert_files, run_id, [asdict(file) for file in stored])
+    ledger.note_files(run_id, stored)
     for name in harmful:
         change(url, name)
         with named(url):

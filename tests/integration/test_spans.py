@@ -122,7 +122,7 @@ def test_a_clean_batch_leaves_nothing_of_its_roots(ledger):
     for batch in (small, large):
         ledger.settle(batch.batch_id)
     left = [kept_bytes(ledger, batch) for batch in (small, large)]
-    expected = {"batch", "batch_source", "batch_step", "publication", "step_run"}
+    expected = {"batch", "batch_source", "publication", "step_run"}
     assert left[1].keys() == left[0].keys() == expected
     assert sum(left[1].values()) - sum(left[0].values()) < 64
     assert sum(left[1].values()) < 500 * len(expected - {"batch"})  # of three steps

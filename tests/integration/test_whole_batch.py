@@ -19,6 +19,7 @@ from ledger.errors import FencedError, UnavailableError, WaitedError
 from ledger.execution import run_steps
 from ledger.execution import steps as running
 from ledger.spark.job import Job
+from ledger.storage.manifest import DataFile
 from ledger.store.queries import batches
 from tests.support.ledgers import pipeline
 from tests.support.spark_errors import server_error
@@ -186,10 +187,8 @@ def test_a_settled_batch_is_done(ledger, driver):
     """Nothing of a decided batch runs again, though its files may be gone by then."""
     batch, _ = ledger.whole_batch(driver.flow)
     assert ledger.settle(batch.batch_id).decided
-    ledger.change(
-        "INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows) "
-        "SELECT step_run_id, 0, '/gone', 1, 1 FROM step_run"
-    )
+    for run in ledger.rows("SELECT step_run_id AS id FROM step_run"):
+        ledger.note_files(run.id, [DataFile("/gone", 1, 1, 0)])
     assert finished(ledger.database, driver.flow, batch.batch_id) == set(STEPS)
 
 

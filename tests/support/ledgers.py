@@ -1,5 +1,6 @@
 """A test's ledger, and a small pipeline in it that is driven by hand, step by step."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.deltas.spans import RootRange, Spans
 from ledger.settings import Settings
+from ledger.storage.manifest import DataFile
 from ledger.store import asking
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, replays, runs
@@ -37,9 +39,8 @@ START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 TABLES = (
     "hold_sample, hold_failure, accepted_root, acceptance, dedup_filter, failed_payload,"
     " manual_quarantine, failed_root, failed_message, replay_root, root_fail,"
-    " step_run_file, step_run_input,"
-    " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
-    " last_sweep, batch_source, step_run, batch_step, batch, pipeline"
+    " step_run_input, step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
+    " last_sweep, batch_source, step_run, batch, declared_step, pipeline"
 )
 
 # How few rows go at once: a TRUNCATE makes each table and index anew, 10 times as slowly.
@@ -425,6 +426,24 @@ class Ledger:
             where = "" if batch_id is None else " WHERE batch_id = :b"
             self._execute(f"UPDATE {table} SET {earlier}{where}", {"s": seconds, "b": batch_id})
 
+    def note_files(self, run_id: int, files: Iterable[DataFile]) -> None:
+        """Have the manifest of a run list these files, wherever they lie."""
+        listed = [{"path": file.path, "bytes": file.bytes, "rows": file.rows} for file in files]
+        self.change(
+            "UPDATE step_run SET files = cast(:files AS jsonb) WHERE step_run_id = :r",
+            files=json.dumps(listed),
+            r=run_id,
+        )
+
+    def declare(self, batch_id: int, step: str, **options: Any) -> None:
+        """As if a step of a batch had been declared with these options as well."""
+        batch = self.transact(batches.get_batch, batch_id)
+        steps = [{**each, **options} if each["name"] == step else each for each in batch.topology]
+        version = self.transact(batches.declare_steps, batch.pipeline_id, steps)
+        self.change(
+            "UPDATE batch SET steps_version = :v WHERE batch_id = :b", v=version, b=batch_id
+        )
+
     def write_snapshot(
         self,
         batch: Batch,
@@ -437,26 +456,16 @@ class Ledger:
         default, and list them in the ledger.
         """
         schema = pa.Table.from_pylist(rows).schema
-        share, paths = -(-len(rows) // files), []
+        share, listed = -(-len(rows) // files), []
         for number in range(files):
             first = number * share
             part = rows[first : first + share]
             path = folder / f"part-{number}.parquet"
             pq.write_table(pa.Table.from_pylist(part, schema), path, row_group_size=group_rows)
-            self.change(
-                """
-                INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
-                SELECT emit_run_id, :first, :path, :bytes, :rows FROM batch_source
-                WHERE batch_id = :batch
-                """,
-                first=first,
-                path=str(path),
-                bytes=path.stat().st_size,
-                rows=len(part),
-                batch=batch.batch_id,
-            )
-            paths.append(path)
-        return paths
+            listed.append(DataFile(str(path), path.stat().st_size, len(part), first))
+        query = "SELECT emit_run_id FROM batch_source WHERE batch_id = :b"
+        self.note_files(self.row(query, b=batch.batch_id).emit_run_id, listed)
+        return [Path(file.path) for file in listed]
 
     def _execute(self, statement: str, values: Mapping[str, Any]) -> int:
         with self.database.plain.begin() as connection:

@@ -17,6 +17,7 @@ from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import app
 from ledger.core.states import Need
 from ledger.storage import stores
+from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
 from tests.support.ledgers import Ledger, pipeline
@@ -45,11 +46,12 @@ class Archive(Ledger):
             if stores.is_local(folder):
                 Path(folder).mkdir(parents=True)
             stores.write(f"{folder}/part.parquet", b"0123456789")
-            noted = {"f": folder, "r": run.step_run_id}
-            self.change("UPDATE step_run SET folder = :f WHERE step_run_id = :r", **noted)
             self.change(
-                "INSERT INTO step_run_file VALUES (:r, 0, :f || '/part.parquet', 10, 1)", **noted
+                "UPDATE step_run SET folder = :f WHERE step_run_id = :r",
+                f=folder,
+                r=run.step_run_id,
             )
+            self.note_files(run.step_run_id, [DataFile(f"{folder}/part.parquet", 10, 1, 0)])
 
     def runs(self) -> set[int]:
         """The runs that have a folder."""
@@ -92,12 +94,8 @@ class Archive(Ledger):
         query = "SELECT path FROM step_run_file WHERE step_run_id = :r"
         path = self.row(query, r=step_run_id).path
         pq.write_table(table, path)
-        self.change(
-            "UPDATE step_run_file SET bytes = :b, rows = :n WHERE step_run_id = :r",
-            r=step_run_id,
-            b=Path(path).stat().st_size,
-            n=len(records),
-        )
+        size = Path(path).stat().st_size
+        self.note_files(step_run_id, [DataFile(path, size, len(records), 0)])
 
     def replay_beside_a_forgotten_record(self, pipeline: Pipeline) -> tuple[Batch, int, int, int]:
         """The replay of a failed record by unit, with which comes along a record that failed,
@@ -116,10 +114,7 @@ class Archive(Ledger):
         self.publish()
         self.forget(forgotten)
         second = self.replay(pipeline, batch.batch_id, "unit")
-        self.change(  # as if the stage merged records, of which units come along
-            "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
-            " WHERE batch_id = 3 AND name = 'middle'"
-        )
+        self.declare(3, "middle", merges=True)  # as if it merged records: units come along
         failed, along = self.emit_replay(second, companions=[forgotten])
         return second, forgotten, failed, along
 

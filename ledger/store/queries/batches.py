@@ -146,27 +146,46 @@ def lock_family(
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     """A new open batch with its steps; its number."""
     statement = text("""
-        WITH made AS (
-          INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status,
-                             interval_start, interval_end, params, selection, ackers,
-                             replaces_batch_id, guarantee, settle)
-          VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open',
-                  :interval_start, :interval_end, cast(:params AS jsonb), cast(:selection AS jsonb),
-                  :ackers, :replaces_batch_id, :guarantee, :settle)
-          RETURNING batch_id
-        ), steps AS (
-          INSERT INTO batch_step (batch_id, number, declaration)
-          SELECT made.batch_id, step.number, step.declaration
-          FROM made, jsonb_array_elements(cast(:topology AS jsonb))
-            WITH ORDINALITY AS step (declaration, number)
-        )
-        SELECT batch_id FROM made
+        INSERT INTO batch (pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id,
+                           status, interval_start, interval_end, params, selection, ackers,
+                           replaces_batch_id, guarantee, settle)
+        VALUES (:pipeline_id, :steps_version, :kind, :original_batch_id, :dag_id, :run_id, 'open',
+                :interval_start, :interval_end, cast(:params AS jsonb), cast(:selection AS jsonb),
+                :ackers, :replaces_batch_id, :guarantee, :settle)
+        RETURNING batch_id
     """)
+    version = declare_steps(connection, values["pipeline_id"], values["topology"])
     as_json = {
         key: None if values[key] is None else json.dumps(values[key])
-        for key in ("params", "selection", "topology")
+        for key in ("params", "selection")
     }
-    return int(connection.execute(statement, {**values, **as_json}).scalar_one())
+    keys = {**values, **as_json, "steps_version": version}
+    return int(connection.execute(statement, keys).scalar_one())
+
+
+def declare_steps(
+    connection: Connection, pipeline_id: int, topology: Sequence[Mapping[str, Any]]
+) -> int:
+    """The version of a pipeline's steps that has just these, made if it has none. The pipeline's
+    row has to be locked, as ``pipelines.save`` leaves it.
+    """
+    statement = text("""
+        WITH same AS (
+          SELECT version FROM declared_step WHERE pipeline_id = :id
+          GROUP BY version HAVING jsonb_agg(declaration ORDER BY number) = cast(:steps AS jsonb)
+        ), added AS (
+          INSERT INTO declared_step (pipeline_id, version, number, declaration)
+          SELECT :id, 1 + (SELECT coalesce(max(version), 0) FROM declared_step
+                           WHERE pipeline_id = :id), step.number, step.declaration
+          FROM jsonb_array_elements(cast(:steps AS jsonb))
+            WITH ORDINALITY AS step (declaration, number)
+          WHERE NOT EXISTS (SELECT FROM same)
+          RETURNING version
+        )
+        SELECT version FROM same UNION SELECT version FROM added
+    """)
+    keys = {"id": pipeline_id, "steps": json.dumps(topology)}
+    return int(connection.execute(statement, keys).scalar_one())
 
 
 def save_source(connection: Connection, values: Mapping[str, Any]) -> None:

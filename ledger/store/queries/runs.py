@@ -203,28 +203,32 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     )
 
 
-def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -> bool:
-    """Mark a running run committed with what it did; False if it was not running any more."""
+def commit_run(
+    connection: Connection,
+    run_id: int,
+    record: Mapping[str, Any],
+    files: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Mark a running run committed with what it did, and the manifest of its output; False if it
+    was not running any more.
+    """
     statement = text("""
         UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows,
           duplicate_rows = :duplicate_rows, delta_rows = :rows, delta_xor = :delta_xor,
-          emitted_edges = :emitted_edges, acked_edges = :acked_edges, acks_proved = :acks_proved
+          emitted_edges = :emitted_edges, acked_edges = :acked_edges, acks_proved = :acks_proved,
+          files = (
+            SELECT jsonb_agg(
+              CASE WHEN starts_with(path, folder || '/')
+                THEN jsonb_build_object('name', substr(path, length(folder) + 2))
+                ELSE jsonb_build_object('path', path) END
+              || jsonb_build_object('bytes', bytes, 'rows', rows) ORDER BY first_position, path)
+            FROM jsonb_to_recordset(cast(:files AS jsonb))
+              AS (path text, bytes bigint, rows bigint, first_position bigint))
         WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
-    values = {**record, **record["posted"], "id": run_id}
+    values = {**record, **record["posted"], "id": run_id, "files": json.dumps(files)}
     return connection.execute(statement, values).first() is not None
-
-
-def insert_files(connection: Connection, run_id: int, files: Sequence[Mapping[str, Any]]) -> None:
-    """The manifest of a run's output."""
-    if files:
-        statement = text("""
-            INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
-            SELECT :id, first_position, path, bytes, rows
-            FROM jsonb_populate_recordset(NULL::step_run_file, cast(:files AS jsonb))
-        """)
-        connection.execute(statement, {"id": run_id, "files": json.dumps(files)})
 
 
 def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:
