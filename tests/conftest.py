@@ -148,6 +148,17 @@ def settings(tmp_path: Path, server_home: Path) -> Settings:
     return Settings(home=server_home, storage=str(tmp_path / "storage"), data=str(tmp_path))
 
 
+@pytest.fixture
+def environment(
+    database: Database, server_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Settings of the test's ledger and folders, as variables."""
+    monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", database.url.render_as_string(hide_password=False))
+    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--remote sc://HOST:PORT``: the tests' session is one of a Spark Connect server."""
     parser.addoption("--remote", default=None, help="Spark Connect server to test on")

@@ -78,17 +78,6 @@ def warehouse(warehouse_url: str, tmp_path: Path) -> Warehouse:
 
 
 @pytest.fixture
-def environment(
-    database: Database, server_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Settings of the test's ledger and folders, as variables."""
-    monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))
-    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", database.url.render_as_string(hide_password=False))
-    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
-    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
-
-
-@pytest.fixture
 def sink_rows(tmp_path: Path) -> Callable[..., list[tuple[object, ...]]]:
     """Sorted rows of a sink's folder, as pyarrow's reader sees them."""
     import pyarrow.dataset as ds

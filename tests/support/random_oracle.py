@@ -157,9 +157,9 @@ class Oracle:
     def _publish(
         self, sink: Sink, runs: Mapping[str, Run], failed: set[Root], missed: set[Root]
     ) -> None:
-        """Exactly once rows of failed records stay out; at least once those of refused ones. Which
-        rows a sink has of a record that it may have ``missed`` rows of is not known: they come
-        again."""
+        """Exactly once rows of failed records stay out; at least once those of refused ones, and
+        where records have units the others are those that the sink was to read. Which rows a sink
+        has of a record that it may have ``missed`` rows of is not known: they come again."""
         run = runs[sink.name]
         acked = {root for _, _, root in run.acked}
         if self.plan.exactly_once:
@@ -168,7 +168,9 @@ class Oracle:
                 self.notes.add("withheld from a sink that read nothing of what failed")
         else:
             refused = {root for root, _, _ in run.fails}
-            rows = [row for row in run.rows if not row.roots & refused]
+            by_unit = refused and self._has_units(sink.reads)
+            shown = runs[sink.reads].delivered if by_unit else run.rows
+            rows = [row for row in shown if not row.roots & refused]
             if any(row.roots & refused and min(row.roots) not in refused for row in run.rows):
                 self.notes.add("withheld for another than the first record of a row")
             self._put(sink.name, runs, rows, set())
@@ -178,6 +180,16 @@ class Oracle:
             if not row.roots & missed
         ).items():
             self._delivered[sink.name][identity] += times
+
+    def _has_units(self, step: str) -> bool:
+        """Whether what a step makes of its records is replayed by unit: some go to a whole
+        stage."""
+        own = self._sources(step)
+        return any(own & self._sources(stage.name) for stage in self.plan.stages if stage.whole)
+
+    def _sources(self, step: str) -> set[str]:
+        reads = self.plan.reads[step]
+        return set().union(*map(self._sources, reads)) if reads else {step}
 
     def _show(self, name: str, runs: Mapping[str, Run], rows: list[Row], failed: set[Root]) -> None:
         hidden = {self._unit_of(root) for root in failed}

@@ -12,9 +12,11 @@ from tests.support.places import ROOT
 
 CRASHES = sorted((ROOT / "tests" / "crashes").glob("test_*.py"))
 LISTED = """
+import sys
+
 import pytest
 
-if pytest.main(["--collect-only", "-q", "-p", "no:xdist", "tests"]):
+if pytest.main(["--collect-only", "-q", "-p", "no:xdist", *sys.argv[1:]]):
     raise SystemExit("the tests cannot be collected")
 
 from tests.support.collected import OFTEN, TESTS
@@ -29,15 +31,16 @@ for name, aside in TESTS.items():
 @pytest.fixture(scope="module")
 def collected():
     """Each test's name and whether it is set aside, and the cases that are to run often: of this
-    run if that is of all tests, else of another.
+    run, and of another for the files that this one leaves out.
     """
     files = {
         path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")
     }
-    if {name.split("::")[0] for name in TESTS} >= files:
+    missing = files - {name.split("::")[0] for name in TESTS}
+    if not missing:
         return TESTS, OFTEN
     listed = subprocess.run(
-        [sys.executable, "-c", LISTED],
+        [sys.executable, "-c", LISTED, *(f"tests/{name}" for name in sorted(missing))],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -45,7 +48,7 @@ def collected():
     )
     lines = re.findall(r"^NAME (True|False) (.+)$", listed.stdout, re.MULTILINE)
     often = set(re.findall(r"^OFTEN (.+)$", listed.stdout, re.MULTILINE))
-    return {name: aside == "True" for aside, name in lines}, often
+    return TESTS | {name: aside == "True" for aside, name in lines}, OFTEN | often
 
 
 def test_every_kill_that_is_to_run_often_exists(collected):

@@ -128,7 +128,8 @@ def _clean_files(
 
 
 def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame:
-    """What the sink has read and staged, without the rows to be withheld, from its stored input."""
+    """What the sink was to read, without the rows to be withheld, from its stored input: if it did
+    not get a row, or got one twice, that is not repeated here."""
     row, step = staged.row, staged.step
     rows = delivered_rows(job, row.batch_id, row.input_run_id)
     rest = hidden.keep(rows)
