@@ -55,6 +55,7 @@ def results(server_home, tmp_path, lean):
     for path in Path(pyspark.__file__).parent.iterdir():  # executors write below its home
         (tmp_path / "spark" / path.name).symlink_to(path)
     conf = {
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # they live for seconds
         "spark.speculation": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.eventLog.enabled": "true",
