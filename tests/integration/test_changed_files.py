@@ -72,7 +72,7 @@ class File:
 
 # What tasks read; a job that fails takes longer than the driver alone.
 IN_TASKS = {
-    "plain": ("truncated", "deleted"),
+    "plain": ("replaced", "deleted"),
     "gzip": ("replaced", "deleted"),
     "open": ("appended", "truncated"),
 }

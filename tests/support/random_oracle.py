@@ -158,8 +158,9 @@ class Oracle:
         self, sink: Sink, runs: Mapping[str, Run], failed: set[Root], missed: set[Root]
     ) -> None:
         """Exactly once rows of failed records stay out; at least once those of refused ones, and
-        where records have units the others are those that the sink was to read. Which rows a sink
-        has of a record that it may have ``missed`` rows of is not known: they come again."""
+        where records have units, and so ``dedup`` is none, the others are those that the sink was
+        to read. Which rows a sink has of a record that it may have ``missed`` rows of is not known:
+        they come again."""
         run = runs[sink.name]
         acked = {root for _, _, root in run.acked}
         if self.plan.exactly_once:

@@ -29,14 +29,15 @@ for name, aside in TESTS.items():
 
 
 @pytest.fixture(scope="module")
-def collected():
+def collected(pytestconfig):
     """Each test's name and whether it is set aside, and the cases that are to run often: of this
     run, and of another for the files that this one leaves out.
     """
     files = {
         path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")
     }
-    missing = files - {name.split("::")[0] for name in TESTS}
+    whole = not any("::" in argument for argument in pytestconfig.args)
+    missing = files - {name.split("::")[0] for name in TESTS if whole}
     if not missing:
         return TESTS, OFTEN
     listed = subprocess.run(
