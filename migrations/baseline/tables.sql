@@ -192,7 +192,6 @@ COMMENT ON COLUMN declared_step.in_place IS
 COMMENT ON COLUMN declared_step.dedup_window IS
   'Of a sink that compares its rows with those of earlier batches: with how many; -1: all.';
 
-
 CREATE VIEW batch_step AS
 SELECT b.batch_id, s.number, s.declaration, s.name, s.kind, s.whole, s.after, s.stateful, s.partial,
        s.merges, s.units, s.notice, s.incremental, s.rereads, s.in_place, s.dedup_window

@@ -170,8 +170,8 @@ class Oracle:
         else:
             refused = {root for root, _, _ in run.fails}
             by_unit = refused and self._has_units(sink.reads)
-            shown = runs[sink.reads].delivered if by_unit else run.rows
-            rows = [row for row in shown if not row.roots & refused]
+            staged = runs[sink.reads].delivered if by_unit else run.rows
+            rows = [row for row in staged if not row.roots & refused]
             if any(row.roots & refused and min(row.roots) not in refused for row in run.rows):
                 self.notes.add("withheld for another than the first record of a row")
             self._put(sink.name, runs, rows, set())

@@ -425,7 +425,7 @@ def test_a_sources_file_is_cut_into_blocks_of_a_store(store):
 
 
 def test_a_store_without_versions_has_small_files_compared_by_content(tmp_path):
-    """Once more behind the reading; where there is a version, that says as much as the digest."""
+    """Once more after the reading; where there is a version, that says as much as the digest."""
     for path, is_versioned in (("memory://b/a.csv", False), (f"{tmp_path}/a.csv", True)):
         stores.write(path, b"n\n1\n")
         (before,) = require_unchanged("numbers", with_digests(list_files(path)))
