@@ -169,6 +169,19 @@ END $$;
 COMMENT ON FUNCTION refuse_another_source() IS
   'Refuses an update by the writer of what a decided batch claimed and emitted.';
 
+CREATE FUNCTION refuse_another_step() RETURNS trigger
+LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM batch b WHERE b.pipeline_id = NEW.pipeline_id
+             AND b.steps_version = NEW.version) THEN
+    RAISE EXCEPTION '% is history: % may not change it', TG_TABLE_NAME, current_user
+      USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  RETURN NEW;
+END $$;
+COMMENT ON FUNCTION refuse_another_step() IS
+  'Refuses a step that the writer adds to those that batches have.';
+
 CREATE FUNCTION root_state(root bigint)
 RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,
                status text, step text, reason text)
@@ -269,3 +282,8 @@ CREATE TRIGGER batch_source_history BEFORE UPDATE ON batch_source FOR EACH ROW W
    OLD.claim_records)
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_another_source();
+
+-- A batch has the steps that it was opened with.
+CREATE TRIGGER declared_step_history BEFORE INSERT ON declared_step FOR EACH ROW WHEN (
+  NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_another_step();

@@ -17,6 +17,6 @@ DROP FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), root_state(bigint), refuse_rewriting(), refuse_another_source(),
-  end_hold();
+  refuse_another_step(), end_hold();
 DROP SEQUENCE attempt_number;
 DROP TYPE batch_state, batch_kind, run_state, message_status;

@@ -233,6 +233,13 @@ def test_a_verdict_stays(ledger, member):
     ):
         for engine in (ledger.database.writer, member):
             assert denied(engine, f"UPDATE {change}"), change
+    added = """
+        INSERT INTO declared_step (pipeline_id, version, number, declaration)
+        SELECT pipeline_id, steps_version, 9, '{"name": "more", "kind": "stage"}' FROM batch
+    """
+    for engine in (ledger.database.writer, member):
+        assert denied(engine, added)
+        assert not denied(engine, added.replace("steps_version", "steps_version + 1"))
     for change in (
         "batch SET rebuild_requested_at = now(), status = 'superseded'",
         "step_run SET state = 'superseded'",
