@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
 from ledger.errors import NotReadyError
 from tests.support.publishing import publish_settled
-from tests.support.unit_totals import ORDERED, ORDERS, B, sold, totals
+from tests.support.unit_totals import ORDERED, ORDERS, B, orders_of, sold, totals
 
 CUSTOMERS = "customer STRING, country STRING"
 SHOP = {
@@ -110,12 +110,32 @@ def test_taken_from_quarantine_a_record_joins_what_is_published(spark):
     assert sold(again) == [("a", 10 * 2 * 190, 40), B]
 
 
+def test_a_unit_that_fails_again_stays_when_another_is_replayed(spark):
+    """Of two units that are published without a record each, one fails again in its replay; then
+    the replay of the other replaces that one alone, and takes over the first.
+    """
+    orders = {"orders": [*orders_of(1, 2), *orders_of(7, 8, customer="b")]}
+    flow = totals(late=[1, 7], max_replays=0)
+    result = testing.run_batch(flow, orders, spark=spark)
+    without = [("a", 40, 2), ("b", 160, 2)]
+    assert sold(testing.replay(result, flow)) == without
+    poisoned = {record.message_id for record in result.failed if record.reason == "poisoned"}
+    first, second = sorted(poisoned)
+    in_vain = testing.replay(result, flow, record=first, quarantined=True)
+    assert sold(in_vain) == without
+    again = testing.replay(result, totals(late=[1]), record=second, quarantined=True)
+    assert sold(again) == [("a", 40, 2), ("b", 300, 4)]
+
+
 def test_the_batch_as_unit_and_a_quarantined_record(spark):
     """The same where the whole batch is the unit: nothing, then all but the poison, then all."""
     result = testing.run_batch(totals(poison=7, unit=(), max_replays=0), ORDERED, spark=spark)
     assert sold(result) == []
     shown = testing.replay(result, totals(poison=7, unit=(), max_replays=0))
-    assert sold(shown) == [("a", 10 * 2 * (190 - 7), 38), B]
+    without = [("a", 10 * 2 * (190 - 7), 38), B]
+    assert sold(shown) == without
+    in_vain = testing.replay(result, totals(poison=7, unit=(), max_replays=0), quarantined=True)
+    assert sold(in_vain) == without
     again = testing.replay(result, totals(unit=(), max_replays=0), quarantined=True)
     assert sold(again) == [("a", 10 * 2 * 190, 40), B]
 

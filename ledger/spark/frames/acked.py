@@ -2,7 +2,8 @@
 these.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -39,6 +40,12 @@ class Withheld:
             hit = own.join(self.roots, ROOT, "left_semi").select(POSITION).distinct()
             return _anti(rows, hit, POSITION)
         return rows if self.roots is None else _anti(rows, self.roots, ROOT)
+
+    def keep_units(self, units: DataFrame) -> DataFrame:
+        """The units that are published, of those that a batch emitted. Records that a sink refuses
+        take no unit along.
+        """
+        return replace(self, roots=None).keep(units)
 
 
 NOTHING_WITHHELD = Withheld()
@@ -91,21 +98,34 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
                 " interval"
             )
     in_units = job.pipeline.graph.in_units(name)
-    parts: list[DataFrame] = []
-    delivered: DataFrame | None = None
+    deliveries: list[tuple[DataFrame, DataFrame | None]] = []
     for row in outputs:
-        hidden = not_acked(job, row.batch_id, name)
+        hidden, units = not_acked(job, row.batch_id, name), None
+        if in_units and job.pipeline.graph.unit:
+            units = hidden.keep_units(emitted_units(job, row.batch_id))
         rows = hidden.keep(delivered_rows(job, row.batch_id, row.step_run_id))
-        if delivered is not None:
-            names = [f"`{column}`" for column in rows.columns]
-            rows = rows.join(delivered, UNIT, "left_anti").select(*names)
-        parts.append(rows.select(*user_columns(rows)))
+        deliveries.append((rows, units))
         one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
         if one_unit and emitted_in_units(job, row.batch_id):
             break  # the batch is the unit, and this one delivered it
-        if in_units and job.pipeline.graph.unit:
-            units = hidden.keep(emitted_units(job, row.batch_id))
-            delivered = (units if delivered is None else delivered.unionByName(units)).distinct()
+    return latest_rows(deliveries)
+
+
+def latest_rows(
+    deliveries: Iterable[tuple[DataFrame, DataFrame | None]], later: DataFrame | None = None
+) -> DataFrame:
+    """The user's columns of what batches delivered, the latest first: of a unit, ``UNIT``, that
+    several delivered, the rows of the latest.
+
+    Each delivery is its rows, and the units that it delivered, or None; ``later``: units that a
+    batch delivered after all of these.
+    """
+    parts: list[DataFrame] = []
+    for rows, units in deliveries:
+        latest = rows if later is None else _anti(rows, later, UNIT)
+        parts.append(latest.select(*user_columns(rows)))
+        if units is not None:
+            later = (units if later is None else later.unionByName(units)).distinct()
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 

@@ -2,8 +2,6 @@
 replaces.
 """
 
-from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,6 +18,7 @@ from ledger.spark.frames.acked import (
     Withheld,
     emitted_in_units,
     emitted_units,
+    latest_rows,
     withheld,
 )
 from ledger.spark.frames.anchors import carries_unit
@@ -73,20 +72,20 @@ class Replacement:
     def carried(self, own: Withheld = NOTHING_WITHHELD) -> DataFrame | None:
         """The rows of other units that earlier batches delivered; None if there are none.
 
-        ``own``: what is withheld of the batch itself, once it is settled. Units of it that
-        failed again are not delivered: what was published of them stays. Records that the sink
-        refuses take no unit along.
+        ``own``: what is withheld of the batch itself, once it is settled. Units that failed again,
+        in it or in one before, were not delivered: what was published of them stays.
         """
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
-        later = [replace(own, roots=None).keep(emitted_units(self._job, self._run.batch.batch_id))]
-        parts: list[DataFrame] = []
-        for row, hidden in reversed(self._earlier):
-            rows = hidden.keep(delivered_rows(self._job, row.batch_id, row.input_run_id))
-            delivered = reduce(DataFrame.unionByName, later).distinct()
-            parts.append(rows.join(delivered, UNIT, "left_anti").select(*user_columns(rows)))
-            later.append(emitted_units(self._job, row.batch_id))
-        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+        deliveries = (
+            (
+                hidden.keep(delivered_rows(self._job, row.batch_id, row.input_run_id)),
+                hidden.keep_units(emitted_units(self._job, row.batch_id)),
+            )
+            for row, hidden in reversed(self._earlier)
+        )
+        units = own.keep_units(emitted_units(self._job, self._run.batch.batch_id))
+        return latest_rows(deliveries, units.distinct())
 
     def _deliveries(self) -> list[tuple[Row[Any], Withheld]]:
         """Earlier deliveries of the family, each with what was withheld of it."""
