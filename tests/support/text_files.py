@@ -2,13 +2,15 @@
 
 import gzip
 
+RECORDS = 600
 AT = "2024-01-02T03:04:05.5"
-NUMBERS = [f"{n},name {n},{n}.25,2024-01-{n % 28 + 1:02},{AT}Z,{AT}" for n in range(3_000)]
+NUMBERS = [f"{n},name {n},{n}.25,2024-01-{n % 28 + 1:02},{AT}Z,{AT}" for n in range(RECORDS)]
 HEADER = "n,s,d,day,at,local"
 SCHEMA = "n INT, s STRING, d DOUBLE, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ"
 CSV = "\n".join([HEADER, *NUMBERS, ""])
 JSON = "".join(
-    f'{{"n":{n},"s":"name {n}","d":{n}.25,"day":"2024-01-01","at":"{AT}Z"}}\n' for n in range(3_000)
+    f'{{"n":{n},"s":"name {n}","d":{n}.25,"day":"2024-01-01","at":"{AT}Z"}}\n'
+    for n in range(RECORDS)
 )
 UGLY = (
     f'{HEADER}\r\n1,"a, ""b""",1.5,2024-01-01,,\r2,"x\ny",2,2024-01-02,,\n\n{HEADER}\n'
