@@ -26,7 +26,7 @@ from ledger.batch.outcome.summary import summarize
 from ledger.batch.pages import batches, overview
 from ledger.batch.records.explain import explain
 from ledger.batch.recovery import waiting_states
-from ledger.batch.upkeep.sweeper import SweepOptions, sweep_once
+from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from ledger.store import embedded
@@ -240,5 +240,5 @@ def _dead_rows(database: Database, settings: Settings, console: Console) -> floa
         if number % 20 == 19:
             sweep_once(database)
     wait_for_counts(database)
-    sweep_once(database, SweepOptions(vacuum_after_seconds=0))
+    sweep_once(database, vacuum_after_seconds=0)
     return dead_share(database)

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.upkeep.sweeper import SweepOptions
 from ledger.errors import LedgerError, UnavailableError, WaitedError
 from ledger.spark.job import Job
 from ledger.store import asking, connection, embedded
@@ -116,7 +115,7 @@ def test_a_batch_and_its_replay(pooled, spark, settings, sink_rows, tmp_path):
     replay = again.open_replay(batch.batch_id)
     again.settled(replay)
     assert sink_rows("out") == [(n,) for n in range(10)]
-    swept = run.ledger.sweep(SweepOptions(vacuum_after_seconds=0))
+    swept = run.ledger.sweep(vacuum_after_seconds=0)
     assert swept.errors == {}
     assert sorted(swept.dropped) == [batch.batch_id, replay.batch_id]
     rows = asking.answer(pooled, "SELECT status, failed FROM batch_status ORDER BY batch_id")

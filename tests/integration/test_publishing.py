@@ -13,7 +13,6 @@ from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import needs_withholding, publish
 from ledger.batch.step_runs import Attempt
-from ledger.batch.upkeep.sweeper import SweepOptions
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
@@ -497,10 +496,10 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
     run.steps(batch)
     run.ledger.settle(batch.batch_id)
     now = run.ledger.row("SELECT now() + interval '1 hour' AS later").later
-    (late,) = run.ledger.sweep(SweepOptions(), now=now).overdue
+    (late,) = run.ledger.sweep(now=now).overdue
     assert (late.batch_id, late.dag_id) == (batch.batch_id, "dag")
     publish_settled(job, batch.batch_id)
-    assert run.ledger.sweep(SweepOptions(), now=now).overdue == ()
+    assert run.ledger.sweep(now=now).overdue == ()
 
 
 @pytest.mark.parametrize("pipeline", [branching(lose=LOST)])

@@ -8,7 +8,6 @@ from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
 from ledger.batch.rebuilds import request
 from ledger.batch.upkeep import sweeper
-from ledger.batch.upkeep.sweeper import SweepOptions
 from ledger.settings import Settings
 from ledger.store.queries import following, health, publications, upkeep
 from tests.support.ledgers import pipeline as chain
@@ -26,7 +25,7 @@ def test_dead_rows_stay_below_one_per_cent(ledger, count):
         if day % 50 == 49:
             assert ledger.sweep().errors == {}
     wait_for_counts(ledger.database)
-    ledger.sweep(SweepOptions(vacuum_after_seconds=0))
+    ledger.sweep(vacuum_after_seconds=0)
     assert dead_share(ledger.database) < 0.01
 
 

@@ -21,7 +21,7 @@ from ledger.batch.records.explain import Explanation, explain
 from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, Record
-from ledger.batch.upkeep.sweeper import SweepOptions, Swept, sweep_once
+from ledger.batch.upkeep.sweeper import Swept, sweep_once
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.deltas.spans import RootRange, Spans
@@ -328,9 +328,9 @@ class Ledger:
         assert settlement is not None
         assert settlement.status is BatchStatus.ABANDONED
 
-    def sweep(self, options: SweepOptions | None = None, *, now: datetime | None = None) -> Swept:
+    def sweep(self, **options: Any) -> Swept:
         """See ``sweep_once``."""
-        return sweep_once(self.database, options, now=now)
+        return sweep_once(self.database, **options)
 
     def deliver(self, batch_id: int | None = None) -> None:
         """Every sink publishes what is decided, of a batch or of all, as the library notes it: the

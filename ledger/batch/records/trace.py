@@ -56,36 +56,27 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """One attempt of a record as a tree of rows. ``attempt``: its number, of ``attempts``.
-    ``failed_at``, ``reason``: where and why the ledger failed this attempt, if it did. ``verdict``:
-    on the record by now.
+class TracedAttempt:
+    """One attempt of a record: the number ``attempt`` of ``attempts``. ``failed_at``, ``reason``:
+    where and why the ledger failed it, if it did. ``verdict``: on the record by now.
     """
 
     record: int
     root: int
-    pipeline: str
-    batch_id: int
-    attempt: int
-    attempts: int
-    failed_at: str | None
-    reason: str | None
-    verdict: str
-    tree: Branch
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """``step``, ``reason``: where and why it failed, if it did."""
-
-    record: int
-    root: int
     batch_id: int
     verdict: str
-    number: int = 1
+    attempt: int = 1
     attempts: int = 1
-    step: str | None = None
+    failed_at: str | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(TracedAttempt):
+    """An attempt of a record as a tree of rows."""
+
+    pipeline: str
+    tree: Branch
 
 
 def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
@@ -106,27 +97,16 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
         )
     redact = database.transact(lambda c: redactions.columns_of(c, batch.pipeline))
     tree = _Tree(batch, steps, subject, redact).record()
-    return Trace(
-        subject.record,
-        subject.root,
-        batch.pipeline,
-        batch.batch_id,
-        subject.number,
-        subject.attempts,
-        subject.step,
-        subject.reason,
-        subject.verdict,
-        tree,
-    )
+    return Trace(**vars(subject), pipeline=batch.pipeline, tree=tree)
 
 
-def _attempt(connection: Connection, number: int, attempt: int | None) -> _Attempt:
+def _attempt(connection: Connection, number: int, attempt: int | None) -> TracedAttempt:
     failed = records.failed_record(connection, number)
     if failed is None:
         if attempt not in (None, 1):
             raise InputError(f"record {number} never failed: expected --attempt 1 or none")
         root = records.emitted_root(connection, number)
-        return _Attempt(root.message_id, number, root.batch_id, root.status)
+        return TracedAttempt(root.message_id, number, root.batch_id, root.status)
     tried = {row.attempt: row for row in records.attempts(connection, failed.message_id)}
     of_root = (ordinal for ordinal, row in tried.items() if number == row.root_id)
     last = max(tried)
@@ -134,14 +114,16 @@ def _attempt(connection: Connection, number: int, attempt: int | None) -> _Attem
         attempt = last if number == failed.message_id else next(of_root, None)
     if attempt is None:  # it is a root of an open replay
         root = records.emitted_root(connection, number)
-        return _Attempt(failed.message_id, number, root.batch_id, failed.status, last + 1, last + 1)
+        return TracedAttempt(
+            failed.message_id, number, root.batch_id, failed.status, last + 1, last + 1
+        )
     row = tried.get(attempt)
     if row is None:
         raise InputError(
             f"record {failed.message_id} has {len(tried)} decided attempts: expected --attempt 1"
             f" to {last}, found {attempt}"
         )
-    return _Attempt(
+    return TracedAttempt(
         failed.message_id,
         row.root_id,
         row.batch_id,
@@ -203,7 +185,9 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
 class _Tree:
     """The rows of one attempt, and which came of which."""
 
-    def __init__(self, batch: Batch, steps: Sequence[_Step], attempt: _Attempt, redact: Redaction):
+    def __init__(
+        self, batch: Batch, steps: Sequence[_Step], attempt: TracedAttempt, redact: Redaction
+    ):
         self._redact, self._columns = redact, frozenset[str]()  # of the record, as it was read
         self._steps, self._attempt, self._exactly_once = steps, attempt, batch.exactly_once
         self._rows: dict[str, _Rows | Branch] = {}
@@ -266,10 +250,10 @@ class _Tree:
             yield from self._at_stage(step, name, position)
 
     def _at_sink(self, step: _Step) -> Branch:
-        if self._attempt.step == step.name:
+        if self._attempt.failed_at == step.name:
             reason = f"one of the record's rows: {self._attempt.reason}"
             return Branch(step.name, Fate.FAILED, reason)
-        if self._attempt.step is not None and self._exactly_once:
+        if self._attempt.failed_at is not None and self._exactly_once:
             return Branch(step.name, Fate.ACKED, "withheld, for the record failed elsewhere")
         return Branch(step.name, Fate.ACKED, step.publication or "staged")
 

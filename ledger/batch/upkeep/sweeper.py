@@ -14,19 +14,10 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, following, health, partitions, replays, upkeep
 
 NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines
+DROP_LOCK_TIMEOUT = "500ms"  # how long a clean-up may wait for writers before it is put off
+# How long a run has to finish by itself what follows the settlement.
+OVERDUE_AFTER = timedelta(minutes=15)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """``drop_lock_timeout``: how long a clean-up may wait for writers before it is put off.
-    ``overdue_after_seconds``: how long a run has to finish by itself what follows the settlement.
-    ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
-    """
-
-    drop_lock_timeout: str = "500ms"
-    overdue_after_seconds: float = 900
-    vacuum_after_seconds: float = 600
 
 
 @dataclass(frozen=True)
@@ -61,18 +52,19 @@ class Swept:
 
 
 def sweep_once(
-    database: Database, options: SweepOptions | None = None, *, now: datetime | None = None
+    database: Database, *, now: datetime | None = None, vacuum_after_seconds: float = 600
 ) -> Swept:
-    """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
-    rules = options or SweepOptions()
+    """One sweep at ``now`` (default: the database's clock). Any number may run at once.
+    ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
+    """
     settled, errors = _settle_all(database, now)
     instant = now or database.transact(batches.database_now)
     asking = database.transact(lambda c: replays.automatic_replays(c, instant))
     _note_followed(database)
-    due = instant - timedelta(seconds=rules.overdue_after_seconds)
+    due = instant - OVERDUE_AFTER
     overdue = database.transact(lambda c: _overdue(c, follow_ups.overdue(c, due)))
-    dropped = _drop_partitions(database, rules)
-    _vacuum(database, rules)
+    dropped = _drop_partitions(database)
+    _vacuum(database, vacuum_after_seconds)
     database.transact(health.note_sweep)
     return Swept(
         tuple(settled),
@@ -120,7 +112,7 @@ def _note(database: Database, batch_ids: list[int]) -> None:
     database.transact(lambda c: following.note(c, following.lock(c, batch_ids)))
 
 
-def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
+def _drop_partitions(database: Database) -> list[int]:
     """Drop the partitions of decided batches, each in a transaction, as the owner; the batches
     whose partition is dropped. Once one is in use the rest is left to the next sweep: a driver that
     writes to one partition has a lock on all of them, and others wait behind each try.
@@ -128,7 +120,7 @@ def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
 
     def drop(batch_id: int) -> bool:
         return database.transact(
-            lambda c: partitions.drop_partition(c, batch_id, options.drop_lock_timeout),
+            lambda c: partitions.drop_partition(c, batch_id, DROP_LOCK_TIMEOUT),
             engine=database.owner,
         )
 
@@ -143,12 +135,11 @@ def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
     return dropped
 
 
-def _vacuum(database: Database, options: SweepOptions) -> None:
+def _vacuum(database: Database, after_seconds: float) -> None:
     """Vacuum the tables that have dead rows, as the login, which has the owner's rights. One that
     cannot be waits for the next sweep.
     """
-    after = options.vacuum_after_seconds
-    for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after)):
+    for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after_seconds)):
         try:
             with translated(database), database.autocommit.connect() as connection:
                 upkeep.vacuum(connection, table)
