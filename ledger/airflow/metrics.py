@@ -57,54 +57,21 @@ BATCH_SECONDS = Metric(
 SETTLE_SECONDS = Metric(
     "settle_seconds", ("pipeline",), "how long the settlement took that decided a batch", "settle"
 )
-OPEN_BATCHES = Metric("open_batches", ("pipeline",), "batches that are not decided", _LEDGER)
-HELD_BATCHES = Metric("held_batches", ("pipeline",), "batches on hold", _LEDGER)
-PENDING_RECORDS = Metric(
-    "pending_records", ("pipeline",), "records of batches that are open or on hold", _LEDGER
+_BY_PIPELINE = tuple(
+    Metric(name, ("pipeline",), meaning, _LEDGER)
+    for name, meaning in {
+        "open_batches": "batches that are not decided",
+        "held_batches": "batches on hold",
+        "pending_records": "records of batches that are open or on hold",
+        "oldest_pending_seconds": "age of the oldest batch that is open or on hold",
+        "age_ratio": "age of the oldest open batch as a share of `max_batch_age`: at 1 it is"
+        " decided, whatever runs or waits",
+        "failed_records": "records that are failed or being replayed",
+        "quarantined_records": "records that are quarantined and that nobody has accepted",
+        "overdue_batches": "settled batches with something left to publish, combine or notify",
+    }.items()
 )
-OLDEST_PENDING = Metric(
-    "oldest_pending_seconds",
-    ("pipeline",),
-    "age of the oldest batch that is open or on hold",
-    _LEDGER,
-)
-AGE_RATIO = Metric(
-    "age_ratio",
-    ("pipeline",),
-    "age of the oldest open batch as a share of `max_batch_age`: at 1 it is decided, whatever runs"
-    " or waits",
-    _LEDGER,
-)
-FAILED_RECORDS = Metric(
-    "failed_records", ("pipeline",), "records that are failed or being replayed", _LEDGER
-)
-QUARANTINED_RECORDS = Metric(
-    "quarantined_records",
-    ("pipeline",),
-    "records that are quarantined and that nobody has accepted",
-    _LEDGER,
-)
-OVERDUE_BATCHES = Metric(
-    "overdue_batches",
-    ("pipeline",),
-    "settled batches with something left to publish, combine or notify",
-    _LEDGER,
-)
-METRICS = (
-    ROOTS,
-    ROWS,
-    BATCH_SECONDS,
-    SETTLE_SECONDS,
-    OPEN_BATCHES,
-    HELD_BATCHES,
-    PENDING_RECORDS,
-    OLDEST_PENDING,
-    AGE_RATIO,
-    FAILED_RECORDS,
-    QUARANTINED_RECORDS,
-    OVERDUE_BATCHES,
-)
-_BY_PIPELINE = tuple(metric for metric in METRICS if metric.sent_by == _LEDGER)
+METRICS = (ROOTS, ROWS, BATCH_SECONDS, SETTLE_SECONDS, *_BY_PIPELINE)
 _STATES = ("acked", "failed", "quarantined", "pending")
 _ROWS = ("input", "output", "failed")
 
