@@ -567,6 +567,7 @@ def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
     page = ask(f"api/failed?batch={batch.batch_id}&step=sink&reason=lost&search=lost").json()
     assert [row["root_id"] for row in page["records"]] == [roots[4]]
     assert page["next"] is None
+    assert ask(f"api/failed?batch={batch.batch_id}&status=failed").json()["records"] == listed
     record = ask(f"api/record?number={roots[4]}").json()
     assert (record["verdict"], record["missing"]) == (
         "on hold: not decided",

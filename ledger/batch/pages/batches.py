@@ -161,10 +161,8 @@ def failed(database: Database, number: int, filters: Mapping[str, Any]) -> Recor
 
     def work(connection: Connection) -> list[ListedRecord]:
         pages.limit_time(connection)
-        if holds.is_over_limit(connection, number):
-            sampled = {name: value for name, value in filters.items() if name != "status"}
-            return holds.page(connection, number, **sampled)
-        return pages.records(connection, number, **filters)
+        on_hold = holds.is_over_limit(connection, number)
+        return pages.records(connection, number, filters, on_hold=on_hold)
 
     rows = database.transact(work)
     page = rows[: pages.PAGE]

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.queries.pages import PAGE, ListedRecord
 from ledger.store.queries.payloads import FailedMessage, conditions_sql, copy_content
 from ledger.store.queries.reports import FailureSummary
 from ledger.store.queries.rows import all_of
@@ -180,36 +179,6 @@ def sample(
     """)
     keys = {**_ANY, **selection, **keys, "limit": limit}
     return all_of(FailedMessage, connection.execute(statement, keys))
-
-
-def page(
-    connection: Connection,
-    batch_id: int,
-    *,
-    step: str | None = None,
-    reason: str | None = None,
-    search: str | None = None,
-    after: int = 0,
-) -> list[ListedRecord]:
-    """Sampled records of a batch on hold in order of their roots after ``after``; one more than a
-    page, if there are more. ``search``: as of ``pages.records``.
-    """
-    statement = text("""
-        SELECT f.root_id, f.message_id, h.source, h.step, h.reason, f.key::text AS key,
-               left(f.content, 200) AS beginning
-        FROM hold_sample f JOIN hold_failure h USING (batch_id, number)
-        WHERE f.batch_id = :batch_id AND f.root_id > :after
-          AND (cast(:step AS text) IS NULL OR h.step = :step)
-          AND (cast(:reason AS text) IS NULL OR h.reason = :reason)
-          AND (cast(:search AS text) IS NULL
-               OR cast(:search AS text) IN (f.root_id::text, f.message_id::text)
-               OR strpos(lower(h.reason), lower(:search)) > 0
-               OR strpos(lower(f.content), lower(:search)) > 0)
-        ORDER BY f.root_id LIMIT :limit
-    """)
-    keys = {"batch_id": batch_id, "step": step, "reason": reason, "search": search or None}
-    keys |= {"after": after, "limit": PAGE + 1}
-    return all_of(ListedRecord, connection.execute(statement, keys))
 
 
 def record(connection: Connection, number: int) -> Row[Any] | None:

@@ -2,9 +2,10 @@
 limited.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -366,37 +367,42 @@ def not_due(connection: Connection, original_batch_id: int) -> NotDue:
     return one_of(NotDue, connection.execute(statement, {"id": original_batch_id}))
 
 
-def records(
-    connection: Connection,
-    batch_id: int,
-    *,
-    step: str | None = None,
-    reason: str | None = None,
-    status: str | None = None,
-    search: str | None = None,
-    after: int = 0,
-) -> list[ListedRecord]:
-    """Records that failed in a batch, in order of their roots after ``after``; one more than a
-    page, if there are more.
+_FAILED = """
+    SELECT f.root_id, f.message_id, m.source, f.step, f.reason, m.status::text AS status,
+           m.attempts, c.key, c.content
+    FROM failed_root f JOIN failed_message m USING (message_id)
+    LEFT JOIN failed_payload c USING (message_id) WHERE f.batch_id = :batch_id
+"""
+_SAMPLED = """
+    SELECT f.root_id, f.message_id, h.source, h.step, h.reason, NULL::text AS status,
+           NULL::int AS attempts, f.key, f.content
+    FROM hold_sample f JOIN hold_failure h USING (batch_id, number) WHERE f.batch_id = :batch_id
+"""
+_FILTERS = dict.fromkeys(("step", "reason", "status", "search"))
 
-    ``search``: a number of the record, or text in reason or content.
+
+def records(
+    connection: Connection, batch_id: int, filters: Mapping[str, Any], *, on_hold: bool
+) -> list[ListedRecord]:
+    """Records that failed in a batch, or, of a batch on hold, the sampled ones that would, in order
+    of their roots; one more than a page, if there are more.
+
+    ``filters``: step, reason, status, which those on hold do not have; search, a number of the
+    record, or text in reason or content; after, a root.
     """
-    statement = text("""
-        SELECT f.root_id, f.message_id, m.source, f.step, f.reason, m.status::text AS status,
-               m.attempts, c.key::text AS key, left(c.content, 200) AS beginning
-        FROM failed_root f
-        JOIN failed_message m USING (message_id)
-        LEFT JOIN failed_payload c USING (message_id)
-        WHERE f.batch_id = :batch_id AND f.root_id > :after
-          AND (cast(:step AS text) IS NULL OR f.step = :step)
-          AND (cast(:reason AS text) IS NULL OR f.reason = :reason)
-          AND (cast(:status AS text) IS NULL OR m.status::text = :status)
+    statement = text(f"""
+        SELECT x.root_id, x.message_id, x.source, x.step, x.reason, x.key::text AS key,
+               left(x.content, 200) AS beginning, x.status, x.attempts
+        FROM ({_SAMPLED if on_hold else _FAILED}) x
+        WHERE x.root_id > :after
+          AND (cast(:step AS text) IS NULL OR x.step = :step)
+          AND (cast(:reason AS text) IS NULL OR x.reason = :reason)
+          AND (cast(:status AS text) IS NULL OR coalesce(x.status, :status) = :status)
           AND (cast(:search AS text) IS NULL
-               OR cast(:search AS text) IN (f.root_id::text, f.message_id::text)
-               OR strpos(lower(f.reason), lower(:search)) > 0
-               OR strpos(lower(c.content), lower(:search)) > 0)
-        ORDER BY f.root_id LIMIT :limit
+               OR cast(:search AS text) IN (x.root_id::text, x.message_id::text)
+               OR strpos(lower(x.reason), lower(:search)) > 0
+               OR strpos(lower(x.content), lower(:search)) > 0)
+        ORDER BY x.root_id LIMIT :limit
     """)
-    keys = {"batch_id": batch_id, "after": after, "limit": PAGE + 1}
-    filters = {"step": step, "reason": reason, "status": status, "search": search or None}
-    return all_of(ListedRecord, connection.execute(statement, {**keys, **filters}))
+    keys = {**_FILTERS, "batch_id": batch_id, "after": 0, "limit": PAGE + 1, **filters}
+    return all_of(ListedRecord, connection.execute(statement, keys))
