@@ -14,7 +14,7 @@ from ledger.batch.replays import check_replayable
 from ledger.core.run_request import Selection
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.connection import Database
-from ledger.store.queries import acceptances, batches, pages, records, replays
+from ledger.store.queries import acceptances, batches, records, replays
 from ledger.store.queries.replays import DueRecords, LeftOut
 
 _DAY, _MINUTE = "%Y-%m-%d", "%Y-%m-%d %H:%M %Z"
@@ -88,26 +88,23 @@ def nothing_to_replay(database: Database, batch_id: int | None, selection: Selec
     nothing = "nothing to replay: no failed record matches, or is due"
     if batch_id is None:
         return f"{nothing}; see 'ackledger failed'"
-    row = database.transact(lambda c: pages.not_due(c, batch_id))
     waiting = database.transact(lambda c: replays.waiting_records(c, batch_id))
     people = database.transact(lambda c: acceptances.by_person(c, batch_id))
-    until = f"{row.not_before:{_MINUTE}}" if row.later else ""
-    quarantined = selection.quarantined or selection.accepted
+    until = f"{waiting.not_before:{_MINUTE}}" if waiting.later else ""
+    quarantined = waiting.quarantined - sum(people.values())
+    leaves_out = selection.quarantined or selection.accepted
     others = (
-        (waiting.due if quarantined else 0, "failed, which --quarantined and --accepted leave out"),
-        (row.replaying, "being replayed"),
-        (row.later, f"waiting until {until} (replay_backoff)"),
-        (row.kept_back, "kept back with their unit, which --kept-back takes"),
-        (
-            0 if selection.quarantined else waiting.quarantined,
-            "quarantined, which --quarantined takes",
-        ),
+        (waiting.due if leaves_out else 0, "failed, which --quarantined and --accepted leave out"),
+        (waiting.replaying, "being replayed"),
+        (waiting.later, f"waiting until {until} (replay_backoff)"),
+        (waiting.kept_back, "kept back with their unit, which --kept-back takes"),
+        (0 if selection.quarantined else quarantined, "quarantined, which --quarantined takes"),
         *(
             (0 if selection.accepted else count, f"accepted by {name}, which --accepted takes")
             for name, count in people.items()
         ),
     )
-    counts = ", ".join(f"{count:,} {state}" for count, state in others if count)
+    counts = ", ".join(f"{count:,} {state}" for count, state in others if count > 0)
     return f"{nothing} ({counts})" if counts else nothing
 
 

@@ -347,11 +347,13 @@ def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
             )
     data = ask(f"api/replay?batch={batch}").json()
     assert (data["match"], data["records"]) == (4, 2)
-    assert {**data["not_due"], "not_before": data["not_due"]["not_before"][:4]} == {
+    assert {**data["waiting"], "not_before": data["waiting"]["not_before"][:4]} == {
+        "due": 4,
         "replaying": 0,
-        "kept_back": 1,
         "later": 1,
         "not_before": "2999",
+        "kept_back": 1,
+        "quarantined": 0,
     }
     assert ask(f"api/batch?number={batch}").json()["can"] == ["replay", "replay kept back"]
     kept_back = ask(f"api/replay?batch={batch}&kept_back=true").json()

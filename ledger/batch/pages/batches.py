@@ -15,8 +15,8 @@ from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, pages, replays
-from ledger.store.queries.pages import BatchOwner, FailureGroup, ListedRecord, NotDue, Publication
-from ledger.store.queries.replays import DueCause, LeftOut
+from ledger.store.queries.pages import BatchOwner, FailureGroup, ListedRecord, Publication
+from ledger.store.queries.replays import DueCause, LeftOut, WaitingRecords
 
 _GROUPS = 50  # causes that a preview lets a person choose from
 
@@ -61,8 +61,8 @@ class ReplayPreview:
     """How many ``records`` of the original ``batch_id`` would be replayed by ``steps``, of those
     that ``match`` and are due, at most ``limit``; the most by step and reason in ``groups``, and
     how many ``more`` causes there are. ``by_unit``: acked records may run again with them.
-    ``dag_id`` and ``conf``: the run of Airflow that does it. ``not_due``: failed records of the
-    original that no replay takes now. ``left_out``: of the quarantined ones those that a person
+    ``dag_id`` and ``conf``: the run of Airflow that does it. ``waiting``: all records that no
+    replay of the original has recovered. ``left_out``: of the quarantined ones those that a person
     accepted.
     """
 
@@ -77,7 +77,7 @@ class ReplayPreview:
     dag_id: str
     conf: dict[str, Any]
     left_out: list[LeftOut]
-    not_due: NotDue
+    waiting: WaitingRecords
 
 
 def place(database: Database, number: int) -> BatchOwner:
@@ -123,7 +123,7 @@ def batch(database: Database, number: int) -> BatchPage:
             groups=failures[0].groups if failures else 0,
             preview=list(summary.preview),
             publications=pages.published(connection, number),
-            can=_can(summary, pages.not_due(connection, itself.original_id).kept_back),
+            can=_can(summary, replays.waiting_records(connection, itself.original_id).kept_back),
             outcome=str(summary.outcome),
             because=advice.because if advice else None,
             commands=[[action.what, action.command] for action in advice.actions] if advice else [],
@@ -193,7 +193,7 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
             dag_id=original.dag_id or original.pipeline,
             conf={"replay_of": original.batch_id, **selection},
             left_out=left_out,
-            not_due=pages.not_due(connection, original.batch_id),
+            waiting=replays.waiting_records(connection, original.batch_id),
         )
 
     return database.transact(work)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.store.queries.reports import Counts
-from ledger.store.queries.rows import all_of, first_of, one_of
+from ledger.store.queries.rows import all_of, first_of
 
 RECENT = 60  # batches of a timeline
 INTERVALS = 400  # batches of a calendar: a year of days
@@ -109,18 +109,6 @@ class FailureGroup:
     def missing(self) -> int:
         """Of the records, those that are missing now."""
         return self.failed + self.quarantined - self.accepted
-
-
-@dataclass(frozen=True)
-class NotDue:
-    """Failed records of an original that a replay does not take now. ``replaying``: another one
-    has them; ``kept_back``: with their unit; ``later``: they wait, the first until ``not_before``.
-    """
-
-    replaying: int
-    kept_back: int
-    later: int
-    not_before: datetime | None
 
 
 @dataclass(frozen=True)
@@ -351,20 +339,6 @@ def failures(connection: Connection, batch_id: int) -> list[FailureGroup]:
         )
     """)
     return all_of(FailureGroup, connection.execute(statement, {"id": batch_id, "limit": REASONS}))
-
-
-def not_due(connection: Connection, original_batch_id: int) -> NotDue:
-    """Failed records of an original that a replay does not take now."""
-    statement = text("""
-        SELECT count(*) FILTER (WHERE status = 'replaying') AS replaying,
-               count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS kept_back,
-               count(*) FILTER (WHERE status = 'failed' AND not_before > now()
-                 AND not_before < 'infinity') AS later,
-               min(not_before) FILTER (WHERE status = 'failed' AND not_before > now()
-                 AND not_before < 'infinity') AS not_before
-        FROM failed_message WHERE original_batch_id = :id AND status IN ('failed', 'replaying')
-    """)
-    return one_of(NotDue, connection.execute(statement, {"id": original_batch_id}))
 
 
 _FAILED = """

@@ -78,12 +78,17 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class WaitingRecords:
-    """Records of an original that wait for a replay by the options that take them: quarantined (and
-    not accepted), or due (failed, for one without options).
+    """Records of an original that are not recovered. ``due``: a replay without options takes them;
+    ``replaying``: another one has them; ``later``: they wait, the first until ``not_before``;
+    ``kept_back``: with their unit. ``quarantined``: accepted or not.
     """
 
-    quarantined: int
     due: int
+    replaying: int
+    later: int
+    not_before: datetime | None
+    kept_back: int
+    quarantined: int
 
 
 @dataclass(frozen=True)
@@ -336,14 +341,18 @@ def left_out(
 
 
 def waiting_records(connection: Connection, original_batch_id: int) -> WaitingRecords:
-    """Records of an original that wait for a replay."""
+    """Records of an original that are not recovered."""
     statement = text("""
-        SELECT count(*) FILTER (WHERE status = 'quarantined' AND NOT EXISTS (
-                 SELECT FROM accepted_root a WHERE a.root_id = m.root_id)) AS quarantined,
-               count(*) FILTER (WHERE status = 'failed'
-                 AND (not_before IS NULL OR not_before <= now())) AS due
-        FROM failed_message m
-        WHERE original_batch_id = :id AND status IN ('failed', 'quarantined')
+        SELECT count(*) FILTER (WHERE status = 'failed'
+                 AND (not_before IS NULL OR not_before <= now())) AS due,
+               count(*) FILTER (WHERE status = 'replaying') AS replaying,
+               count(*) FILTER (WHERE later) AS later,
+               min(not_before) FILTER (WHERE later) AS not_before,
+               count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS kept_back,
+               count(*) FILTER (WHERE status = 'quarantined') AS quarantined
+        FROM failed_message CROSS JOIN LATERAL (
+          SELECT status = 'failed' AND not_before > now() AND not_before < 'infinity' AS later) x
+        WHERE original_batch_id = :id AND status IN ('failed', 'replaying', 'quarantined')
     """)
     return one_of(WaitingRecords, connection.execute(statement, {"id": original_batch_id}))
 

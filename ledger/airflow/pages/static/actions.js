@@ -145,7 +145,7 @@ function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }
 
 /** Why failed records of the batch are not among those that would be replayed. */
 function NotDue({ found }) {
-  const { replaying, kept_back: kept, later, not_before: first } = found.not_due;
+  const { replaying, kept_back: kept, later, not_before: first } = found.waiting;
   const counted = (number, one, more) => `${records(number)} ${number === 1 ? one : more}`;
   const lines = [
     found.match > found.records &&
