@@ -136,21 +136,9 @@ def open_replay(
 
 
 def _policy(pipeline: Pipeline) -> dict[str, Any]:
-    return {
-        "name": pipeline.name,
-        "message_timeout_seconds": pipeline.message_timeout_seconds,
-        "max_batch_age_seconds": pipeline.max_batch_age_seconds,
-        "max_replays": pipeline.max_replays,
-        "max_failed_ratio": pipeline.max_failed_ratio,
-        "tolerate": pipeline.tolerate,
-        "replay_limit": pipeline.replay_limit,
-        "replay_backoff_seconds": pipeline.replay_backoff_seconds,
-        "replay_backoff_cap_seconds": pipeline.replay_backoff_cap_seconds,
-        "auto_replay": pipeline.auto_replay,
-        "keep_seconds": pipeline.keep_seconds,
-        "target": target_of(pipeline),
-        "redact": list(pipeline.redact),
-    }
+    policy = {name: getattr(pipeline, name) for name in pipelines.POLICY}
+    names = {"name": pipeline.name, "target": target_of(pipeline)}
+    return {**policy, **names, "redact": list(pipeline.redact)}
 
 
 def _values(

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from ledger.store.queries.pipelines import POLICY
 from tests.support.places import ROOT
 
 # Modules whose statements a reader's role runs alone.
@@ -26,6 +27,7 @@ def updated() -> dict[str, set[str]]:
     columns: dict[str, set[str]] = {}
     for table, assignments in updates:
         columns.setdefault(table, set()).update(re.findall(r"(?<!:)\b(\w+) = ", assignments))
+    columns["pipeline"] |= {*POLICY, "target"}  # whose statement is joined from these names
     del columns["settling"]  # a temporary table, the writer's own
     return columns
 

@@ -5,40 +5,35 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-_SAVE = """
-INSERT INTO pipeline AS p
-  (name, message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio,
-   tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds,
-   auto_replay, target, redact, keep_seconds)
-VALUES
-  (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays, :max_failed_ratio,
-   :tolerate, :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds,
-   :auto_replay, :target, cast(:redact AS text[]), :keep_seconds)
-ON CONFLICT (name) DO UPDATE SET
-  message_timeout_seconds = excluded.message_timeout_seconds,
-  max_batch_age_seconds = excluded.max_batch_age_seconds, max_replays = excluded.max_replays,
-  max_failed_ratio = excluded.max_failed_ratio, tolerate = excluded.tolerate,
-  replay_limit = excluded.replay_limit,
-  replay_backoff_seconds = excluded.replay_backoff_seconds,
-  replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds,
-  auto_replay = excluded.auto_replay, target = coalesce(excluded.target, p.target),
-  redact = excluded.redact, keep_seconds = excluded.keep_seconds
-WHERE
-  (p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
-   p.tolerate, p.replay_limit, p.replay_backoff_seconds,
-   p.replay_backoff_cap_seconds, p.auto_replay, p.target, p.redact, p.keep_seconds)
-  IS DISTINCT FROM
-  (excluded.message_timeout_seconds, excluded.max_batch_age_seconds, excluded.max_replays,
-   excluded.max_failed_ratio, excluded.tolerate, excluded.replay_limit,
-   excluded.replay_backoff_seconds, excluded.replay_backoff_cap_seconds, excluded.auto_replay,
-   coalesce(excluded.target, p.target), excluded.redact, excluded.keep_seconds)
-RETURNING pipeline_id
+POLICY = (
+    "message_timeout_seconds",
+    "max_batch_age_seconds",
+    "max_replays",
+    "max_failed_ratio",
+    "tolerate",
+    "replay_limit",
+    "replay_backoff_seconds",
+    "replay_backoff_cap_seconds",
+    "auto_replay",
+    "redact",
+    "keep_seconds",
+)
+_COLUMNS = ", ".join((*POLICY, "target"))
+_VALUES = ", ".join(f":{name}" for name in (*POLICY, "target"))
+_BEFORE = ", ".join(f"p.{name}" for name in (*POLICY, "target"))
+_AFTER = ", ".join(
+    [*(f"excluded.{name}" for name in POLICY), "coalesce(excluded.target, p.target)"]
+)
+_SAVE = f"""
+INSERT INTO pipeline AS p (name, {_COLUMNS}) VALUES (:name, {_VALUES})
+ON CONFLICT (name) DO UPDATE SET ({_COLUMNS}) = ROW ({_AFTER})
+WHERE ({_BEFORE}) IS DISTINCT FROM ({_AFTER}) RETURNING pipeline_id
 """
 
 
 def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert the pipeline, or update its policy where that has changed; locks its row in any case,
-    so that opens wait for each other.
+    so that opens wait for each other. ``policy``: name, target, and all of ``POLICY``.
     """
     before = lock(connection, policy["name"])
     changed = connection.execute(text(_SAVE), dict(policy)).scalar()
