@@ -163,7 +163,7 @@ def publish_one(
     """
     locked = publications.lock_pending(connection, row.step_run_id)
     if locked is None:
-        if publications.state(connection, row.step_run_id) in _DONE:
+        if publications.states(connection, row.batch_id)[row.step_run_id] in _DONE:
             return None
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait"

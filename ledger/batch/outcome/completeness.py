@@ -102,7 +102,7 @@ def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]
 
 def _lacks(database: Database, batch_id: int) -> str | None:
     """What an original and its replays lack."""
-    for number in database.transact(lambda c: reports.family(c, batch_id)):
+    for number in sorted(database.transact(lambda c: reports.family(c, batch_id))):
         summary = summarize(database, number)
         lacks = number == batch_id and summary.outcome is not Outcome.COMPLETE
         if lacks or any(work.incomplete for work in summary.pending):

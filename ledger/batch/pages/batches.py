@@ -14,11 +14,12 @@ from ledger.core.run_request import Selection
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, holds, pages, replays
+from ledger.store.queries import batches, holds, pages, replays, reports
 from ledger.store.queries.pages import BatchOwner, FailureGroup, ListedRecord, Publication
 from ledger.store.queries.replays import DueCause, LeftOut, WaitingRecords
 
 _GROUPS = 50  # causes that a preview lets a person choose from
+_FAMILY = 101  # an original and its latest replays
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def batch(database: Database, number: int) -> BatchPage:
 
     def work(connection: Connection) -> BatchPage:
         itself = batches.get_batch(connection, number)
-        family = page_batches(connection, [number, *pages.family(connection, number)])
+        related = reports.family(connection, number, _FAMILY)
+        family = page_batches(connection, [number, *related])
         counted = pages.failures(connection, number)
         failures = [row for row in counted if row.reason is not None]
         steps, edges = flow(

@@ -19,7 +19,7 @@ from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
 from ledger.spark.units.carried import with_carried
 from ledger.spark.units.units import with_unit
-from ledger.store.queries import replays
+from ledger.store.queries import batches, replays
 
 BROADCAST_MESSAGES = 1_000_000
 
@@ -107,5 +107,5 @@ def _snapshot(
     job: Job, original_id: int, source: str, messages: Sequence[int] | None = None
 ) -> DataFrame:
     """The records of an original batch's source, with ``MESSAGE``; at least these; None: all."""
-    emit = job.database.transact(lambda c: replays.original_emit(c, original_id, source))
+    emit = job.database.transact(lambda c: batches.source_of(c, original_id, source))
     return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root, messages)

@@ -70,7 +70,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
 
 def _is_pending(connection: Connection, row: PendingPublication) -> bool:
     """Whether a sink's rows are still to be published: once they are, what was staged is gone."""
-    return publications.state(connection, row.step_run_id) == "decided"
+    return publications.states(connection, row.batch_id)[row.step_run_id] == "decided"
 
 
 def _make_ready(job: Job, row: PendingPublication) -> None:

@@ -17,7 +17,6 @@ INTERVALS = 400  # batches of a calendar: a year of days
 WAITING = 50  # batches that wait for a person
 PAGE = 50  # records of a page
 REASONS = 500  # failures, or drops, of a batch by step and reason
-FAMILY = 100  # replays of a batch
 LONGEST = "20s"  # of a search
 
 
@@ -272,15 +271,6 @@ def pipeline_of_record(connection: Connection, number: int) -> str | None:
         ORDER BY s.first_root DESC LIMIT 1
     """)
     return connection.execute(statement, {"id": number}).scalar()
-
-
-def family(connection: Connection, batch_id: int) -> list[int]:
-    """The original that a batch belongs to, and its latest replays, at most ``FAMILY``."""
-    statement = text("""
-        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id) WHERE b.batch_id = :id
-        ORDER BY f.kind = 'original' DESC, f.batch_id DESC LIMIT :limit
-    """)
-    return list(connection.execute(statement, {"id": batch_id, "limit": FAMILY + 1}).scalars())
 
 
 def followed(connection: Connection, batch_id: int) -> list[FollowedStep]:

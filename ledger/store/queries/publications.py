@@ -209,14 +209,8 @@ def lock_pending(connection: Connection, run_id: int) -> PendingPublication | No
     return first_of(PendingPublication, connection.execute(statement, keys))
 
 
-def state(connection: Connection, run_id: int) -> str:
-    """Its state in ``sink_publication``."""
-    statement = text("SELECT state FROM sink_publication WHERE step_run_id = :run")
-    return str(connection.execute(statement, {"run": run_id}).scalar_one())
-
-
 def states(connection: Connection, batch_id: int) -> dict[int, str]:
-    """The same of all runs of a batch's sinks, by run."""
+    """The states in ``sink_publication`` of all runs of a batch's sinks, by run."""
     statement = text("SELECT step_run_id, state FROM sink_publication WHERE batch_id = :id")
     return {row.step_run_id: row.state for row in connection.execute(statement, {"id": batch_id})}
 

@@ -401,12 +401,3 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         GROUP BY 1, 2 ORDER BY 1
     """)
     return connection.execute(statement, {"now": now}).all()
-
-
-def original_emit(connection: Connection, original_batch_id: int, source: str) -> Row[Any]:
-    """The committed emit of an original batch's source: emit_run_id, first_root, roots."""
-    statement = text("""
-        SELECT emit_run_id, first_root, roots FROM batch_source
-        WHERE batch_id = :id AND source = :source
-    """)
-    return connection.execute(statement, {"id": original_batch_id, "source": source}).one()

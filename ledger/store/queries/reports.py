@@ -170,13 +170,13 @@ def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
-def family(connection: Connection, batch_id: int) -> list[int]:
-    """The original that a batch belongs to, and all replays of it."""
+def family(connection: Connection, batch_id: int, limit: int | None = None) -> list[int]:
+    """The original that a batch belongs to, and its replays, latest first; in all so many."""
     statement = text("""
-        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
-        WHERE b.batch_id = :id ORDER BY f.batch_id
+        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id) WHERE b.batch_id = :id
+        ORDER BY f.kind = 'original' DESC, f.batch_id DESC LIMIT :limit
     """)
-    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
+    return list(connection.execute(statement, {"id": batch_id, "limit": limit}).scalars())
 
 
 def step_table(connection: Connection, batch_id: int) -> list[Progress]:
