@@ -26,7 +26,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.sources.base import Claim
 from ledger.store.connection import Database
-from ledger.store.queries import batches, partitions, pipelines, replays
+from ledger.store.queries import batches, partitions, pipelines
 from ledger.store.queries.batches import Batch
 
 
@@ -225,8 +225,7 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
             f" {', '.join(map(str, statuses))}: only one batch can be replaced"
         )
     ((batch_id, status),) = statuses.items()
-    others = replays.open_replays(connection, batch_id, None)
-    others += batches.replacing_batches(connection, batch_id)
+    others = [*batches.undecided_of(connection, batch_id)]
     if status != BatchStatus.SETTLED or others:
         busy = f"batch {others[0]} is not" if others else f"it is {BatchStatus(status).words}"
         raise NotReadyError(
@@ -275,8 +274,7 @@ def _reopened(
 
 def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
     assert batch.replaces_batch_id is not None
-    others = batches.replacing_batches(connection, batch.replaces_batch_id, batch.batch_id)
-    others += replays.open_replays(connection, batch.replaces_batch_id, None)
+    others = [*batches.undecided_of(connection, batch.replaces_batch_id, batch.batch_id)]
     status = batches.get_batch(connection, batch.replaces_batch_id).status
     if others or status is not BatchStatus.SETTLED:
         raise NotReadyError(

@@ -31,7 +31,6 @@ def check_replayable(
     _check_original(original, pipeline)
     _check_unit(original, pipeline)
     _check_alone(connection, pipeline, original_id, excluding_batch_id)
-    _check_kept(connection, original_id)
     return original
 
 
@@ -110,22 +109,19 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
 def _check_alone(
     connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> None:
-    """Units are replayed entire: of two replays at once both might take parts of one."""
-    others = replay_queries.open_replays(connection, original_id, excluding_batch_id)
-    if others and pipeline.graph.unit is not None:
-        raise NotReadyError(
-            f"batch {original_id} is being replayed by batch {others[0]}, and downstream of a whole"
-            " stage it is replayed by one at a time: let that one settle first"
-        )
-
-
-def _check_kept(connection: Connection, original_batch_id: int) -> None:
-    successors = batches.replacing_batches(connection, original_batch_id)
-    if successors:
-        raise NotReadyError(
-            f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it"
-            " is replayed"
-        )
+    """A batch is replayed or replaced. Units are replayed entire: of two replays at once both might
+    take parts of one.
+    """
+    for other, kind in batches.undecided_of(connection, original_id, excluding_batch_id).items():
+        if kind is BatchKind.ORIGINAL:
+            raise NotReadyError(
+                f"batch {original_id} is being replaced by batch {other}: nothing of it is replayed"
+            )
+        if pipeline.graph.unit is not None:
+            raise NotReadyError(
+                f"batch {original_id} is being replayed by batch {other}, and downstream of a whole"
+                " stage it is replayed by one at a time: let that one settle first"
+            )
 
 
 def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:

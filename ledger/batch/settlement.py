@@ -242,7 +242,7 @@ def _decide_roots(
         raise AssertionError("the batch is locked and was open")
     if batch.replaces_batch_id is not None:
         batches.lock_batch(connection, batch.replaces_batch_id)
-        others = replays.open_replays(connection, batch.replaces_batch_id, None)
+        others = [*batches.undecided_of(connection, batch.replaces_batch_id, batch.batch_id)]
         if others:
             raise NotReadyError(
                 f"batch {batch.batch_id} replaces batch {batch.replaces_batch_id}, of which batch"

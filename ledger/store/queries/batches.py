@@ -265,21 +265,20 @@ def any_to_follow(connection: Connection) -> bool:
     return bool(connection.execute(statement).scalar_one())
 
 
-def replacing_batches(
-    connection: Connection, batch_id: int, excluding_batch_id: int | None = None
-) -> list[int]:
-    """Undecided batches that were opened to replace an original, without ``excluding_batch_id``."""
+def undecided_of(
+    connection: Connection, original_id: int, excluding_batch_id: int | None = None
+) -> dict[int, BatchKind]:
+    """Undecided replays of an original, and then batches that were opened to replace it, each with
+    its kind; without ``excluding_batch_id``.
+    """
     statement = text("""
-        SELECT batch_id FROM batch
-        WHERE replaces_batch_id = :id AND status IN ('open', 'held')
-          AND batch_id IS DISTINCT FROM :excluding_batch_id ORDER BY 1
+        SELECT batch_id, kind FROM batch
+        WHERE (family_id = :id AND kind = 'replay' OR replaces_batch_id = :id)
+          AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :excluding_batch_id
+        ORDER BY kind = 'replay' DESC, batch_id
     """)
-    return [
-        row.batch_id
-        for row in connection.execute(
-            statement, {"id": batch_id, "excluding_batch_id": excluding_batch_id}
-        )
-    ]
+    keys = {"id": original_id, "excluding_batch_id": excluding_batch_id}
+    return {row.batch_id: BatchKind(row.kind) for row in connection.execute(statement, keys)}
 
 
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:

@@ -255,22 +255,6 @@ def unemitted_claims(connection: Connection, batch_id: int) -> int:
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
-def open_replays(
-    connection: Connection, original_batch_id: int, excluding_batch_id: int | None
-) -> list[int]:
-    """Undecided replays of an original batch, without ``excluding_batch_id``."""
-    statement = text("""
-        SELECT batch_id FROM batch
-        WHERE family_id = :id AND kind = 'replay' AND status IN ('open', 'held')
-          AND batch_id IS DISTINCT FROM :excluding_batch_id
-        ORDER BY 1
-    """)
-    rows = connection.execute(
-        statement, {"id": original_batch_id, "excluding_batch_id": excluding_batch_id}
-    )
-    return [row.batch_id for row in rows]
-
-
 def claimed_count(connection: Connection, batch_id: int) -> int:
     """How many messages a replay batch has claimed."""
     statement = text(
