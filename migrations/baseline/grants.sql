@@ -4,7 +4,7 @@
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
   pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
-  batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
+  step_run_drop, batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,

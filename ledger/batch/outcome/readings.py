@@ -8,8 +8,8 @@ from ledger.batch.records.filters import require_batch, require_pipeline
 from ledger.store.connection import Database
 from ledger.store.queries import measures, redactions, reports
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.measures import Measures, StepRows
-from ledger.store.queries.reports import Counts
+from ledger.store.queries.measures import Measures
+from ledger.store.queries.reports import Counts, StepRows
 
 __all__ = ["Batch", "Counts", "Measures", "StepRows"]
 
@@ -35,7 +35,7 @@ def recent_batches(database: Database, pipeline: str | None, limit: int) -> list
 
 def rows_of_steps(database: Database, batch_id: int) -> list[StepRows]:
     """What the newest run of each step of a batch has read and written, in order."""
-    return database.transact(lambda c: measures.rows_of_steps(c, batch_id), engine=database.reader)
+    return database.transact(lambda c: reports.step_table(c, batch_id), engine=database.reader)
 
 
 def measure(database: Database, overdue: Sequence[int]) -> list[Measures]:

@@ -1,6 +1,4 @@
-"""Statements behind metrics, notifications and lineage: what the ledger has open, what it has
-lost, and what the steps of a batch have read and written.
-"""
+"""Statements behind metrics and notifications: what the ledger has open, and what it has lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,20 +28,6 @@ class Measures:
     failed_records: int
     quarantined_records: int
     overdue_batches: int
-
-
-@dataclass(frozen=True)
-class StepRows:
-    """The rows of a step's newest run. ``path``: what a source has read."""
-
-    step: str
-    kind: str
-    step_run_id: int
-    input_rows: int | None
-    output_rows: int | None
-    failed_rows: int | None
-    path: str | None
-    dropped_rows: int
 
 
 def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measures]:
@@ -121,18 +105,3 @@ def quarantined_by_batch(
     """)
     keys = {"pipeline_id": pipeline_id, "after": after, "until": until}
     return {row.batch_id: row.records for row in connection.execute(statement, keys)}
-
-
-def rows_of_steps(connection: Connection, batch_id: int) -> list[StepRows]:
-    """The newest run of each step of a batch, in order."""
-    statement = text("""
-        SELECT p.step, p.kind, p.step_run_id, p.input_rows, p.output_rows, p.failed_rows, s.path,
-               coalesce(d.records, 0)::bigint AS dropped_rows
-        FROM step_progress p
-        LEFT JOIN batch_source s ON s.batch_id = p.batch_id AND s.source = p.step
-        LEFT JOIN LATERAL (
-          SELECT sum(records) AS records FROM step_run_drop WHERE step_run_id = p.step_run_id
-        ) d ON true
-        WHERE p.batch_id = :id ORDER BY p.number
-    """)
-    return all_of(StepRows, connection.execute(statement, {"id": batch_id}))

@@ -57,17 +57,20 @@ class FailureSummary:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The newest run of a step, as ``step_progress`` has it."""
+class StepRows:
+    """The newest run of a step, as ``step_progress`` has it. ``path``: what a source has read."""
 
     step: str
     kind: str
+    step_run_id: int
     state: str
     input_rows: int | None
     output_rows: int | None
     failed_rows: int | None
     duplicate_rows: int | None
+    dropped_rows: int
     seconds: float
+    path: str | None
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Counts:
@@ -179,13 +182,18 @@ def family(connection: Connection, batch_id: int, limit: int | None = None) -> l
     return list(connection.execute(statement, {"id": batch_id, "limit": limit}).scalars())
 
 
-def step_table(connection: Connection, batch_id: int) -> list[Progress]:
+def step_table(connection: Connection, batch_id: int) -> list[StepRows]:
     """The steps of a batch that have run, in order."""
     statement = text("""
-        SELECT step, kind, state, input_rows, output_rows, failed_rows, duplicate_rows, seconds
-        FROM step_progress WHERE batch_id = :id ORDER BY number
+        SELECT p.step, p.kind, p.step_run_id, p.state, p.input_rows, p.output_rows, p.failed_rows,
+               p.duplicate_rows, p.seconds, s.path,
+               (SELECT coalesce(sum(records), 0)::bigint FROM step_run_drop d
+                WHERE d.step_run_id = p.step_run_id) AS dropped_rows
+        FROM step_progress p
+        LEFT JOIN batch_source s ON s.batch_id = p.batch_id AND s.source = p.step
+        WHERE p.batch_id = :id ORDER BY p.number
     """)
-    return all_of(Progress, connection.execute(statement, {"id": batch_id}))
+    return all_of(StepRows, connection.execute(statement, {"id": batch_id}))
 
 
 def over(connection: Connection, pipeline: str, start: datetime, end: datetime) -> list[Counts]:
