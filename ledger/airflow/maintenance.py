@@ -262,12 +262,11 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
     for number, records in counts.items():
         batch = get_batch(database, number)
         conf = {"replay_of": number, **criteria.as_json()}
-        dag_id = batch.dag_id or batch.pipeline
         what = quantity(records, "record")
-        _log.info("replay %s of batch %s by %s: %s", what, number, dag_id, conf)
+        _log.info("replay %s of batch %s by %s: %s", what, number, batch.replay_dag, conf)
         triggers.append(
             {
-                "dag_id": dag_id,
+                "dag_id": batch.replay_dag,
                 "run_id": f"replay_{number}__{run_id}",
                 "conf": conf,
                 "note": f"replays {what} of batch {number}, asked by {run_id}",

@@ -590,7 +590,7 @@ def test_a_batch_that_damage_holds_is_not_released(ask, ledger):
 def test_what_is_not_there_is_said_so(ask, ledger):
     """A batch, a record, a file that does not exist."""
     assert ask("api/batch?number=99").status_code == 404
-    assert "batch 99 is not in the ledger" in ask("api/batch?number=99").json()["detail"]
+    assert ask("api/batch?number=99").json()["detail"] == "batch 99 is not in the ledger"
     assert ask("api/record?number=99").status_code == 404
 
 

@@ -90,11 +90,11 @@ def get_batch(access: SignedIn, number: Number) -> dict[str, Any]:
     """One batch: where its rows went, what is lost, what is published, what can be done. ``may``:
     which DAGs the user may create runs of.
     """
-    place = batches.place(ledger(READER), number)
-    access.require(place.pipeline)
+    original = batches.original_of(ledger(READER), number)
+    access.require(original.pipeline)
     # What to do depends on whether the keys of failed records could be read; none is returned.
     page = asdict(batches.batch(ledger(PAYLOAD_READER), number))
-    may = {"replay": place.dag_id, "accept": ACCEPT_DAG, "release": REPLAY_DAG}
+    may = {"replay": original.replay_dag, "accept": ACCEPT_DAG, "release": REPLAY_DAG}
     return {**page, "may": [what for what, dag_id in may.items() if access.may_run(dag_id)]}
 
 
@@ -109,7 +109,7 @@ def get_failed(
     after: Annotated[int, Query(ge=0, le=_GREATEST)] = 0,
 ) -> dict[str, Any]:
     """A page of the records that failed in a batch."""
-    access.require_records(batches.place(ledger(READER), batch).pipeline)
+    access.require_records(batches.original_of(ledger(READER), batch).pipeline)
     filters = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
     return asdict(batches.failed(ledger(PAYLOAD_READER), batch, filters))
 
@@ -126,7 +126,7 @@ def get_replay(
     accepted: bool = False,
 ) -> dict[str, Any]:
     """What a replay of these records of a batch would run, and how to ask Airflow for it."""
-    access.require(batches.place(ledger(READER), batch).pipeline)
+    access.require(batches.original_of(ledger(READER), batch).pipeline)
     selection = Selection(
         reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted
     )
@@ -140,8 +140,8 @@ def get_record(access: SignedIn, number: Number) -> dict[str, Any]:
     access.require_records(batches.pipeline_of_record(ledger(READER), number))
     # Storage and sources may be out of reach here: by what the ledger holds alone.
     record = explained(ledger(PAYLOAD_READER), number)
-    place = batches.place(ledger(READER), record.batch_id)
-    return {**asdict(record), "may": ["replay"] if access.may_run(place.dag_id) else []}
+    original = batches.original_of(ledger(READER), record.batch_id)
+    return {**asdict(record), "may": ["replay"] if access.may_run(original.replay_dag) else []}
 
 
 @router.get("/api/tree")

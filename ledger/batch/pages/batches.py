@@ -15,7 +15,8 @@ from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, pages, replays, reports
-from ledger.store.queries.pages import BatchOwner, FailureGroup, ListedRecord, Publication
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.pages import FailureGroup, ListedRecord, Publication
 from ledger.store.queries.replays import DueCause, LeftOut, WaitingRecords
 
 _GROUPS = 50  # causes that a preview lets a person choose from
@@ -81,12 +82,16 @@ class ReplayPreview:
     waiting: WaitingRecords
 
 
-def place(database: Database, number: int) -> BatchOwner:
-    """Whose a batch is. Raises NotReadyError if there is no such batch."""
-    owner = database.transact(lambda c: pages.place(c, number))
-    if owner is None:
-        raise NotReadyError(f"batch {number} is not in the ledger")
-    return owner
+def original_of(database: Database, number: int) -> Batch:
+    """The original of a batch. Raises NotReadyError if there is no such batch; which ones there are
+    is not for all who ask.
+    """
+    try:
+        return database.transact(
+            lambda c: batches.get_batch(c, batches.get_batch(c, number).original_id)
+        )
+    except InputError as exc:
+        raise NotReadyError(f"batch {number} is not in the ledger") from exc
 
 
 def pipeline_of_record(database: Database, number: int) -> str:
@@ -192,7 +197,7 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
             steps=[step["name"] for step in original.topology if not step.get("after")],
             by_unit=any(step.get("merges") for step in original.topology),
             batch_id=original.batch_id,
-            dag_id=original.dag_id or original.pipeline,
+            dag_id=original.replay_dag,
             conf={"replay_of": original.batch_id, **selection},
             left_out=left_out,
             waiting=replays.waiting_records(connection, original.batch_id),

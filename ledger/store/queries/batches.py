@@ -73,6 +73,11 @@ class Batch:
         """The batch that its messages were first seen in."""
         return self.original_batch_id or self.batch_id
 
+    @property
+    def replay_dag(self) -> str:
+        """The DAG whose runs replay an original; the pipeline's for one of the command line."""
+        return self.dag_id or self.pipeline
+
 
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.store.queries.reports import Counts
-from ledger.store.queries.rows import all_of, first_of
+from ledger.store.queries.rows import all_of
 
 RECENT = 60  # batches of a timeline
 INTERVALS = 400  # batches of a calendar: a year of days
@@ -40,16 +40,6 @@ class Committed:
     batch_id: int
     committed: int
     steps: int
-
-
-@dataclass(frozen=True)
-class BatchOwner:
-    """Whose a batch is. ``dag_id``: the DAG whose runs replay it; the pipeline's for batches of
-    the command line.
-    """
-
-    pipeline: str
-    dag_id: str
 
 
 @dataclass(frozen=True)
@@ -251,16 +241,6 @@ def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[
     return list(
         connection.execute(statement, {"dag_id": dag_id, "run_ids": list(run_ids)}).scalars()
     )
-
-
-def place(connection: Connection, batch_id: int) -> BatchOwner | None:
-    """Whose a batch is, by its original; None: there is no such batch."""
-    statement = text("""
-        SELECT p.name AS pipeline, coalesce(nullif(o.dag_id, ''), p.name) AS dag_id FROM batch b
-        JOIN batch o ON o.batch_id = b.family_id
-        JOIN pipeline p ON p.pipeline_id = b.pipeline_id WHERE b.batch_id = :id
-    """)
-    return first_of(BatchOwner, connection.execute(statement, {"id": batch_id}))
 
 
 def pipeline_of_record(connection: Connection, number: int) -> str | None:
