@@ -8,7 +8,7 @@ that reads the storage: the run, its task ``settle``, or the next ``publish``, `
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +38,18 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     as they were written, and whatever their storage raises where it is out of reach.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-    original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
     redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
-    sampled = database.transact(lambda c: holds.without_content(c, batch_id))
-    _copy(database, batch, sampled, holds.keep_content, redact)
-    missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
-    count = _copy(database, original, missing, payloads.insert, redact)
-    for again in database.transact(lambda c: payloads.read_again(c, original.batch_id)):
-        replay = database.transact(partial(batches.get_batch, batch_id=again.batch_id))
-        _copy(database, replay, [again], payloads.replace, redact)
-    return count
+    written = 0
+    for question, number, write in (
+        (holds.without_content, batch_id, holds.keep_content),
+        (payloads.missing, batch.original_id, payloads.insert),
+        (payloads.read_again, batch.original_id, payloads.replace),
+    ):
+        for row in database.transact(partial(question, batch_id=number)):
+            emitted = database.transact(partial(batches.get_batch, batch_id=row.batch_id))
+            for rows in _chunks(_read(database, emitted, row, redact)):
+                written += database.transact(partial(write, rows=rows))
+    return written
 
 
 def try_to_keep(database: Database, batch_id: int) -> None:
@@ -91,21 +93,6 @@ def _keyed(payload: "Payload", names: Sequence[str]) -> tuple[int, list[str | No
     fields |= json.loads(payload.key or "{}")
     values = [fields.get(name) for name in names]
     return payload.message_id, [None if v is None else as_text(v) for v in values], payload.parsed
-
-
-def _copy(
-    database: Database,
-    batch: Batch,
-    sources: Sequence[Row[Any]],
-    write: Callable[..., int],
-    redact: Redaction,
-) -> int:
-    """Copy content from the snapshots of a batch; of how many records."""
-    written = 0
-    for source in sources:
-        for rows in _chunks(_read(database, batch, source, redact)):
-            written += database.transact(partial(write, rows=rows))
-    return written
 
 
 def _read(

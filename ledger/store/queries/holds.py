@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.queries.payloads import FailedMessage, conditions_sql, copy_content
+from ledger.store.queries.payloads import FailedMessage, by_emit, conditions_sql, copy_content
 from ledger.store.queries.reports import FailureSummary
 from ledger.store.queries.rows import all_of
 
@@ -215,21 +215,14 @@ def batches_on_hold(connection: Connection, batch_ids: Sequence[int]) -> list[in
 
 
 def without_content(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Of a batch on hold the sampled records whose content is not copied yet, as
-    ``payloads.missing`` has failed ones."""
-    statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root,
-               array_agg(h.message_id ORDER BY h.root_id) AS messages,
-               array_agg(h.root_id ORDER BY h.root_id) AS roots
-        FROM hold_sample h
-        JOIN batch_source s ON s.batch_id = h.batch_id AND h.root_id >= s.first_root
-                           AND h.root_id < s.first_root + s.roots
-        WHERE h.batch_id = :id AND h.content IS NULL AND s.emit_run_id IS NOT NULL
-          AND NOT EXISTS (SELECT FROM failed_payload f
-                          WHERE f.message_id = h.message_id AND f.forgotten_at IS NOT NULL)
-        GROUP BY s.source, s.emit_run_id, s.first_root ORDER BY s.source
-    """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    """The sampled records of a batch on hold whose content is not copied yet, as ``by_emit``."""
+    records = """
+        SELECT h.message_id, h.root_id, h.batch_id FROM hold_sample h
+        WHERE h.batch_id = :id AND h.content IS NULL AND NOT EXISTS (
+          SELECT FROM failed_payload f
+          WHERE f.message_id = h.message_id AND f.forgotten_at IS NOT NULL)
+    """
+    return by_emit(connection, records, id=batch_id)
 
 
 def keep_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:

@@ -48,56 +48,54 @@ class Fields:
     names: Sequence[str]
 
 
-def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
-    """By source of an original, the messages whose content is not kept: source, emit_run_id,
-    first_root, messages and their roots (in order)."""
-    statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root,
-               array_agg(m.message_id ORDER BY m.message_id) AS messages,
-               array_agg(m.message_id ORDER BY m.message_id) AS roots
-        FROM failed_message m
-        JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
-        WHERE m.original_batch_id = :id AND s.emit_run_id IS NOT NULL
-          AND NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)
-        GROUP BY s.source, s.emit_run_id, s.first_root ORDER BY s.source
+def by_emit(connection: Connection, records: str, **keys: Any) -> Sequence[Row[Any]]:
+    """By batch and source that read them: batch_id, source, emit_run_id, first_root, messages and
+    their roots (in order). ``records``: a SELECT of message_id, root_id, batch_id."""
+    statement = text(f"""
+        SELECT s.batch_id, s.source, s.emit_run_id, s.first_root,
+               array_agg(x.message_id ORDER BY x.root_id) AS messages,
+               array_agg(x.root_id ORDER BY x.root_id) AS roots
+        FROM ({records}) x
+        JOIN batch_source s ON s.batch_id = x.batch_id AND x.root_id >= s.first_root
+                           AND x.root_id < s.first_root + s.roots
+        WHERE s.emit_run_id IS NOT NULL GROUP BY s.batch_id, s.source ORDER BY 1, 2
     """)
-    return connection.execute(statement, {"id": original_batch_id}).all()
+    return connection.execute(statement, keys).all()
+
+
+_OF_ORIGINAL = """
+    SELECT m.message_id, m.message_id AS root_id, m.original_batch_id AS batch_id
+    FROM failed_message m WHERE
+"""
+
+
+def missing(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """The messages of an original whose content is not kept, as ``by_emit``."""
+    records = f"""{_OF_ORIGINAL} m.original_batch_id = :id
+      AND NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)"""
+    return by_emit(connection, records, id=batch_id)
 
 
 def claimed(connection: Connection, replay_batch_id: int, source: str) -> Sequence[Row[Any]]:
-    """The messages that a replay has claimed of a source, as ``missing`` has them."""
-    statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root,
-               array_agg(m.message_id ORDER BY m.message_id) AS messages,
-               array_agg(m.message_id ORDER BY m.message_id) AS roots
-        FROM failed_message m
-        JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
-        WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying'
-          AND s.emit_run_id IS NOT NULL
-        GROUP BY s.source, s.emit_run_id, s.first_root
-    """)
-    return connection.execute(statement, {"id": replay_batch_id, "source": source}).all()
+    """The messages that a replay has claimed of a source, as ``by_emit``."""
+    records = f"""{_OF_ORIGINAL} m.replay_batch_id = :id AND m.source = :source
+      AND m.status = 'replaying'"""
+    return by_emit(connection, records, id=replay_batch_id, source=source)
 
 
-def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
-    """By replay of an original that read its sources again, and source, the messages that failed in
-    it last and whose content is that of an earlier attempt: batch_id, and as ``missing``."""
-    statement = text("""
-        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root,
-               array_agg(r.message_id ORDER BY r.root_id) AS messages,
-               array_agg(r.root_id ORDER BY r.root_id) AS roots
+def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """The messages that failed last in a replay of an original that read its sources again, and
+    whose content is that of an earlier attempt, as ``by_emit``."""
+    records = """
+        SELECT r.message_id, r.root_id, r.batch_id
         FROM failed_root r
         JOIN failed_message m ON m.message_id = r.message_id AND m.root_id = r.root_id
         JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
         JOIN failed_payload f ON f.message_id = r.message_id AND f.root_id < r.root_id
           AND f.forgotten_at IS NULL
-        JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
-                           AND r.root_id < s.first_root + s.roots
-        WHERE b.family_id = :id AND b.kind = 'replay' AND r.step <> s.source
-        GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root
-        ORDER BY b.batch_id, s.source
-    """)
-    return connection.execute(statement, {"id": original_batch_id}).all()
+        WHERE b.family_id = :id AND b.kind = 'replay' AND r.step <> m.source
+    """
+    return by_emit(connection, records, id=batch_id)
 
 
 def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
