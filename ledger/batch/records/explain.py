@@ -98,10 +98,14 @@ def explained(database: Database, number: int) -> Explanation:
 
 def _of(row: Row[Any], verdict: str, **others: Any) -> Explanation:
     """A record by its row, whose columns are called as the fields are, and other fields."""
-    names = {each.name for each in fields(Explanation)}
-    columns = {name: value for name, value in row._mapping.items() if name in names}
     ids = {"record": row.message_id, "root": row.root_id}
-    return Explanation(**{**columns, **ids, "verdict": verdict, **others})
+    return Explanation(**{**_columns(row, Explanation), **ids, "verdict": verdict, **others})
+
+
+def _columns(row: Row[Any], fields_of: type[Case | Explanation]) -> dict[str, Any]:
+    """The columns of a row that are called as fields of a class are."""
+    names = {each.name for each in fields(fields_of)}
+    return {name: value for name, value in row._mapping.items() if name in names}
 
 
 def _failed_record(database: Database, number: int) -> Row[Any] | None:
@@ -175,24 +179,14 @@ def _has_key(record: Row[Any]) -> bool:
 
 
 def _case(record: Row[Any]) -> Case:
-    sources = [step for step in record.topology if step["name"] == record.source]
-    by_unit = any(step.get("merges") for step in record.topology)
-    return Case(
-        record.target,
-        record.batch_id,
-        record.interval_start,
-        record.interval_end,
-        record.params,
-        record.dag_id,
-        record.step,
-        Cause(record.cause),
-        state_of(record),
-        any(step.get("rereads") for step in sources) and not by_unit and _has_key(record),
-        not any(step.get("incremental") for step in record.topology),
-        record.reason,
-        record=record.message_id,
-        joins=any(step.get("joins") for step in record.topology if step["name"] == record.step),
-        due_at=record.due_at,
-        replay_batch_id=record.replay_batch_id,
-        expired_at=record.files_expired_at,
-    )
+    steps = {step["name"]: step for step in record.topology}
+    by_unit = any(step.get("merges") for step in steps.values())
+    own = {
+        "cause": Cause(record.cause),
+        "state": state_of(record),
+        "rereads": bool(_layout(record).get("rereads")) and not by_unit and _has_key(record),
+        "reprocesses": not any(step.get("incremental") for step in steps.values()),
+        "record": record.message_id,
+        "joins": bool(steps.get(record.step, {}).get("joins")),
+    }
+    return Case(**{**_columns(record, Case), **own})

@@ -28,8 +28,8 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
     message_id, root_id, status, accepted_by, attempts, state, cause, due_at, replay_batch_id,
     pipeline, target, batch_id, batch_status, interval_start, interval_end, params, dag_id (of the
-    original), source, failed_in, topology (of that batch), step, reason, detail, own_failure, key,
-    content_root, content, parsed, source_file, source_row, files_expired_at, forgotten_at."""
+    original), source, topology (of the batch in which it failed), step, reason, detail, key,
+    content_root, content, parsed, source_file, source_row, expired_at, forgotten_at."""
     statement = text(f"""
         SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
                m.attempts,
@@ -37,13 +37,13 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
                  WHEN m.not_before < 'infinity' THEN m.not_before END AS due_at,
                m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
-               b.params, b.dag_id, m.source, r.batch_id AS failed_in, (
+               b.params, b.dag_id, m.source, (
                  SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
                  WHERE s.batch_id = r.batch_id) AS topology,
-               r.step, r.reason, r.detail, r.own_failure,
+               r.step, r.reason, r.detail,
                f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
                CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
-               b.files_expired_at, f.forgotten_at
+               b.files_expired_at AS expired_at, f.forgotten_at
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id
