@@ -4,9 +4,8 @@ import csv
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -147,28 +146,9 @@ def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
     return {path: records for path, (_, records) in footers.items()}
 
 
-@contextmanager
-def opened_text(path: str) -> Iterator[Iterator[str]]:
-    """The lines of a file, which end as they do in it: with ``\\n``, ``\\r`` or both. Bytes that
-    are not UTF-8 stand in them so that ``encoded`` restores them.
-    """
-    with (
-        opened(path) as stream,
-        io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="") as text,
-    ):
-        yield _without_mark(text)
-
-
 def encoded(line: str) -> bytes:
-    """The bytes of a line of ``opened_text``."""
+    """The bytes of a line in which those that are not UTF-8 are escaped."""
     return line.encode("utf-8", "surrogateescape")
-
-
-def _without_mark(lines: Iterator[str]) -> Iterator[str]:
-    first = next(lines, "").removeprefix("\ufeff")
-    if first:
-        yield first
-    yield from lines
 
 
 def _first_line(path: str) -> str:
@@ -176,7 +156,10 @@ def _first_line(path: str) -> str:
     none.
     """
     try:
-        with opened_text(path) as lines:
+        with (
+            opened(path) as stream,
+            io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as lines,
+        ):
             line = next((line for line in lines if line.strip()), "")
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read: {exc}") from exc
