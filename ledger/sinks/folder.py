@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
@@ -19,19 +19,16 @@ BATCH_FOLDER = "ackledger_batch"  # in a folder of Parquet files: ackledger_batc
 STAGING_FOLDER = "_staging"  # beside those of batches: what is not published yet
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FileSinkOptions(SinkOptions):
-    partition_by: tuple[str, ...] = ()
-    cluster: bool = True
-
-
 @dataclass(frozen=True)
-class FolderSink(_FileSinkOptions):
+class FolderSink(SinkOptions):
     """A sink whose place is a folder, ``path``. ``cluster``: whether the rows of each folder of
     ``partition_by`` are brought together before they are written, so that a batch leaves one file a
     folder."""
 
     path: str
+    _: KW_ONLY
+    partition_by: tuple[str, ...] = ()
+    cluster: bool = True
     key = ()
     replaces_intervals = False
     in_place = False

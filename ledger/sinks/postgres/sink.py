@@ -1,17 +1,19 @@
 """The declaration of a table in PostgreSQL."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, get_args
 
+from ledger.core.declarations import Fault, check
 from ledger.sinks.base import Publisher
-from ledger.sinks.postgres.declared import TableSink
+from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
+from ledger.sinks.postgres.declared import LONGEST_NAME, Mode
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
 
 
 @dataclass(frozen=True)
-class PostgresSink(TableSink):
+class PostgresSink(SinkOptions):
     """A table in PostgreSQL, on whichever server: ``PostgresSink(url, "reporting.departures")``.
 
     Each batch is one transaction there, with a record of its own. ``url``: of SQLAlchemy, or the
@@ -19,6 +21,41 @@ class PostgresSink(TableSink):
     ``upsert`` by ``key``, where an older row never overwrites a newer one; ``replace_interval``:
     what other batches published of the same interval is removed.
     """
+
+    url: str = field(repr=False)  # it may hold a password
+    table: str
+    _: KW_ONLY
+    key: tuple[str, ...] = ()
+    mode: Mode = "append"
+    partition_by = ()
+    in_place = False
+
+    @property
+    def place(self) -> str:
+        return f"table {self.table!r}"
+
+    @property
+    def identity(self) -> str:
+        """See ``Sink``: the table and its database, as they are declared."""
+        return f"{self.url} {self.table}"
+
+    @property
+    def replaces_intervals(self) -> bool:
+        return self.mode == "replace_interval"
+
+    def location(self, settings: "Settings") -> str:
+        """The URL, less user, password and options, and the table: what lineage names it by."""
+        from sqlalchemy.engine import URL
+
+        from ledger.databases.addresses import resolved
+
+        url = resolved(self.url, f"the sink of table {self.table!r}")
+        bare = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+        return f"{bare}#{self.table}"
+
+    def check(self, settings: "Settings") -> str:
+        """See ``Sink``: the publisher has looked at the table itself."""
+        return f"{self.table} can be written to"
 
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         """See ``Sink``. Raises ConfigurationError if the variable that holds the URL is not set."""
@@ -31,3 +68,36 @@ class PostgresSink(TableSink):
             mode=self.mode,
             staging_root=f"{settings.storage_root()}/{pipeline}/{name}",
         )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", names_of(self.key))
+        require_dedup(self.table, self.dedup)
+        require_different(f"key of {self.table!r}", self.key)
+        check(self, _FAULTS)
+
+
+def _too_long(sink: PostgresSink) -> tuple[str, int] | None:
+    lengths = ((part, len(part.encode())) for part in sink.table.rpartition(".")[::2])
+    return next((pair for pair in lengths if pair[1] > LONGEST_NAME), None)
+
+
+_FAULTS: tuple[Fault, ...] = (
+    (
+        _too_long,
+        "table {it.table!r}: {culprit[0]!r} has {culprit[1]} bytes, and PostgreSQL cuts names off"
+        f" after {LONGEST_NAME}: choose a shorter one",
+    ),
+    (
+        lambda it: not it.table.rpartition(".")[2],
+        "table {it.table!r}: expected a name, or schema.name: name the table",
+    ),
+    (
+        lambda it: it.mode not in get_args(Mode),
+        f"mode of {{it.table!r}}: expected {', '.join(get_args(Mode))}, found {{it.mode!r}}",
+    ),
+    (
+        lambda it: (it.mode == "upsert") != bool(it.key),
+        "sink of {it.table!r}: a key goes with mode='upsert' and upsert with a key; found"
+        " mode={it.mode!r}, key={it.key!r}",
+    ),
+)

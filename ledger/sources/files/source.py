@@ -1,7 +1,7 @@
 """The declaration of a source of files."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -47,22 +47,8 @@ _INSTEAD = {
 _ONE_CHARACTER = ("sep", "quote", "escape")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FileOptions:
-    format: str = "csv"
-    schema: "StructType | str"
-    header: bool = True
-    null_value: str | None = None
-    allow_missing: bool = False
-    incremental: bool = False
-    columns: str = "in_order"
-    multiline: bool = False
-    snapshot: str = "copy"
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
-class FileSource(_FileOptions):
+class FileSource:
     """Files of one format, read by interval or, with ``incremental``, each once.
 
     ``path``: glob, a template over ``interval_start``, ``interval_end`` and ``params``; relative
@@ -86,6 +72,17 @@ class FileSource(_FileOptions):
     """
 
     path: str
+    _: KW_ONLY
+    format: str = "csv"
+    schema: "StructType | str"
+    header: bool = True
+    null_value: str | None = None
+    allow_missing: bool = False
+    incremental: bool = False
+    columns: str = "in_order"
+    multiline: bool = False
+    snapshot: str = "copy"
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check(self, _FAULTS)

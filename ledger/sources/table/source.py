@@ -1,6 +1,6 @@
 """The declaration of a table that is read by a cursor."""
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,22 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Table:
-    # Not in the repr: it may hold a password, and a repr ends up in logs.
-    url: str = field(repr=False)
-    table: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TableOptions:
-    cursor: str
-    schema: "StructType | str"
-    lag: str | float | timedelta | None = None
-    partitions: int = 2
-
-
-@dataclass(frozen=True)
-class TableSource(_TableOptions, _Table):
+class TableSource:
     """A table of a database, read incrementally: each run takes the rows that came since the last.
 
     ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever
@@ -44,6 +29,15 @@ class TableSource(_TableOptions, _Table):
 
     Raises DeclarationError on an empty or impossible argument.
     """
+
+    # Not in the repr: it may hold a password, and a repr ends up in logs.
+    url: str = field(repr=False)
+    table: str
+    _: KW_ONLY
+    cursor: str
+    schema: "StructType | str"
+    lag: str | float | timedelta | None = None
+    partitions: int = 2
 
     def __post_init__(self) -> None:
         check(self, _FAULTS)
