@@ -6,6 +6,7 @@ through the rest of the file, line by line.
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from ledger.storage import stores
 BLOCK = 8 << 20  # bytes
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of a file
 _LINE_FEED, _RETURN, _BRACE = b"\n\r{"
+_LINE = re.compile(rb"[^\r\n]+")
 _APPEAR_WHOLE = (
     "Files must appear whole: write them under another name and rename them, then run this again"
 )
@@ -71,13 +73,13 @@ def cut(path: str, form: Format, header: str | None) -> list[Block]:
         whole = windows(stream)
         for window in whole:
             own = sought
-            if own is not None or cutter.may_break_off(window):
-                records = cutter.lines(window, is_first=offset == 0)
-                if cutter.breaks_off(records):
-                    rest = chain([window], whole)
-                    blocks.append(_block(path, offset, rest, streamed=True, header=own))
-                    break
-                sought = own if header_of(records, own) is None else None
+            text = window if offset else window.removeprefix(_MARK)
+            if own is not None:
+                text, sought = _without_header(path, text, own)
+            if cutter.may_break_off(text) and cutter.breaks_off(cutter.lines(text)):
+                rest = chain([window], whole)
+                blocks.append(_block(path, offset, rest, streamed=True, header=own))
+                break
             blocks.append(_block(path, offset, [window], streamed=False, header=own))
             offset += len(window)
     return blocks
@@ -178,34 +180,31 @@ def windows(stream: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def header_of(records: Lines, header: str | None) -> int | None:
-    """The number of the first record that is the header; None if none is."""
-    if header is None:
-        return None
-    text = header.encode()
-    for number in np.flatnonzero(records.ends - records.starts == len(text)).tolist():
-        start = int(records.starts[number])
-        if records.data[start : start + len(text)] == text:
-            return int(number)
-    return None
+def body(block: Block) -> Iterator[bytes]:
+    """The parts of a block but for the mark at the beginning of its file, and the header. Raises
+    InputError as ``parts`` does, and if the header is another."""
+    header, mark = block.header, b"" if block.offset else _MARK
+    for part in parts(block):
+        text, mark = part.removeprefix(mark), b""
+        if header is not None:
+            text, header = _without_header(block.path, text, header)
+        yield text
 
 
-def require_header(path: str, records: Lines, header: str) -> None:
-    """Raise InputError if the first of these lines that is not blank is not the header: the names
-    of the columns were read before, and may be those of another file."""
-    texts = map(records.text, range(len(records)))
-    if next((text for text in texts if text.strip()), header) != header:
-        raise InputError(
-            f"source file {path} was changed while it was read: expected the header that was"
-            f" there, found another. {_APPEAR_WHOLE}"
-        )
-
-
-def without(records: Lines, number: int | None) -> Lines:
-    """The records but for one."""
-    if number is None:
-        return records
-    return Lines(records.data, np.delete(records.starts, number), np.delete(records.ends, number))
+def _without_header(path: str, text: bytes, header: str) -> tuple[bytes, str | None]:
+    """Whole lines but for the header, whose line is empty then; and the header, if it is yet to
+    come. Raises InputError if the first line that is not blank is another: the names of the columns
+    were read before, and may be those of another file."""
+    for match in _LINE.finditer(text):
+        line = match[0].decode("utf-8", "surrogateescape")
+        if line == header:
+            return text[: match.start()] + text[match.end() :], None
+        if line.strip():
+            raise InputError(
+                f"source file {path} was changed while it was read: expected the header that was"
+                f" there, found another. {_APPEAR_WHOLE}"
+            )
+    return text, header
 
 
 def _without_blanks(lines: Lines) -> Lines:
@@ -228,16 +227,14 @@ class Cutter:
         """What cuts lines of which a quote stays open."""
         return Splitter(self._form)
 
-    def lines(self, data: bytes, *, is_first: bool) -> Lines:
-        """The lines of whole lines that may be records, not the empty ones. ``is_first``: whether
-        a file begins with them, and may have a mark before them."""
+    def lines(self, data: bytes) -> Lines:
+        """The lines of whole lines that may be records, not the empty ones."""
         codes = np.frombuffer(data, np.uint8)
         is_break = codes == _LINE_FEED
         if b"\r" in data:
             is_break |= codes == _RETURN
         breaks = np.flatnonzero(is_break)
-        first = len(_MARK) if is_first and data.startswith(_MARK) else 0
-        starts, ends = np.concatenate([[first], breaks + 1]), np.concatenate([breaks, [len(data)]])
+        starts, ends = np.concatenate([[0], breaks + 1]), np.concatenate([breaks, [len(data)]])
         filled = ends > starts
         records = Lines(data, starts[filled], ends[filled])
         return _without_blanks(records) if self._form.format == "json" else records
@@ -267,8 +264,7 @@ class Cutter:
         return odd
 
 
-def text_lines(first: bytes, rest: Iterator[bytes], *, is_first: bool) -> Iterator[str]:
-    """The lines of a text as ``multiline.Splitter`` takes them. ``is_first``: as of ``lines``."""
-    chunks = chain([first.removeprefix(_MARK) if is_first else first], rest)
+def text_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a text as ``multiline.Splitter`` takes them."""
     stream = io.BufferedReader(ChunkStream(chunks), BLOCK)
     return iter(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from tempfile import gettempdir
 from urllib.parse import quote
 
@@ -18,21 +18,9 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import BETWEEN, FILE, PLACE, POSITION, TEXT
 from ledger.errors import InputError
-from ledger.sources.files.blocks import (
-    BLOCK,
-    Block,
-    Cutter,
-    cut,
-    header_of,
-    parts,
-    require_header,
-    text_lines,
-    verify,
-    without,
-)
+from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines, verify
 from ledger.sources.files.layouts import encoded
 from ledger.sources.files.lines import Format
-from ledger.sources.files.multiline import Splitter
 from ledger.sources.listing import UNREADABLE, FoundFile, compression
 from ledger.sources.vectorized.choice import reader_of
 from ledger.sources.vectorized.lines import Lines, Read
@@ -209,22 +197,13 @@ class TextReader:
         return pa.RecordBatch.from_arrays(arrays, self.schema.names)
 
     def _of(self, block: Block) -> Iterator[pa.RecordBatch]:
-        cutter = Cutter(self.form)
-        header = block.header
-        is_first = block.offset == 0
-        whole = parts(block)
-        for part in whole:
-            records = cutter.lines(part, is_first=is_first)
-            if header is not None:
-                require_header(block.path, records, header)
+        cutter, whole = Cutter(self.form), body(block)
+        for text in whole:
+            records = cutter.lines(text)
             if cutter.breaks_off(records):
-                lines = text_lines(part, whole, is_first=is_first)
-                yield from _split(cutter.splitter, lines, header)
+                yield from _split(cutter.splitter.records(text_lines(chain([text], whole))))
                 return
-            number = header_of(records, header)
-            header = header if number is None else None
-            is_first = False
-            yield self._batch(without(records, number))
+            yield self._batch(records)
 
     def _batch(self, records: Lines) -> pa.RecordBatch:
         """Each line is a record."""
@@ -243,11 +222,8 @@ class TextReader:
         return to_arrow_schema(self.schema)
 
 
-def _split(
-    splitter: Splitter, lines: Iterator[str], header: str | None
-) -> Iterator[pa.RecordBatch]:
+def _split(records: Iterator[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
     """The records of lines of which some are no record."""
-    records = _without_header(splitter.records(lines), header)
     while rows := _next_rows(records):
         texts = pa.array([text for text, _ in rows], pa.binary())
         is_long = pa.array([is_long for _, is_long in rows], pa.bool_())
@@ -304,18 +280,6 @@ def _next_rows(records: Iterator[tuple[str, bool]]) -> list[tuple[bytes, bool]]:
         if len(rows) == _ROWS or size >= BLOCK:
             break
     return rows
-
-
-def _without_header(
-    records: Iterator[tuple[str, bool]], header: str | None
-) -> Iterator[tuple[str, bool]]:
-    """The records but for the first that is the header; blank ones may stand before it."""
-    if header is not None:
-        for record, is_long in records:
-            if record == header:
-                break
-            yield record, is_long
-    yield from records
 
 
 @contextmanager
