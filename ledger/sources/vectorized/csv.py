@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from ledger.sources.files.lines import Format, record_pattern
 from ledger.sources.vectorized import texts
 from ledger.sources.vectorized.lines import Lines, Read, is_utf8, mask
+from ledger.types.spark_arrow import to_arrow_type
 
 # Both readers drop a byte order mark at the beginning of what they read, each of something else.
 # Spark's ends a record with U+FFFF, and leaves out NUL behind a quote, or puts one more in.
@@ -56,9 +57,8 @@ def read(records: Lines, form: Format) -> Read:
     fit = np.ones(len(fields), bool)
     columns = []
     for field in form.schema.fields:
-        target = texts.target(field.dataType)
         if field.name not in form.names:
-            column = pa.nulls(len(fields), target)
+            column = pa.nulls(len(fields), to_arrow_type(field.dataType))
         else:
             text = _nulled(fields.column(field.name).combine_chunks(), form)
             column = texts.converted(text, field.dataType)
@@ -82,7 +82,7 @@ def _is_plain(character: str) -> bool:
 
 def _nothing(count: int, form: Format) -> Read:
     """Of none of the records a row that was read."""
-    columns = [pa.nulls(count, texts.target(field.dataType)) for field in form.schema.fields]
+    columns = [pa.nulls(count, to_arrow_type(field.dataType)) for field in form.schema.fields]
     rows = pa.RecordBatch.from_arrays(columns, form.schema.names)
     return Read(rows, np.zeros(count, bool))
 

@@ -19,20 +19,8 @@ from ledger.sources.files.lines import Format
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.values import FORMATS
 from ledger.sources.vectorized.lines import Lines, Read, mask
-from ledger.sources.vectorized.texts import converts, matching, target
-
-_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
-
-# Days that there are, as of year 1000: Arrow's cast raises for the whole column if one is none.
-_LEAP = r"(?:[1-9]\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)"
-_DAY = (
-    r"^(?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])"
-    r"|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
-    rf"|{_LEAP}-02-29)"
-)
-# Spark's cast takes a zone only behind seconds.
-_CLOCK = r"[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?"
-_ZONE = r"(?:Z|[+-](?:0\d|1[0-7]):[0-5]\d)"
+from ledger.sources.vectorized.texts import TIMES, converted, converts
+from ledger.types.spark_arrow import to_arrow_type
 
 # What the exact reader refuses, and Arrow's takes in a field that is no column.
 _REFUSED = (
@@ -70,7 +58,7 @@ def reads(form: Format) -> bool:
         and list(form.names) == form.schema.names
         and all(converts(kind) and not isinstance(kind, T.DecimalType) for kind in kinds)
         and all(name in FORMATS for name in form.options)
-        and not (form.options and any(isinstance(kind, _TIMES) for kind in kinds))
+        and not (form.options and any(isinstance(kind, TIMES) for kind in kinds))
     )
 
 
@@ -98,7 +86,7 @@ def read(records: Lines, form: Format) -> Read:
 
 
 def _read_as(kind: T.DataType) -> pa.DataType:
-    return pa.string() if isinstance(kind, _TIMES) else target(kind)
+    return pa.string() if isinstance(kind, TIMES) else to_arrow_type(kind)
 
 
 def _candidates(records: Lines) -> np.ndarray:
@@ -221,26 +209,14 @@ def _table(text: Lines, first: int, last: int, schema: pa.Schema, behavior: str)
 
 def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray]:
     """A column in its own type, and of which rows it is exact."""
-    if isinstance(kind, _TIMES):
-        times = _times(column, kind)
+    if isinstance(kind, TIMES):
+        times = converted(column, kind)
         return times, mask(pc.equal(times.is_null(), column.is_null()))
     if isinstance(kind, T.DoubleType):
         numbers = column.fill_null(0).to_numpy()
         is_minus_zero = (numbers == 0) & np.signbit(numbers)  # Spark's reader takes -0 for 0
         return column, np.isfinite(numbers) & ~is_minus_zero
     return column, np.ones(len(column), bool)
-
-
-def _times(texts: pa.Array, kind: T.DataType) -> pa.Array:
-    """Dates, or timestamps; null where a text is none, or is written in a way that is rare."""
-    if isinstance(kind, T.DateType):
-        return matching(texts, f"{_DAY}$").cast(pa.date32())
-    if isinstance(kind, T.TimestampNTZType):
-        return matching(texts, f"{_DAY}{_CLOCK}$").cast(target(kind))
-    texts = matching(texts, f"{_DAY}{_CLOCK}{_ZONE}?$")
-    zoned = pc.match_substring_regex(texts, f"{_ZONE}$")
-    in_utc = pc.binary_join_element_wise(texts, "Z", "")
-    return pc.if_else(zoned, texts, in_utc).cast(target(kind))
 
 
 def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) -> np.ndarray:

@@ -8,18 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-_TYPES: dict[type[T.DataType], pa.DataType] = {
-    T.StringType: pa.string(),
-    T.ByteType: pa.int8(),
-    T.ShortType: pa.int16(),
-    T.IntegerType: pa.int32(),
-    T.LongType: pa.int64(),
-    T.DoubleType: pa.float64(),
-    T.BooleanType: pa.bool_(),
-    T.DateType: pa.date32(),
-    T.TimestampType: pa.timestamp("us", "UTC"),
-    T.TimestampNTZType: pa.timestamp("us"),
-}
+from ledger.types.spark_arrow import to_arrow_type
+
+TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 # Of other signs and digits, such as +5 and those of Arabic, Spark makes numbers and Arrow none.
 _INTEGERS: dict[type[T.DataType], str] = {
     T.ByteType: r"^-?\d{1,3}$",
@@ -39,20 +30,15 @@ _SECONDS = r":[0-5]\d(?:\.\d{1,6})?"
 _CLOCK = r"[T ](?:[01]\d|2[0-3]):[0-5]\d"
 _LOCAL = rf"^{_DAY}(?:{_CLOCK}(?:{_SECONDS})?)?$"
 _UTC = rf"^{_DAY}(?:{_CLOCK}(?:{_SECONDS}Z?)?)?$"  # Spark takes no zone behind minutes
+_ZONED = rf"^{_DAY}{_CLOCK}{_SECONDS}[+-](?:0\d|1[0-7]):[0-5]\d$"
 
 
 def converts(kind: T.DataType) -> bool:
     """Whether texts can be made values of this type."""
     if isinstance(kind, T.DecimalType):
         return 0 <= kind.scale <= kind.precision
-    return kind == T.StringType() or type(kind) in _TYPES.keys() - {T.StringType}
-
-
-def target(kind: T.DataType) -> pa.DataType:
-    """The type of Arrow for one that ``converts``."""
-    if isinstance(kind, T.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    return _TYPES[type(kind)]
+    plain = (*_INTEGERS, T.DoubleType, T.BooleanType, *TIMES)
+    return kind == T.StringType() or type(kind) in plain
 
 
 def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
@@ -63,13 +49,13 @@ def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
         return _truths(texts)
     if isinstance(kind, T.IntegralType):
         return _integers(texts, kind)
-    if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType):
+    if isinstance(kind, TIMES):
         return _times(texts, kind)
     pattern = _decimal(kind) if isinstance(kind, T.DecimalType) else _DOUBLE
-    return pc.cast(matching(texts, pattern), target(kind))
+    return pc.cast(_matching(texts, pattern), to_arrow_type(kind))
 
 
-def matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
+def _matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
     """The texts that match; null of all others."""
     return _where(texts, pc.match_substring_regex(texts, pattern))
 
@@ -89,8 +75,8 @@ def _truths(texts: pa.StringArray) -> pa.BooleanArray:
 
 
 def _integers(texts: pa.StringArray, kind: T.IntegralType) -> pa.Array:
-    values = pc.cast(matching(texts, _INTEGERS[type(kind)]), pa.int64())
-    integer = target(kind)
+    values = pc.cast(_matching(texts, _INTEGERS[type(kind)]), pa.int64())
+    integer = to_arrow_type(kind)
     if integer == pa.int64():
         return values
     most = 1 << (integer.bit_width - 1)
@@ -107,9 +93,12 @@ def _decimal(kind: T.DecimalType) -> str:
 
 def _times(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
     if isinstance(kind, T.DateType):
-        return pc.cast(matching(texts, f"^{_DAY}$"), pa.date32())
-    in_utc = isinstance(kind, T.TimestampType)
-    times = matching(texts, _UTC if in_utc else _LOCAL)
-    if in_utc:
-        times = pc.utf8_rtrim(times, "Z")  # without a zone it is UTC, too: that of the session
-    return pc.cast(pc.cast(times, pa.timestamp("us")), target(kind))
+        return pc.cast(_matching(texts, f"^{_DAY}$"), pa.date32())
+    if isinstance(kind, T.TimestampNTZType):
+        return pc.cast(_matching(texts, _LOCAL), pa.timestamp("us"))
+    # Without a zone it is UTC, too: that of the session.
+    in_utc = pc.cast(pc.utf8_rtrim(_matching(texts, _UTC), "Z"), pa.timestamp("us"))
+    times = pc.cast(in_utc, pa.timestamp("us", "UTC"))
+    if times.null_count == texts.null_count:
+        return times
+    return pc.coalesce(times, pc.cast(_matching(texts, _ZONED), times.type))
