@@ -79,7 +79,8 @@ class Rule:
 
 
 class Publisher(Protocol):
-    """What writes to one sink: staged files become visible to readers atomically, once."""
+    """What writes to one sink: staged files become visible to readers atomically, once. A subclass
+    inherits what most kinds do not need."""
 
     @property
     def keeps_tracking(self) -> bool:
@@ -102,10 +103,12 @@ class Publisher(Protocol):
         """What each row of the delivery has to meet where the sink itself checks nothing. The
         caller evaluates all of them: from here the publish takes the delivery for checked against
         these."""
+        return ()
 
     def refused(self, delivery: Delivery) -> list[Refusal]:
         """The rows of the delivery that the sink does not take as it is now, by position; it
         changes nothing."""
+        return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: no other run does.

@@ -24,7 +24,7 @@ from ledger.errors import (
     UnavailableError,
     WaitedError,
 )
-from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.base import Delivery, Publisher, Rule, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.sinks.delta.schema import (
     require_checked,
@@ -56,7 +56,7 @@ class _Staged:
     schema: pa.Schema | None
 
 
-class DeltaPublisher:
+class DeltaPublisher(Publisher):
     """Publishes into the Delta table at ``path``, absolute or a URL, partitioned by
     ``partition_by``.
 
@@ -113,7 +113,7 @@ class DeltaPublisher:
             )
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """CHECK constraints, NOT NULL, and the lengths of char and varchar columns."""
+        """All it asks for: CHECK constraints, NOT NULL, and the lengths of char and varchar."""
         table = self._open()
         if table is None:
             return ()
@@ -122,10 +122,6 @@ class DeltaPublisher:
             conditions = [rule.condition for rule in rules]
             self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
         return rules
-
-    def refused(self, delivery: Delivery) -> list[Refusal]:
-        """None: all that a table asks for is in its rules."""
-        return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder in which a run stages its files."""

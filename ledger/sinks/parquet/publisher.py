@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ledger.core.probes import reached
 from ledger.errors import ConfigurationError, StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.base import Delivery, Publisher, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
 from ledger.sinks.parquet.renaming import require_renames
@@ -15,7 +15,7 @@ from ledger.storage import stores
 
 
 @dataclass(frozen=True)
-class ParquetPublisher:
+class ParquetPublisher(Publisher):
     """The sink's own record of a batch is its folder, ``<path>/ackledger_batch=<id>``.
 
     ``path``: absolute or a URL of a store that renames a folder in one step: any other is refused.
@@ -43,14 +43,6 @@ class ParquetPublisher:
                     f"whose value readers would take for column {name!r}: rename the column in the "
                     "stage before the sink"
                 )
-
-    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """None."""
-        return ()
-
-    def refused(self, delivery: Delivery) -> list[Refusal]:
-        """None."""
-        return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """Beside the folders that are published."""

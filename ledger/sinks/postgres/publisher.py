@@ -26,8 +26,8 @@ from ledger.errors import DeclarationError, FencedError, IntegrityError, StageEr
 from ledger.sinks.base import (
     WHERE_STAGED_FILES_ARE_LOST,
     Delivery,
+    Publisher,
     Refusal,
-    Rule,
     require_staged,
 )
 from ledger.sinks.postgres import foreign_keys
@@ -44,7 +44,7 @@ from ledger.sinks.postgres.types import json_columns
 from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
 
-class PostgresPublisher:
+class PostgresPublisher(Publisher):
     """A table of a PostgreSQL database; ``table`` may be ``schema.table``.
 
     ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie
@@ -78,13 +78,10 @@ class PostgresPublisher:
         ConfigurationError when this user may not do what that needs. Nothing is changed."""
         transact(self._url, lambda connection: self._check(connection, user_schema(schema)))
 
-    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """None: the table itself is asked."""
-        return ()
-
     def refused(self, delivery: Delivery) -> list[Refusal]:
-        """See ``Publisher``. Values, NOT NULL, CHECK and unique keys; not: foreign keys, triggers
-        and what they may change, exclusion constraints, and partitions that are missing."""
+        """See ``Publisher``; the table itself is asked. Values, NOT NULL, CHECK and unique keys;
+        not: foreign keys, triggers and what they may change, exclusion constraints, and partitions
+        that are missing."""
         return transact(self._url, lambda connection: self._refused(connection, delivery))
 
     def publish(self, delivery: Delivery) -> None:
