@@ -19,9 +19,8 @@ from ledger.core.column_names import POSITION
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
-from ledger.deltas.kernel import Deltas
-from ledger.deltas.portions import OnEmit, Output
-from ledger.deltas.stored import Written
+from ledger.deltas.kernel import Deltas, fold_emitted
+from ledger.deltas.portions import Output
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 
@@ -78,7 +77,7 @@ def _written(folder: Path, order: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
 
 def _output(files: list[DataFile]) -> Output:
     edges = Edges(2, "split", ("words",), {"sentences": 1})
-    return Output(files, Written(("sentences",)), OnEmit(), edges, ROWS)
+    return Output(files, fold_emitted, edges, ROWS)
 
 
 def _by_file(session: SparkSession, output: Output) -> DataFrame:

@@ -3,9 +3,8 @@ emitted.
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +29,6 @@ from ledger.deltas.kernel import (
     Deltas,
     Fails,
     Messages,
-    fold_emitted,
     fold_output,
     fold_read,
     fold_source,
@@ -40,8 +38,9 @@ from ledger.deltas.rows import NONE, Flags, Longs, Rows
 from ledger.deltas.stored import (
     Part,
     Seen,
-    Written,
+    anchored_rows,
     carried_of,
+    parts_of,
     read_columns,
     read_windows,
     texts_of,
@@ -76,42 +75,6 @@ class Folded:
         return len(self.deltas.root) if self.root_deltas is None else self.root_deltas
 
 
-class Acks(Protocol):
-    """What of its input a stage acks."""
-
-    @property
-    def by_reading(self) -> bool:
-        """Whether an input is acked because it was read, whatever became of it."""
-
-    def fold(self, rows: Rows, edges: Edges) -> Deltas:
-        """Deltas of rows that the stage wrote."""
-
-
-@dataclass(frozen=True)
-class OnEmit:
-    """An input is acked if some row comes from it, an output or a mark. ``emits_one``: a root
-    fails if more than one row goes on of one of its inputs.
-    """
-
-    emits_one: bool = False
-    by_reading = False
-
-    def fold(self, rows: Rows, edges: Edges) -> Deltas:
-        """Deltas of rows that the stage wrote."""
-        return fold_emitted(rows, edges, emits_one=self.emits_one)
-
-
-@dataclass(frozen=True)
-class OnRead:
-    """An input is acked because it was read."""
-
-    by_reading = True
-
-    def fold(self, rows: Rows, edges: Edges) -> Deltas:
-        """Deltas of rows that the stage wrote."""
-        return fold_output(rows, edges)
-
-
 class Portion(Protocol):
     """Files of one run, and what is to be folded of them."""
 
@@ -139,49 +102,41 @@ class Portion(Protocol):
 
 @dataclass(frozen=True)
 class Output(Windowed):
-    """What a run wrote. ``size``: rows, and anchors where a row may have several."""
+    """What a run wrote. ``own``: deltas of rows of the run's own, which ack what the stage does not
+    ack by reading. ``size``: rows, and anchors where a row may have several.
+    """
 
     files: Sequence[DataFile]
-    written: Written
-    acks: Acks
+    own: Callable[[Rows, Edges], Deltas]
     edges: Edges
     size: int
     by_input = True
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """The rows of a file as they lie, window by window."""
-        return self.written.parts(file)
+        return parts_of(file, self.edges.inputs)
 
     def fold_table(self, table: pa.Table) -> Folded:
         """What rows on their way from their files add, one for each anchor, with ``POSITION``."""
-        rows, places = self.written.rows(table, table[POSITION].to_numpy())
+        rows, places = anchored_rows(table, table[POSITION].to_numpy(), self.edges.inputs)
         return self.fold(Part(rows, _NOTHING, carried_of(table, places)))
 
     def fold(self, part: Part) -> Folded:
         """The rows that are the run's own by its way of acking; those that it took over are
         emitted.
         """
-        own = self.acks.fold(part.fresh(), self.edges)
+        own = self.own(part.fresh(), self.edges)
         if part.carried is None:
             return Folded(own, part.seen)
         taken_over = replace(fold_output(part.taken_over(), self.edges), drops={}, with_rows=0)
         return Folded(united([own, taken_over]), part.seen)
 
 
-class Carried(Enum):
-    """Which rows of its input a run acks by reading, where some are of records that it did not
-    run for: all, all while it counts those, or those alone.
-    """
-
-    ALL = "all"
-    COUNTED = "counted"
-    ALONE = "alone"
-
-
 @dataclass(frozen=True)
 class Reading(Windowed):
     """Rows of a run's input, each of which it acks because it was read. ``number``: of several
     inputs which one it is. ``roots``: of a source's snapshot, those of its first records.
+    ``only_carried``: it acks no rows but those of records that it did not run for.
     """
 
     files: Sequence[DataFile]
@@ -189,7 +144,7 @@ class Reading(Windowed):
     size: int
     number: int | None = None
     roots: range | None = None
-    carried: Carried = Carried.ALL
+    only_carried: bool = False
     by_input = False
 
     def parts(self, file: DataFile) -> Iterator[Part]:
@@ -212,8 +167,8 @@ class Reading(Windowed):
     def _part(self, table: pa.Table, position: Longs) -> Part:
         rows, places = self._anchors(table, position)
         goes_on = rows.goes_on
-        carried = None if self.carried is Carried.ALL else carried_of(table, places)
-        if self.carried is Carried.ALONE:
+        carried = carried_of(table, places)
+        if self.only_carried:
             only = np.zeros(len(rows), bool) if carried is None else carried
             goes_on = only if goes_on is None else goes_on & only
         if goes_on is not None:
@@ -223,7 +178,7 @@ class Reading(Windowed):
 
     def _anchors(self, table: pa.Table, position: Longs) -> tuple[Rows, Places]:
         if self.roots is None:
-            return Written(()).rows(table, position)
+            return anchored_rows(table, position)
         first = int(position[0]) if len(position) else 0
         position = position[: max(0, len(self.roots) - first)]
         errors = table[ERROR].slice(0, len(position))

@@ -2,7 +2,7 @@
 user's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,34 +109,30 @@ _NOTHING = np.empty(0, np.intp)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # roots are dense: Fibonacci hashing scatters them
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a run wrote. ``inputs``: the steps that it read; ``Rows.input`` is a place among
-    them.
+def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
+    """A file of a run that read ``inputs``, window by window; of rows without a root only how many
+    there are.
     """
+    for table, position in read_windows(file, _OWN):
+        rows, places = anchored_rows(table, position, inputs)
+        yield Part(rows, _seen(table), carried_of(table, places))
 
-    inputs: tuple[str, ...]
 
-    def parts(self, file: DataFile) -> Iterator[Part]:
-        """A file, window by window; of rows without a root only how many there are."""
-        for table, position in read_windows(file, _OWN):
-            rows, places = self.rows(table, position)
-            carried = carried_of(table, places)
-            yield Part(rows, _seen(table), carried)
-
-    def rows(self, table: pa.Table, position: Longs) -> tuple[Rows, npt.NDArray[np.intp]]:
-        """The anchors of a table, and which row each is of."""
-        anchors, places, first, shared = _anchors(table)
-        if FIRST in table.column_names:  # a row for each anchor, on its way from another file
-            first, shared = (_flags(table[name])[places] for name in (FIRST, SHARED))
-        marks = [_marks(table, name, places) for name in (FAILED, DROPPED)]
-        number = None
-        if len(self.inputs) > 1:
-            number = _numbers(anchors[INPUT], self.inputs)
-        root = _longs(anchors[ROOT])
-        # Who acks rows because they were read does not ask what they come from.
-        parent = _longs(anchors[PARENT]) if PARENT in anchors else root
-        return Rows(root, parent, position[places], number, first, shared, *marks), places
+def anchored_rows(
+    table: pa.Table, position: Longs, inputs: Collection[str] = ()
+) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """The anchors of a table, and which row each is of. ``inputs``: the steps that its run read;
+    ``Rows.input`` is a place among them.
+    """
+    anchors, places, first, shared = _anchors(table)
+    if FIRST in table.column_names:  # a row for each anchor, on its way from another file
+        first, shared = (_flags(table[name])[places] for name in (FIRST, SHARED))
+    marks = [_marks(table, name, places) for name in (FAILED, DROPPED)]
+    number = _numbers(anchors[INPUT], tuple(inputs)) if len(inputs) > 1 else None
+    root = _longs(anchors[ROOT])
+    # Who acks rows because they were read does not ask what they come from.
+    parent = _longs(anchors[PARENT]) if PARENT in anchors else root
+    return Rows(root, parent, position[places], number, first, shared, *marks), places
 
 
 def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:

@@ -4,21 +4,18 @@ commits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.deltas.edges import Edges
+from ledger.deltas.kernel import fold_emitted, fold_output
 from ledger.deltas.portions import (
-    Acks,
-    Carried,
-    OnEmit,
-    OnRead,
     Output,
     Portion,
     Reading,
     Records,
 )
 from ledger.deltas.spans import RootRange
-from ledger.deltas.stored import Written
 from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting
@@ -35,8 +32,8 @@ class StageTracking:
     of the last tracked stage.
     """
 
-    def portions(self, manifest: Manifest, *, takes_over: bool) -> Sequence[Portion]:
-        """What is to be folded. ``takes_over``: it acks by reading what it carries over."""
+    def portions(self, manifest: Manifest) -> Sequence[Portion]:
+        """What is to be folded."""
         return ()
 
     def check(self, outcome: FoldOutcome) -> None:
@@ -54,7 +51,7 @@ class LastTracked(StageTracking):
     job: Job
     run: OpenedRun
 
-    def portions(self, manifest: Manifest, *, takes_over: bool) -> Sequence[Portion]:
+    def portions(self, manifest: Manifest) -> Sequence[Portion]:
         return readings(self.job, self.run)
 
     def check(self, outcome: FoldOutcome) -> None:
@@ -63,24 +60,27 @@ class LastTracked(StageTracking):
 
 @dataclass(frozen=True)
 class Tracked(StageTracking):
-    """A stage that acks and emits."""
+    """A stage that acks and emits. ``takes_over``: it acks by reading what it carries over."""
 
     job: Job
     run: OpenedRun
     step: StageStep
-    acks: Acks
     rooting: Rooting
+    takes_over: bool
 
-    def portions(self, manifest: Manifest, *, takes_over: bool) -> Sequence[Portion]:
+    @property
+    def _by_reading(self) -> bool:
+        return self.step.acks == "on_read"
+
+    def portions(self, manifest: Manifest) -> Sequence[Portion]:
         """What it wrote; and of its inputs what it acks by reading."""
+        own = fold_output
+        if not self._by_reading:
+            own = partial(fold_emitted, emits_one=self.step.emits == "one")
         edges = edges_of(self.job, self.run)
-        written = Written(tuple(self.run.inputs))
-        output = Output(manifest.files, written, self.acks, edges, self.rooting.anchors)
-        if self.acks.by_reading:
-            carried = Carried.COUNTED if takes_over else Carried.ALL
-            return [output, *readings(self.job, self.run, carried)]
-        if takes_over:
-            return [output, *readings(self.job, self.run, Carried.ALONE)]
+        output = Output(manifest.files, own, edges, self.rooting.anchors)
+        if self._by_reading or self.takes_over:
+            return [output, *readings(self.job, self.run, only_carried=not self._by_reading)]
         return [output]
 
     def check(self, outcome: FoldOutcome) -> None:
@@ -93,23 +93,25 @@ class Tracked(StageTracking):
         require_equal(
             f"rows passed on by {name} in run {number}", edges, outcome.posted.emitted_edges
         )
-        if self.acks.by_reading:
+        if self._by_reading:
             require_read(self.job, self.run, outcome)
 
     def drops(self, outcome: FoldOutcome) -> Mapping[str, int]:
         """What was dropped with a reason, and what was read without one."""
-        if not self.acks.by_reading:
+        if not self._by_reading:
             return outcome.drops
-        swallowed = outcome.posted.acked_edges - outcome.read_carried - outcome.with_rows
+        carried = outcome.read_carried if self.takes_over else 0
+        swallowed = outcome.posted.acked_edges - carried - outcome.with_rows
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
 
-def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> StageTracking:
+def stage_tracking(
+    job: Job, run: OpenedRun, step: StageStep, rows: Rooting, takes_over: bool
+) -> StageTracking:
     """What a stage owes the ledger in a run. ``rows``: of its output."""
     tracks = job.pipeline.graph.tracks
     if run.batch.ackers and tracks(step.name):
-        acks = OnRead() if step.acks == "on_read" else OnEmit(emits_one=step.emits == "one")
-        return Tracked(job, run, step, acks, rows)
+        return Tracked(job, run, step, rows, takes_over)
     if run.batch.ackers and all(map(tracks, step.inputs)):
         return LastTracked(job, run)
     return StageTracking()
@@ -162,7 +164,7 @@ def edges_of(job: Job, run: OpenedRun) -> Edges:
     return Edges(run.run_id, run.step, tuple(job.pipeline.consumers(run.step)), inputs)
 
 
-def readings(job: Job, run: OpenedRun, carried: Carried = Carried.ALL) -> list[Portion]:
+def readings(job: Job, run: OpenedRun, *, only_carried: bool = False) -> list[Portion]:
     """Rows of a run's inputs, each of which it acks because it was read, as they lie in the files
     of the runs that it read.
     """
@@ -174,7 +176,7 @@ def readings(job: Job, run: OpenedRun, carried: Carried = Carried.ALL) -> list[P
             edges_to(job, name, read),
             number if len(run.inputs) > 1 else None,
             _roots(job, run, name, read),
-            carried,
+            only_carried,
         )
         for number, (name, read) in enumerate(run.inputs.items())
     ]

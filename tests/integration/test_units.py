@@ -19,7 +19,7 @@ from ledger import (
     testing,
 )
 from ledger.core.states import BatchStatus
-from ledger.deltas.stored import Written
+from ledger.deltas.stored import anchored_rows
 from ledger.errors import InputError, NotReadyError, StageError
 from ledger.execution import settle_and_follow
 from ledger.spark.folding.executors import by_anchor
@@ -481,10 +481,9 @@ def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
         "_ackledger_position": pa.array(range(200), pa.int64()),
         "_failed": pa.array([random.choice([None, None, "b", "a"]) for _ in lists]),
     }
-    written, positions = Written(inputs), np.arange(200)
     in_spark = by_anchor(local_rows(spark, columns)).toArrow()
-    actual, _ = written.rows(in_spark, in_spark["_ackledger_position"].to_numpy())
-    expected, _ = written.rows(pa.table(columns), positions)
+    actual, _ = anchored_rows(in_spark, in_spark["_ackledger_position"].to_numpy(), inputs)
+    expected, _ = anchored_rows(pa.table(columns), np.arange(200), inputs)
     for name in ("root", "parent", "position", "input", "first", "shared"):
         assert np.array_equal(getattr(actual, name), getattr(expected, name)), name
     assert np.array_equal(actual.failed.codes, expected.failed.codes)

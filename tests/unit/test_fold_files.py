@@ -13,12 +13,12 @@ import pytest
 from ledger.deltas import fold_files, fold_tasks
 from ledger.deltas.edges import Edges
 from ledger.deltas.fold_files import DriverFiles, FoldWriter, TaskReport, remove_posted
-from ledger.deltas.kernel import Deltas, Fails, Messages, united
-from ledger.deltas.portions import Folded, OnEmit, Output
+from ledger.deltas.kernel import Deltas, Fails, Messages, fold_emitted, united
+from ledger.deltas.portions import Folded, Output
 from ledger.deltas.posted import Posted
 from ledger.deltas.root_files import read_roots
 from ledger.deltas.spans import RootRange, Spans
-from ledger.deltas.stored import Seen, Written
+from ledger.deltas.stored import Seen
 from ledger.storage.manifest import DataFile
 from tests.support.places import ROOT
 
@@ -146,7 +146,9 @@ def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
     columns = {"_ackledger_root": [4096, 4097, 4097], "_ackledger_parent": [0, 1, 1]}
     pq.write_table(pa.table(columns), path)
     files = [DataFile(str(path), path.stat().st_size, 3, 0)]
-    output = Output(files, Written(("in",)), OnEmit(), Edges(2, "step", ["x"], {"in": 1}), 3)
+    output = Output(
+        files, partial(fold_emitted, emits_one=True), Edges(2, "step", ["x"], {"in": 1}), 3
+    )
     writer = FoldWriter(f"{tmp_path}/run=2", BY_SPAN, 10)
     task = partial(fold_tasks.fold_files, output, files, 1, [[0]], writer)
     done = subprocess.run(

@@ -3,6 +3,7 @@ them.
 """
 
 import random
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,8 +12,8 @@ import pytest
 from ledger.deltas import stored, stretches
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
-from ledger.deltas.portions import OnEmit, OnRead, Output, Reading
-from ledger.deltas.stored import Written
+from ledger.deltas.kernel import fold_emitted, fold_output
+from ledger.deltas.portions import Output, Reading
 from ledger.spark.folding import driver
 from ledger.storage.manifest import DataFile
 from tests.support.oracle import as_dict, fails_of, joined
@@ -92,10 +93,10 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
         rows = drawn_rows(draw, names, lists=lists)
         files = files_of(draw, tmp_path, rows, names, lists=lists)
         edges = Edges(9, "step", ["x", "y"], {name: n for n, name in enumerate(names, 1)})
-        acks = draw.choice([OnEmit(), OnEmit(emits_one=True), OnRead()])
+        own = draw.choice([fold_emitted, partial(fold_emitted, emits_one=True), fold_output])
         footers = read_footers(files)
         for portion in (
-            Output(files, Written(names), acks, edges, len(rows)),
+            Output(files, own, edges, len(rows)),
             Reading(files, edges, len(rows), number=0 if len(names) > 1 else None),
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))

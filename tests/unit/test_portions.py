@@ -5,6 +5,7 @@ several inputs, marks.
 import struct
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -20,9 +21,9 @@ from ledger.core.column_names import PREFIX
 from ledger.deltas import kernel, portions, stretches
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
-from ledger.deltas.kernel import fold_read, order_of
+from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Part, Seen, Written, read_windows
+from ledger.deltas.stored import Part, Seen, read_windows
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
@@ -128,13 +129,13 @@ def written(parts, inputs, lists):
     return files
 
 
-def expected(rows, edges, acks):
+def expected(rows, edges, own):
     """What the rows' deltas are."""
     oracle = Oracle(edges)
     for position, anchors, failed, dropped, carried in rows:
         if carried is None:
             oracle.emit(position, anchors, failed, dropped)
-    if not acks.by_reading:
+    if own is not fold_output:
         oracle.ack_emitted()
     emitted = Oracle(edges)
     for position, anchors, _, _, carried in rows:
@@ -186,10 +187,10 @@ def require(folded, rows, oracle, inputs):
     assert folded.wrote == witnessed(rows, inputs)
 
 
-@pytest.mark.parametrize("acks", [portions.OnEmit(), portions.OnRead()], ids=["on emit", "on read"])
+@pytest.mark.parametrize("own", [fold_emitted, fold_output], ids=["on emit", "on read"])
 @settings(max_examples=100, deadline=None)
 @given(tables(), st.integers(0, 20), st.integers(1, 9))
-def test_files_of_an_output(acks, drawn, cut, window):
+def test_files_of_an_output(own, drawn, cut, window):
     """Files are folded, in parts of whatever size, and rows on their way from them, to what plain
     Python makes of the rows; the files' rows are those that Spark has witnessed. Rows without a
     root are counted and no more; rows that are carried over are emitted.
@@ -197,8 +198,8 @@ def test_files_of_an_output(acks, drawn, cut, window):
     inputs, lists, rows = drawn
     edges = edges_of(inputs)
     files = written([rows[:cut], rows[cut:]], inputs, lists)
-    output = portions.Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
-    oracle = expected(rows, edges, acks)
+    output = portions.Output(files, own, edges, len(rows))
+    oracle = expected(rows, edges, own)
     with windows_of(window):
         require(united(output.gathered(files)), rows, oracle, inputs)
     on_their_way = output.fold_table(exploded(rows, inputs, lists))
@@ -207,11 +208,13 @@ def test_files_of_an_output(acks, drawn, cut, window):
 
 
 @pytest.mark.parametrize(
-    "acks", [portions.OnEmit(), portions.OnEmit(emits_one=True), portions.OnRead()], ids=repr
+    "own",
+    [fold_emitted, partial(fold_emitted, emits_one=True), fold_output],
+    ids=["on emit", "emits one", "on read"],
 )
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(1, 9), st.booleans(), st.integers(0, 20))
-def test_a_file_window_by_window(acks, drawn, window, ordered, cut):
+def test_a_file_window_by_window(own, drawn, window, ordered, cut):
     """A file whose rows lie in the order of their roots, in one stretch or several without a root
     in common, is folded in windows of whatever size to what the whole is, each root once.
     """
@@ -222,7 +225,7 @@ def test_a_file_window_by_window(acks, drawn, window, ordered, cut):
         rows = [(place, *row[1:]) for place, row in enumerate(turned)]
     edges = edges_of(inputs)
     (file,) = files = written([rows], inputs, lists)
-    output = portions.Output(files, Written(tuple(edges.inputs)), acks, edges, len(rows))
+    output = portions.Output(files, own, edges, len(rows))
     roots = [root for row in rows for root in sorted(root for root, _, _ in row[1])]
     with windows_of(window):
         is_ordered = output.stretches(file).in_order
@@ -244,7 +247,7 @@ def test_a_file_that_changes_under_its_fold_is_refused():
     """Rows of one input are never folded apart: one that was in order is not any more."""
     rows = [(n, [(1 - n % 2, 0, n)], None, None, None) for n in range(300)]
     files = written([rows], 1, lists=False)
-    output = portions.Output(files, Written(("a",)), portions.OnEmit(), edges_of(1), len(rows))
+    output = portions.Output(files, fold_emitted, edges_of(1), len(rows))
     assert not output.stretches(files[0]).in_order
     with pytest.raises(
         IntegrityError, match=r"0.parquet has changed under its fold\. Run the step"
@@ -273,7 +276,7 @@ def test_siblings_do_not_cancel_in_what_was_seen(lists):
     ]
     first, second = (written([rows], 1, lists)[0] for rows in pairs)
     assert witnessed(pairs[0], 1).xor == witnessed(pairs[1], 1).xor == 0
-    output = portions.Output([first, second], Written(("a",)), portions.OnEmit(), edges_of(1), 8)
+    output = portions.Output([first, second], fold_emitted, edges_of(1), 8)
     for files in ([first, first], [second, second]):
         assert united(output.gathered(files)).wrote != witnessed([*pairs[0], *pairs[1]], 1)
 
@@ -288,9 +291,7 @@ def test_files_without_an_input_in_common(drawn):
     edges = edges_of(inputs)
     ordered = [(place, *row[1:]) for place, row in enumerate([*low, *high])]
     files = written([ordered[: len(low)], ordered[len(low) :]], inputs, lists)
-    output = portions.Output(
-        files, Written(tuple(edges.inputs)), portions.OnEmit(), edges, len(rows)
-    )
+    output = portions.Output(files, fold_emitted, edges, len(rows))
     whole = united(output.gathered(files))
     parts = united([*output.gathered(files[:1]), *output.gathered(files[1:])])
     assert as_dict(parts.deltas) == as_dict(whole.deltas)
@@ -304,12 +305,12 @@ def test_files_without_an_input_in_common(drawn):
 @settings(max_examples=200, deadline=None)
 @given(
     tables(),
-    st.sampled_from(portions.Carried),
+    st.booleans(),
     st.integers(1, 9),
     st.integers(0, 20),
     st.sampled_from([0, 2, 100]),
 )
-def test_rows_of_an_input_that_were_read(drawn, carried, window, cut, most):
+def test_rows_of_an_input_that_were_read(drawn, only_carried, window, cut, most):
     """Each root of each row that goes on is acked, by the row's position, in whatever order, and in
     however many files and stretches, they lie; of rows that were carried over those that are asked
     for.
@@ -320,12 +321,12 @@ def test_rows_of_an_input_that_were_read(drawn, carried, window, cut, most):
     oracle, taken_over = Oracle(edges), 0
     for position, anchors, failed, dropped, earlier in rows:
         if failed is None and dropped is None:
-            if carried is portions.Carried.ALONE and earlier is None:
+            if only_carried and earlier is None:
                 continue
             for root in {root for root, _, _ in anchors}:
                 oracle.ack(root, 1, position)
-                taken_over += earlier is not None and carried is not portions.Carried.ALL
-    reading = portions.Reading(files, edges, len(rows), number=1, carried=carried)
+                taken_over += earlier is not None
+    reading = portions.Reading(files, edges, len(rows), number=1, only_carried=only_carried)
     with windows_of(window):
         result = united(reading.gathered(files))
     assert as_dict(result.deltas) == oracle.deltas()

@@ -19,7 +19,7 @@ from ledger.core.column_names import (
     ROOT,
     is_own,
 )
-from ledger.deltas.stored import Written
+from ledger.deltas.stored import anchored_rows
 from ledger.storage import parquet
 
 _STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
@@ -53,7 +53,7 @@ def rows_of(
     start = 0
     for group in range(stored.metadata.num_row_groups):
         table = parquet.read_row_group(stored, group, own).unify_dictionaries().combine_chunks()
-        rows, places = Written(inputs).rows(table, np.arange(len(table)))
+        rows, places = anchored_rows(table, np.arange(len(table)), inputs)
         anchors = np.flatnonzero(rows.root == root)
         parents: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for anchor in anchors:

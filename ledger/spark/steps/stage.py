@@ -41,9 +41,8 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         output_rows=manifest.rows - wrote.failed - wrote.dropped,
         failed_rows=wrote.failed,
     )
-    tracking = stage_tracking(job, run, step, rows)
-    portions = tracking.portions(manifest, takes_over=carrying.takes_over)
-    outcome = fold(job, run, portions, tracking.check)
+    tracking = stage_tracking(job, run, step, rows, carrying.takes_over)
+    outcome = fold(job, run, tracking.portions(manifest), tracking.check)
     record = posted(record, outcome)
     commit(
         job.database,
