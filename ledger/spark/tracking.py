@@ -2,19 +2,14 @@
 commits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_emitted, fold_output
-from ledger.deltas.portions import (
-    Output,
-    Portion,
-    Reading,
-    Records,
-)
+from ledger.deltas.portions import Output, Portion, Reading, Records
 from ledger.deltas.spans import RootRange
 from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import FoldOutcome
@@ -27,135 +22,74 @@ from ledger.store.queries.runs import Run
 SWALLOWED = "no output"  # the reason of what an on_read stage read and did not emit
 
 
-class StageTracking:
-    """What of a stage's run is folded and checked: nothing, in a run without ackers and downstream
-    of the last tracked stage.
+@dataclass(frozen=True)
+class Owed:
+    """What of a run is folded: nothing, in a run without ackers and downstream of the last tracked
+    stage. ``check``: raises IntegrityError unless what was folded is what was written and what was
+    read. ``drops``: of the outcome, inputs acked without an output, by reason.
     """
 
-    def portions(self, manifest: Manifest) -> Sequence[Portion]:
-        """What is to be folded."""
-        return ()
-
-    def check(self, outcome: FoldOutcome) -> None:
-        """Raise IntegrityError unless what was folded is what was written and what was read."""
-
-    def drops(self, outcome: FoldOutcome) -> Mapping[str, int]:
-        """Inputs acked without an output, by reason."""
-        return {}
+    portions: Sequence[Portion] = ()
+    check: Callable[[FoldOutcome], None] = lambda outcome: None
+    drops: Callable[[FoldOutcome], Mapping[str, int]] = lambda outcome: outcome.drops
 
 
-@dataclass(frozen=True)
-class LastTracked(StageTracking):
-    """A stage whose output is not tracked any more acks what it reads."""
+def owed_by_stage(
+    job: Job, run: OpenedRun, step: StageStep, rows: Rooting, manifest: Manifest, takes_over: bool
+) -> Owed:
+    """What a stage owes the ledger in a run: rows, what they come from, and how many edges they
+    have; of a stage that acks what it reads, as many edges as its inputs recorded. One whose output
+    is not tracked any more acks what it reads and emits nothing. ``rows``: of its output.
+    ``takes_over``: it acks by reading what it carries over.
+    """
+    tracks = job.pipeline.graph.tracks
+    if not (run.batch.ackers and all(map(tracks, step.inputs))):
+        return Owed()
+    if not tracks(step.name):
+        return Owed(readings(job, run), partial(require_read, job, run))
+    by_reading = step.acks == "on_read"
+    own = fold_output if by_reading else partial(fold_emitted, emits_one=step.emits == "one")
+    portions: list[Portion] = [Output(manifest.files, own, edges_of(job, run), rows.anchors)]
+    if by_reading or takes_over:
+        portions += readings(job, run, only_carried=not by_reading)
 
-    job: Job
-    run: OpenedRun
+    def check(outcome: FoldOutcome) -> None:
+        where = f"{step.name} in run {run.run_id}"
+        require_equal(f"rows of {where}", rows.wrote.seen, outcome.wrote)
+        edges = rows.edges * len(job.pipeline.consumers(step.name))
+        require_equal(f"rows passed on by {where}", edges, outcome.posted.emitted_edges)
+        if by_reading:
+            require_read(job, run, outcome)
 
-    def portions(self, manifest: Manifest) -> Sequence[Portion]:
-        return readings(self.job, self.run)
-
-    def check(self, outcome: FoldOutcome) -> None:
-        require_read(self.job, self.run, outcome)
-
-
-@dataclass(frozen=True)
-class Tracked(StageTracking):
-    """A stage that acks and emits. ``takes_over``: it acks by reading what it carries over."""
-
-    job: Job
-    run: OpenedRun
-    step: StageStep
-    rooting: Rooting
-    takes_over: bool
-
-    @property
-    def _by_reading(self) -> bool:
-        return self.step.acks == "on_read"
-
-    def portions(self, manifest: Manifest) -> Sequence[Portion]:
-        """What it wrote; and of its inputs what it acks by reading."""
-        own = fold_output
-        if not self._by_reading:
-            own = partial(fold_emitted, emits_one=self.step.emits == "one")
-        edges = edges_of(self.job, self.run)
-        output = Output(manifest.files, own, edges, self.rooting.anchors)
-        if self._by_reading or self.takes_over:
-            return [output, *readings(self.job, self.run, only_carried=not self._by_reading)]
-        return [output]
-
-    def check(self, outcome: FoldOutcome) -> None:
-        """Rows, what they come from, and how many edges they have; of a stage that acks what it
-        reads, as many edges as its inputs recorded.
-        """
-        name, number = self.step.name, self.run.run_id
-        require_equal(f"rows of {name} in run {number}", self.rooting.wrote.seen, outcome.wrote)
-        edges = self.rooting.edges * len(self.job.pipeline.consumers(name))
-        require_equal(
-            f"rows passed on by {name} in run {number}", edges, outcome.posted.emitted_edges
-        )
-        if self._by_reading:
-            require_read(self.job, self.run, outcome)
-
-    def drops(self, outcome: FoldOutcome) -> Mapping[str, int]:
+    def drops(outcome: FoldOutcome) -> Mapping[str, int]:
         """What was dropped with a reason, and what was read without one."""
-        if not self._by_reading:
+        if not by_reading:
             return outcome.drops
-        carried = outcome.read_carried if self.takes_over else 0
+        carried = outcome.read_carried if takes_over else 0
         swallowed = outcome.posted.acked_edges - carried - outcome.with_rows
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
-
-def stage_tracking(
-    job: Job, run: OpenedRun, step: StageStep, rows: Rooting, takes_over: bool
-) -> StageTracking:
-    """What a stage owes the ledger in a run. ``rows``: of its output."""
-    tracks = job.pipeline.graph.tracks
-    if run.batch.ackers and tracks(step.name):
-        return Tracked(job, run, step, rows, takes_over)
-    if run.batch.ackers and all(map(tracks, step.inputs)):
-        return LastTracked(job, run)
-    return StageTracking()
+    return Owed(portions, check, drops)
 
 
-class SourceTracking:
-    """What of a source's run is folded and checked: nothing, in a run without ackers."""
+def owed_by_source(
+    job: Job, run: OpenedRun, manifest: Manifest, emitted: RootRange, failed: int, keeps_text: bool
+) -> Owed:
+    """What a source owes the ledger in a run: each record is a root. As many records are read back
+    as were written, and as many init deltas are folded as roots are made of them. ``failed``:
+    records that did not parse, all of which fail. ``keeps_text``: that of these.
+    """
+    if not run.batch.ackers:
+        return Owed()
+    where = f"{run.step} in run {run.run_id}"
 
-    def records(self, manifest: Manifest, emitted: RootRange) -> Sequence[Portion]:
-        """What is to be folded."""
-        return ()
-
-    def check(self, outcome: FoldOutcome, emitted: RootRange, written: int, failed: int) -> None:
-        """Raise IntegrityError unless what was folded is what was written. ``written``: records
-        in all, roots or not. ``failed``: those that did not parse.
-        """
-
-
-@dataclass(frozen=True)
-class Emits(SourceTracking):
-    """A source: each record is a root. ``keeps_text``: that of records that did not parse."""
-
-    job: Job
-    run: OpenedRun
-    keeps_text: bool
-
-    def records(self, manifest: Manifest, emitted: RootRange) -> Sequence[Portion]:
-        edges = edges_of(self.job, self.run)
-        first, roots = emitted.first_root, emitted.roots
-        return [Records(manifest.files, first, roots, edges, self.keeps_text)]
-
-    def check(self, outcome: FoldOutcome, emitted: RootRange, written: int, failed: int) -> None:
-        """As many records are read back as were written, and as many init deltas were folded as
-        roots are made of them. All that did not parse fail.
-        """
-        where = f"{self.run.step} in run {self.run.run_id}"
-        require_equal(f"records of {where}", written, outcome.wrote.rows)
+    def check(outcome: FoldOutcome) -> None:
+        require_equal(f"records of {where}", manifest.rows, outcome.wrote.rows)
         require_equal(f"tracked records of {where}", emitted.roots, outcome.roots)
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
-
-def source_tracking(job: Job, run: OpenedRun, *, keeps_text: bool) -> SourceTracking:
-    """What a source owes the ledger in a run. ``keeps_text``: of records that did not parse."""
-    return Emits(job, run, keeps_text) if run.batch.ackers else SourceTracking()
+    first, roots = emitted.first_root, emitted.roots
+    return Owed([Records(manifest.files, first, roots, edges_of(job, run), keeps_text)], check)
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:

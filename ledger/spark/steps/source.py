@@ -4,7 +4,6 @@ posted.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record
@@ -21,7 +20,7 @@ from ledger.spark.job import Job, file_rows, require_equal
 from ledger.spark.origins.choice import origin_of
 from ledger.spark.origins.snapshot import UNTRACKED, Snapshot
 from ledger.spark.session import SPARK_ERRORS
-from ledger.spark.tracking import SourceTracking, posted, source_tracking
+from ledger.spark.tracking import owed_by_source, posted
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
 
@@ -39,8 +38,11 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     manifest = snapshot.manifest()
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
     emitted = _reserved(job, run, step, manifest)
-    tracking = source_tracking(job, run, keeps_text=not masked)
-    output = _folded(job, run, manifest, emitted, snapshot.failed, tracking)
+    owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masked)
+    outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
+    read, failed = manifest.rows, outcome.posted.failed_roots
+    record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
+    output = StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)
     origin.commit(output, emitted)
     return output.record
 
@@ -81,19 +83,3 @@ def _reading(reader: SourceReader) -> Iterator[None]:
         if failure is None:
             raise
         raise failure from exc
-
-
-def _folded(
-    job: Job,
-    run: OpenedRun,
-    manifest: Manifest,
-    emitted: RootRange,
-    malformed: int,
-    tracking: SourceTracking,
-) -> StepOutput:
-    """One init delta per root; a record that did not parse fails its root at once."""
-    check = partial(tracking.check, emitted=emitted, written=manifest.rows, failed=malformed)
-    outcome = fold(job, run, tracking.records(manifest, emitted), check, Spans([emitted]))
-    read, failed = manifest.rows, outcome.posted.failed_roots
-    record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
-    return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

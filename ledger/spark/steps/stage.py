@@ -22,7 +22,7 @@ from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
 from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
 from ledger.spark.steps.records import run_records
-from ledger.spark.tracking import posted, stage_tracking
+from ledger.spark.tracking import owed_by_stage, posted
 from ledger.spark.units.carried import carry_over
 from ledger.storage.manifest import take_manifest
 
@@ -41,15 +41,15 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         output_rows=manifest.rows - wrote.failed - wrote.dropped,
         failed_rows=wrote.failed,
     )
-    tracking = stage_tracking(job, run, step, rows, carrying.takes_over)
-    outcome = fold(job, run, tracking.portions(manifest), tracking.check)
+    owed = owed_by_stage(job, run, step, rows, manifest, carrying.takes_over)
+    outcome = fold(job, run, owed.portions, owed.check)
     record = posted(record, outcome)
     commit(
         job.database,
         run,
         record,
         files=file_rows(manifest),
-        drops=tracking.drops(outcome),
+        drops=owed.drops(outcome),
         post=outcome.post,
     )
     return record
