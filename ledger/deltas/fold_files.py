@@ -76,8 +76,8 @@ class FoldFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldSums:
-    """What a fold comes to, added up over its parts. ``posted``: what there is to post. ``roots``:
-    how many deltas of roots were folded. The others: as of ``Folded`` and ``Deltas``.
+    """What a fold comes to, added up over its parts. ``posted``: what there is to post. The others:
+    as of ``Folded`` and ``Deltas``.
     """
 
     posted: Posted = field(default_factory=Posted)
@@ -85,7 +85,6 @@ class FoldSums:
     read_carried: int = 0
     with_rows: int = 0
     drops: Mapping[str, int] = field(default_factory=dict)
-    roots: int = 0
 
     @classmethod
     def of_part(cls, part: Folded) -> "FoldSums":
@@ -97,7 +96,6 @@ class FoldSums:
             read_carried=part.read_carried,
             with_rows=deltas.with_rows,
             drops=dict(deltas.drops),
-            roots=part.roots,
         )
 
     def plus(self, other: "FoldSums") -> Self:
@@ -109,7 +107,6 @@ class FoldSums:
             read_carried=self.read_carried + other.read_carried,
             with_rows=self.with_rows + other.with_rows,
             drops=dict(Counter(self.drops) + Counter(other.drops)),
-            roots=self.roots + other.roots,
         )
 
 
@@ -196,8 +193,7 @@ class DriverFiles:
         with RootWriter(new_path(self._folder, "roots")) as writer:
             for part in parts:
                 writer.add(part.deltas)
-                deltas = self._spans.united(part.deltas)
-                folded.append(replace(part, deltas=deltas, root_deltas=part.roots))
+                folded.append(replace(part, deltas=self._spans.united(part.deltas)))
             file = writer.close()
         if file is not None:
             self.files.append(file)

@@ -60,19 +60,12 @@ Places = npt.NDArray[np.intp]
 @dataclass(frozen=True)
 class Folded:
     """Deltas of some rows. ``wrote``: rows of the run itself. ``read_carried``: of the rows that
-    it acks because it read them those that it did not run for. ``root_deltas``: how many deltas
-    of roots these are made of; None: as many as there are.
+    it acks because it read them those that it did not run for.
     """
 
     deltas: Deltas
     wrote: Seen = _NOTHING
     read_carried: int = 0
-    root_deltas: int | None = None
-
-    @property
-    def roots(self) -> int:
-        """How many deltas of roots were folded."""
-        return len(self.deltas.root) if self.root_deltas is None else self.root_deltas
 
 
 class Portion(Protocol):

@@ -85,7 +85,8 @@ def owed_by_source(
 
     def check(outcome: FoldOutcome) -> None:
         require_equal(f"records of {where}", manifest.rows, outcome.wrote.rows)
-        require_equal(f"tracked records of {where}", emitted.roots, outcome.roots)
+        # A record is its own input: there are as many as init deltas, however these are united.
+        require_equal(f"tracked records of {where}", emitted.roots, outcome.with_rows)
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
     first, roots = emitted.first_root, emitted.roots

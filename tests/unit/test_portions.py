@@ -402,6 +402,7 @@ def test_records_that_were_emitted(roots, emitted):
     records = portions.Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
     (result,) = records.by_window(records.files[0])
     assert (result.wrote.rows, result.deltas.root.tolist()) == (4, emitted)
+    assert result.deltas.with_rows == len(emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
 
