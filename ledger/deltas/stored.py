@@ -39,7 +39,8 @@ _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
 @dataclass(frozen=True)
 class Seen:
     """Rows, and XOR and sum of the hashes of what identifies where each comes from: ``LOW_BITS`` of
-    each are summed. Equal rows cancel in the XOR, and not in the sum.
+    each are summed. Equal rows cancel in the XOR, and not in the sum. Of rows that a
+    sink takes: XOR and number of their edges.
     """
 
     rows: int = 0

@@ -147,7 +147,7 @@ class Witness:
     """Counts rows, and XORs and sums hashes of chosen columns, where a frame passes by.
 
     ``failed``: the column that holds the reason of a row that fails, if the frame has it.
-    ``mixing``: what of a frame's rows is XORed in place of the hash of columns. ``counting``: what
+    ``mixing``: what stands for XOR and sum of a frame's rows in place of those. ``counting``: what
     else of them is counted, by name. Each count costs every row.
 
     Two witnesses of the same rows are equal, whatever the order: what a job meant to write is
@@ -158,7 +158,7 @@ class Witness:
         self,
         *columns: str,
         failed: str = FAILED,
-        mixing: Callable[[DataFrame], Column] | None = None,
+        mixing: Callable[[DataFrame], tuple[Column, Column]] | None = None,
         counting: Mapping[str, Callable[[DataFrame], Column]] | None = None,
     ):
         self._columns = columns
@@ -175,7 +175,7 @@ class Witness:
             hashed = F.xxhash64(*self._columns)
             mixed, summed = F.bit_xor(hashed), F.sum(hashed.bitwiseAND(F.lit(LOW_BITS)))
         if self._mixing is not None:
-            mixed = self._mixing(frame)
+            mixed, summed = self._mixing(frame)
         return frame.observe(
             self._observation,
             F.count(F.lit(1)).alias("rows"),

@@ -2,7 +2,7 @@
 delivered before.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
@@ -12,6 +12,7 @@ from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.deltas.edges import edge_text
 from ledger.deltas.posted import Posted
+from ledger.deltas.stored import Seen
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import fold, fold_proved
 from ledger.spark.folding.outcome import FoldOutcome, Frame
@@ -20,23 +21,6 @@ from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
 OWN = "own"  # rows that a sink has read, and not taken over from an earlier batch
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Rows of its input that a sink has read, and number and XOR of their edges to it: one for
-    each root of a row.
-    """
-
-    rows: int = 0
-    edges: int = 0
-    xor: int = 0
-
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(self.rows + other.rows, self.edges + other.edges, self.xor ^ other.xor)
-
-    def __str__(self) -> str:
-        return f"{self.rows} ({self.edges} tracked, XOR {self.xor})"
 
 
 class SinkTracking:
@@ -49,11 +33,11 @@ class SinkTracking:
         self.wrote = Witness(counting={OWN: _own})
         self._run = run
 
-    def tally(self, dropped: DataFrame | None) -> Tally:
+    def tally(self, dropped: DataFrame | None) -> Seen:
         """Of the input's rows that are dropped, for other batches delivered them; None: none."""
-        return Tally() if dropped is None else Tally(dropped.count())
+        return Seen() if dropped is None else Seen(dropped.count())
 
-    def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
+    def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
         """Fold what the sink acks. ``rows``: what it reads. Raises IntegrityError unless these are
         the rows that it has written and those that it has dropped.
         """
@@ -62,7 +46,7 @@ class SinkTracking:
 
 class AcksRows(SinkTracking):
     """Of a tracked sink. Where it took each row of the input once, to write or to drop it, which is
-    proved by number and XOR of their edges, the input's own files show what is acked. Otherwise the
+    proved by XOR and number of their edges, the input's own files show what is acked. Otherwise the
     rows are read once more as the sink reads them. These have to be the rows that it took: a
     reading by itself does not show what the writer got.
     """
@@ -71,42 +55,41 @@ class AcksRows(SinkTracking):
         self._job, self._run = job, run
         self.wrote = self._witness()
 
-    def tally(self, dropped: DataFrame | None) -> Tally:
+    def tally(self, dropped: DataFrame | None) -> Seen:
         if dropped is None:
-            return Tally()
-        counts = (_own(dropped), self._counted(dropped), F.coalesce(self._mixed(dropped), F.lit(0)))
-        (row,) = dropped.agg(*counts).collect()
-        return Tally(*row)
+            return Seen()
+        (row,) = dropped.agg(_own(dropped), *self._mixed(dropped)).collect()
+        return Seen(*(value or 0 for value in row))
 
-    def fold(self, rows: DataFrame, dropped: Tally) -> FoldOutcome:
+    def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
         taken = _tally(self.wrote) + dropped
 
         def is_proved(posted: Posted) -> bool:
-            return (taken.edges, taken.xor) == (posted.acked_edges, posted.acked_xor)
+            return (taken.xor, taken.sum) == (posted.acked_xor, posted.acked_edges)
 
         outcome = None
         # A row without a root has no edge: it shows in the number of rows alone.
-        if (taken.rows, taken.edges) == (self._run.input_run.output_rows, self._edges):
+        if (taken.rows, taken.sum) == (self._run.input_run.output_rows, self._edges):
             files = readings(self._job, self._run)
             outcome = fold_proved(self._job, self._run, files, is_proved)
         if outcome is None:
             return replace(self._as_read(rows, taken), proved=False)
         return replace(outcome, proved=True)
 
-    def _as_read(self, rows: DataFrame, taken: Tally) -> FoldOutcome:
+    def _as_read(self, rows: DataFrame, taken: Seen) -> FoldOutcome:
         read = self._witness()
         anchors = ROOTS if ROOTS in rows.columns else ROOT
         watched = root_rows(read.watch(rows.select(anchors, POSITION)))
 
         def check(outcome: FoldOutcome) -> None:
-            what = f"rows read by {self._run.step} in run {self._run.run_id}"
+            what = f"rows read by {self._run.step} in run {self._run.run_id} (sum: tracked rows)"
             require_equal(what, taken, _tally(read))
 
         frame = Frame(watched, edges_of(self._job, self._run), self._edges)
         return fold(self._job, self._run, [frame], check)
 
     def _witness(self) -> Witness:
-        return Witness(mixing=self._mixed, counting={OWN: _own, _EDGES: self._counted})
+        return Witness(mixing=self._mixed, counting={OWN: _own})
 
     @cached_property
     def _edges(self) -> int:
@@ -118,34 +101,24 @@ class AcksRows(SinkTracking):
         text = edge_text(self._run.input_run.step_run_id, self._run.step)
         return F.xxhash64(F.lit(text), root, F.col(POSITION))
 
-    def _mixed(self, frame: DataFrame) -> Column:
-        """XOR of the edges of all rows; a row without a root has none."""
+    def _mixed(self, frame: DataFrame) -> tuple[Column, Column]:
+        """XOR and number of the edges of all rows; a row without a root has none."""
         if ROOTS not in frame.columns:
             root = F.col(ROOT)
-            return F.bit_xor(F.when(root.isNotNull(), self._edge(root)))
+            return F.bit_xor(F.when(root.isNotNull(), self._edge(root))), F.count(ROOT)
         nothing = F.lit(0).cast("bigint")
         of_row = F.aggregate(ROOTS, nothing, lambda xor, root: xor.bitwiseXOR(self._edge(root)))
-        return F.bit_xor(of_row)
-
-    def _counted(self, frame: DataFrame) -> Column:
-        """How many edges all rows have."""
-        if ROOTS not in frame.columns:
-            return F.count(ROOT)
         # Of null ``size`` is -1 without ANSI, ``array_size`` is null.
-        return F.coalesce(F.sum(F.array_size(ROOTS)), F.lit(0))
-
-
-_EDGES = "edges"
+        return F.bit_xor(of_row), F.sum(F.array_size(ROOTS))
 
 
 def _own(frame: DataFrame) -> Column:
     return F.count(POSITION)
 
 
-def _tally(witness: Witness) -> Tally:
+def _tally(witness: Witness) -> Seen:
     """Of the rows that have passed by and are the run's own; waits for the action."""
-    counted = witness.counted
-    return Tally(counted[OWN], counted[_EDGES], witness.seen.xor)
+    return replace(witness.seen, rows=witness.counted[OWN])
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
