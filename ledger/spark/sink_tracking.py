@@ -2,6 +2,7 @@
 delivered before.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,10 +12,9 @@ from pyspark.sql import functions as F
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.deltas.edges import edge_text
-from ledger.deltas.posted import Posted
 from ledger.deltas.stored import Seen
 from ledger.pipeline.steps import SinkStep
-from ledger.spark.folding.fold import fold, fold_proved
+from ledger.spark.folding.fold import UnprovedError, fold
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.frames.inputs import root_rows
 from ledger.spark.job import Job, Witness, require_equal
@@ -64,17 +64,16 @@ class AcksRows(SinkTracking):
     def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
         taken = _tally(self.wrote) + dropped
 
-        def is_proved(posted: Posted) -> bool:
-            return (taken.xor, taken.sum) == (posted.acked_xor, posted.acked_edges)
+        def prove(outcome: FoldOutcome) -> None:
+            if (taken.xor, taken.sum) != (outcome.posted.acked_xor, outcome.posted.acked_edges):
+                raise UnprovedError
 
-        outcome = None
         # A row without a root has no edge: it shows in the number of rows alone.
         if (taken.rows, taken.sum) == (self._run.input_run.output_rows, self._edges):
-            files = readings(self._job, self._run)
-            outcome = fold_proved(self._job, self._run, files, is_proved)
-        if outcome is None:
-            return replace(self._as_read(rows, taken), proved=False)
-        return replace(outcome, proved=True)
+            with suppress(UnprovedError):
+                outcome = fold(self._job, self._run, readings(self._job, self._run), prove)
+                return replace(outcome, proved=True)
+        return replace(self._as_read(rows, taken), proved=False)
 
     def _as_read(self, rows: DataFrame, taken: Seen) -> FoldOutcome:
         read = self._witness()

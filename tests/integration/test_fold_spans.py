@@ -13,7 +13,6 @@ from ledger.deltas.root_files import LISTING, read_listing, read_roots
 from ledger.deltas.spans import Spans
 from ledger.errors import IntegrityError
 from ledger.sources.files import text
-from ledger.spark import sink_tracking
 from ledger.spark.folding import ahead, executors
 from ledger.store.queries import runs
 from tests.support import folds
@@ -117,12 +116,7 @@ def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by,
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "thrice")
-    proved = sink_tracking.fold_proved
-
-    def not_proved(job, opened, portions, is_proved):
-        return proved(job, opened, portions, lambda posted: False)
-
-    monkeypatch.setattr(sink_tracking, "fold_proved", not_proved)
+    folds.prove_nothing(monkeypatch)
     run.step(batch, "out")
     folder = run.ledger.row("SELECT root_files FROM step_run WHERE step = 'out'").root_files
     files = read_listing(folder)

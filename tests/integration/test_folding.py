@@ -14,7 +14,6 @@ from ledger.deltas import posting, stored
 from ledger.deltas.fold_files import FoldFiles
 from ledger.errors import IntegrityError, UnavailableError
 from ledger.execution import settle_and_follow
-from ledger.spark import sink_tracking
 from ledger.spark.folding import ahead
 from ledger.spark.session import session_conf
 from tests.support.dying import Died, dies_at
@@ -23,6 +22,7 @@ from tests.support.folds import (
     chain,
     mixed,
     pairs,
+    prove_nothing,
     scattered,
     thrice,
     turned,
@@ -121,12 +121,13 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     elsewhere = runner(pipeline, **EXECUTORS)
     elsewhere.step(batch, "out")
     assert from_files == acked_by(run, batch, "out")
-    monkeypatch.setattr(sink_tracking, "fold_proved", lambda *arguments: None)
+    prove_nothing(monkeypatch)
     elsewhere.step(batch, "out")
     assert from_files == acked_by(run, batch, "out")
-    here, by_file, as_read = ways("out")
+    here, by_file, not_proved, as_read = ways("out")
     assert here.endswith("in the driver")
     assert by_file.endswith("each by itself, by executors")
+    assert not_proved == by_file
     assert as_read == "a frame by executors"
     assert run.ledger.settle(batch.batch_id).failed == 0
 

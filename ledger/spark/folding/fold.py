@@ -10,7 +10,6 @@ from ledger.batch.step_runs import OpenedRun, note_root_files
 from ledger.deltas.fold_files import DriverFiles
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
-from ledger.deltas.posted import Posted
 from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
 from ledger.spark.folding import ahead, driver
@@ -28,6 +27,10 @@ Check = Callable[[FoldOutcome], None]
 FEW_BYTES = 1 << 20
 
 
+class UnprovedError(Exception):
+    """Raised by a check after which the run folds something else, in place of this."""
+
+
 def fold(
     job: Job,
     run: OpenedRun,
@@ -41,24 +44,17 @@ def fold(
     Raises what ``check`` raises, UnavailableError when the ledger does not answer, FencedError
     when the batch was decided and its partition is gone.
     """
-    fold_ = _Fold.of(job, run, portions, spans)
+    if spans is None and portions:
+        batch_id = run.batch.batch_id
+        spans = Spans(job.database.transact(lambda c: runs.root_ranges(c, batch_id)))
+    fold_ = _Fold(job, run, spans or Spans(), [_plan(job, portion) for portion in portions])
     outcome = fold_.outcome()
-    check(outcome)
+    try:
+        check(outcome)
+    except UnprovedError:
+        fold_.list_files([])
+        raise
     return fold_.posted(outcome)
-
-
-def fold_proved(
-    job: Job, run: OpenedRun, portions: Sequence[Portion], is_proved: Callable[[Posted], bool]
-) -> FoldOutcome | None:
-    """As ``fold``, if what the portions come to is proved to be right; else None, and nothing was
-    posted, nor do the files count that were written.
-    """
-    fold_ = _Fold.of(job, run, portions)
-    outcome = fold_.outcome()
-    if is_proved(outcome.posted):
-        return fold_.posted(outcome)
-    fold_.list_files([])
-    return None
 
 
 @dataclass(frozen=True)
@@ -103,21 +99,6 @@ class _Fold:
     run: OpenedRun
     spans: Spans
     plans: Sequence[_Plan]
-
-    @classmethod
-    def of(
-        cls,
-        job: Job,
-        run: OpenedRun,
-        portions: Sequence[Portion | Frame],
-        spans: Spans | None = None,
-    ) -> "_Fold":
-        """As of ``fold``."""
-        if spans is None and portions:
-            batch_id = run.batch.batch_id
-            ranges = job.database.transact(lambda c: runs.root_ranges(c, batch_id))
-            spans = Spans(ranges)
-        return cls(job, run, spans or Spans(), [_plan(job, portion) for portion in portions])
 
     def outcome(self) -> FoldOutcome:
         """What the portions come to; nothing is posted."""
