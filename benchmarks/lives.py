@@ -12,7 +12,7 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 from benchmarks.history import UNTIL
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, OpenedRun, Record, commit, open_run
+from ledger.batch.step_runs import Attempt, OpenedRun, Record, StepOutput, commit, open_run
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
@@ -21,6 +21,7 @@ from ledger.deltas.posted import Posted
 from ledger.deltas.spans import RootRange
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
+from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, payloads, publications, replays
 from ledger.store.queries.batches import Batch
@@ -60,14 +61,13 @@ def _run(
         failed = roots[:failing] if place == 1 else roots[:0]
         read = roots if place < 2 else roots[failing:]
         deltas = _deltas(read, place, failed, messages if replayed and place == 0 else None)
-        commit(
-            database,
-            opened,
+        output = StepOutput(
             _record(len(read), Posted.of(deltas)),
-            files=_files(opened),
+            _files(opened),
+            partial(_post, opened, deltas),
             emitted=RootRange(first, count) if place == 0 else None,
-            post=partial(_post, opened, deltas),
         )
+        commit(database, opened, output)
     settle_once(database, batch.batch_id)
     database.transact(lambda c: _follow(c, batch, roots[:failing]))
 
@@ -110,9 +110,9 @@ def _record(rows: int, posted: Posted) -> Record:
     )
 
 
-def _files(run: OpenedRun) -> list[dict[str, object]]:
+def _files(run: OpenedRun) -> list[DataFile]:
     path = f"/storage/{run.batch.pipeline}/{run.step}/{run.run_id}/part-00000.parquet"
-    return [{"path": path, "bytes": 1000, "rows": RECORDS, "first_position": 0}]
+    return [DataFile(path, 1000, RECORDS, 0)]
 
 
 _COUNTS = """

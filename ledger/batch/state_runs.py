@@ -17,7 +17,7 @@ from ledger.batch.recovery import waits_for
 from ledger.batch.step_runs import (
     Attempt,
     OpenedRun,
-    Record,
+    StepOutput,
     begin_run,
     commit_in,
     committed_runs,
@@ -55,15 +55,6 @@ class HeldByAnotherDriver:
 
     batch_id: int
     run_id: int
-
-
-@dataclass(frozen=True)
-class StepOutput:
-    """What a run made: its record and the manifest's rows. ``post``: posts the pending deltas."""
-
-    record: Record
-    files: list[dict[str, Any]]
-    post: Callable[[Connection], None] | None = None
 
 
 def open_next(
@@ -136,12 +127,12 @@ def commit_state(
         if runs.get_run(connection, opened.run.run_id).state is RunState.COMMITTED:
             return  # the answer to the first try was lost
         _check_turn(connection, opened)
-        commit_in(connection, opened.run, output.record, files=output.files)
+        commit_in(connection, opened.run, output)
         step, run_id = opened.run.step, opened.run.run_id
         checkpoints.insert(connection, batch.pipeline_id, step, batch.batch_id, run_id, snapshot)
         reached("inserting checkpoint", step)
         for name, sink in opened.sinks.items():
-            commit_in(connection, sink, of_sinks[name].record, files=of_sinks[name].files)
+            commit_in(connection, sink, of_sinks[name])
             publications.decide_result(connection, sink.run_id, "pipeline")
             reached("deciding publication", name)
 

@@ -27,6 +27,7 @@ from ledger.errors import (
     NotReadyError,
 )
 from ledger.storage.folders import runs_beside
+from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, numbering, runs
 from ledger.store.queries.batches import Batch
@@ -85,6 +86,19 @@ class Record:
     duplicate_rows: int = 0
     posted: Posted = field(default_factory=Posted)
     acks_proved: bool | None = None
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a run made. ``files``: those of its manifest. ``post``: posts the pending deltas.
+    ``drops``: inputs acked without an output, by reason. ``emitted``: the roots of a source.
+    """
+
+    record: Record
+    files: Sequence[DataFile] = ()
+    post: Callable[[Connection], None] = lambda connection: None
+    drops: Mapping[str, int] = field(default_factory=dict)
+    emitted: RootRange | None = None
 
 
 def begin(database: Database) -> Attempt:
@@ -240,46 +254,27 @@ def heartbeat(
 def commit(
     database: Database,
     run: OpenedRun,
-    record: Record,
-    *,
-    files: list[dict[str, Any]] | None = None,
-    emitted: RootRange | None = None,
-    drops: Mapping[str, int] | None = None,
-    post: Callable[[Connection], None] | None = None,
-    before_commit: Callable[[Connection], None] | None = None,
+    output: StepOutput,
+    before_commit: Callable[[Connection], None] = lambda connection: None,
 ) -> None:
     """Make the run count, in one short transaction under the batch's lock.
 
-    ``files``: its manifest. ``emitted``: the roots of a source. ``drops``: inputs acked
-    without an output, by reason. ``post``: posts the pending deltas. ``before_commit``: the
-    last act of the transaction. Raises FencedError if the batch is decided, a newer attempt began
-    or an input was run again.
+    ``before_commit``: the last act of the transaction. Raises FencedError if the batch is decided,
+    a newer attempt began or an input was run again.
     """
 
     def work(connection: Connection) -> None:
         if run.status is not BatchStatus.OPEN:
             # What follows a settlement looks at the whole family.
             batches.lock_family(connection, run.batch.batch_id)
-        is_new = commit_in(
-            connection, run, record, files=files, emitted=emitted, drops=drops, post=post
-        )
-        if is_new and before_commit is not None:
+        if commit_in(connection, run, output):
             before_commit(connection)
 
     database.transact(work)
     reached("run committed", run.step)
 
 
-def commit_in(
-    connection: Connection,
-    run: OpenedRun,
-    record: Record,
-    *,
-    files: list[dict[str, Any]] | None = None,
-    emitted: RootRange | None = None,
-    drops: Mapping[str, int] | None = None,
-    post: Callable[[Connection], None] | None = None,
-) -> bool:
+def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> bool:
     """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
     batch = batches.lock_batch(connection, run.batch.batch_id)
     assert batch is not None
@@ -287,15 +282,15 @@ def commit_in(
     if state is RunState.COMMITTED:
         return False
     _guard(connection, batch, run, state)
-    if post is not None:
-        post(connection)
-    _check_posted(connection, run, record)
+    output.post(connection)
+    _check_posted(connection, run, output.record)
     runs.supersede(connection, batch.batch_id, run.step)
-    if not runs.commit_run(connection, run.run_id, asdict(record), files or []):
+    files = [asdict(file) for file in output.files]
+    if not runs.commit_run(connection, run.run_id, asdict(output.record), files):
         raise AssertionError("the batch is locked and the run was running")
-    runs.insert_drops(connection, run.run_id, drops or {})
-    if emitted is not None:
-        runs.set_emitted(connection, batch.batch_id, run.step, run.run_id, emitted)
+    runs.insert_drops(connection, run.run_id, output.drops)
+    if output.emitted is not None:
+        runs.set_emitted(connection, batch.batch_id, run.step, run.run_id, output.emitted)
     reached("committing run", run.step)
     return True
 

@@ -4,7 +4,7 @@ wrote.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 from uuid import uuid4
@@ -119,11 +119,6 @@ def write_files(
     """Add the rows to a run's own folder as Parquet files, in folders ``by`` these columns."""
     writer = rows.write.mode("append").options(**options)
     (writer.partitionBy(*by) if by else writer).parquet(folder)
-
-
-def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
-    """The manifest as rows for the ledger."""
-    return [asdict(file) for file in manifest.files]
 
 
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 import signal
 import tempfile
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 import psycopg2
@@ -178,7 +177,7 @@ def test_a_manifest_names_files_below_the_folder_of_their_run(ledger):
         DataFile("/s/run=10/part-2.parquet", 30, 2, 5),
         DataFile("s3a://b/part-3.parquet", 40, 1, 7),
     ]
-    ledger.commit(run, [], files=[asdict(file) for file in reversed(files)])
+    ledger.commit(run, [], files=files[::-1])
     assert ledger.transact(runs.files, run.run_id) == tuple(files)
     (names,) = ledger.row(
         "SELECT jsonb_path_query_array(files, '$[*].name') FROM step_run WHERE step_run_id = :r",

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
 from ledger.batch import follow_ups, state_runs
-from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
-from ledger.batch.step_runs import Attempt, Record
+from ledger.batch.state_runs import HeldByAnotherDriver, commit_state
+from ledger.batch.step_runs import Attempt, Record, StepOutput
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
 from ledger.execution import advance_states, settle_and_follow
@@ -292,7 +292,7 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     assert balances() == oracle(1, 2)
     with pytest.raises(LedgerError):  # what it began with is gone
         run_state(run.job, dead, step)
-    nothing = StepOutput(Record(), [])
+    nothing = StepOutput(Record())
     with pytest.raises(FencedError):
         commit_state(ledger.database, dead, nothing, {"balances": nothing}, None)
     assert balances() == oracle(1, 2)

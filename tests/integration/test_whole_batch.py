@@ -174,8 +174,8 @@ def test_a_step_whose_files_are_lost_runs_again(ledger, driver, tmp_path):
     ledger.emit(batch, 0)
     path = tmp_path / "part.parquet"
     path.write_bytes(b"rows")
-    file = {"path": str(path), "bytes": 4, "rows": 0, "first_position": 0}
-    ledger.commit(ledger.start(batch.batch_id, "middle"), files=[file])
+    files = [DataFile(str(path), 4, 0, 0)]
+    ledger.commit(ledger.start(batch.batch_id, "middle"), files=files)
     assert finished(ledger.database, driver.flow, batch.batch_id) == {"source", "middle"}
     path.unlink()
     assert finished(ledger.database, driver.flow, batch.batch_id) == {"source"}

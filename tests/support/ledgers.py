@@ -253,9 +253,12 @@ class Ledger:
         deltas: Iterable[Delta] | Record = (),
         *,
         emitted: RootRange | None = None,
-        **options: Any,
+        before_commit: Callable[[Connection], None] = lambda connection: None,
+        **output: Any,
     ) -> None:
-        """Commit a run that posted ``deltas``, or with another record of what it did."""
+        """Commit a run that posted ``deltas``, or with another record of what it did. ``output``:
+        what else it made.
+        """
         if isinstance(deltas, Record):
             record = deltas
         else:
@@ -264,7 +267,8 @@ class Ledger:
             record = record_of(rows if Spans(ranges).by_root else by_span(ranges, rows))
         if run.run_id in self.folders:
             self.folders[run.run_id].end()
-        step_runs.commit(self.database, run, record, emitted=emitted, **options)
+        step_output = step_runs.StepOutput(record, emitted=emitted, **output)
+        step_runs.commit(self.database, run, step_output, before_commit)
 
     def _ranges(self, run: OpenedRun, emitted: RootRange | None = None) -> list[RootRange]:
         """The roots of a run's batch, with those that the run itself has ``emitted``."""

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
-from ledger.batch.state_runs import StepOutput
-from ledger.batch.step_runs import OpenedRun, commit
-from ledger.deltas.spans import RootRange
+from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import SourceReader
 from ledger.spark.job import Job
@@ -42,18 +40,6 @@ class Origin(ABC):
     def check(self, snapshot: Snapshot) -> None:
         """Raise InputError unless the snapshot has all that was there to read."""
         return  # what was stored once is complete
-
-    def commit(self, output: StepOutput, emitted: RootRange) -> None:
-        """Make the run count."""
-        commit(
-            self.job.database,
-            self.run,
-            output.record,
-            files=output.files,
-            emitted=emitted,
-            post=output.post,
-            before_commit=self.complete,
-        )
 
     def complete(self, connection: Connection) -> None:
         """The last act of the commit's transaction."""

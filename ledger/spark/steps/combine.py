@@ -5,7 +5,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from ledger.batch.combine_runs import require_last
-from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.probes import reached
 from ledger.pipeline.steps import CombineStep, SinkStep
 from ledger.sources.references import read_reference
@@ -13,7 +13,7 @@ from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import check_key
 from ledger.spark.frames.stored import read_files
-from ledger.spark.job import Job, Witness, file_rows
+from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
 from ledger.store.queries import publications
@@ -34,7 +34,7 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
         check_key(sink, read_files(job.spark, manifest))
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     last = partial(require_last, batch=run.batch)
-    commit(job.database, run, record, files=file_rows(manifest), before_commit=last)
+    commit(job.database, run, StepOutput(record, manifest.files), last)
     return record
 
 
@@ -51,5 +51,5 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         reached("deciding publication", step.name)
 
     record = Record(input_rows=run.input_run.output_rows or 0, output_rows=manifest.rows)
-    commit(job.database, run, record, files=file_rows(manifest), before_commit=decide)
+    commit(job.database, run, StepOutput(record, manifest.files), decide)
     return record

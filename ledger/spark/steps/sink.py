@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
-from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery
@@ -15,7 +15,7 @@ from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.refused import Refused, find_refused
 from ledger.spark.frames.staging import stage_rows, tracking_columns
-from ledger.spark.job import Job, file_rows, require_equal
+from ledger.spark.job import Job, require_equal
 from ledger.spark.sink_tracking import OWN, sink_tracking
 from ledger.spark.tracking import posted
 from ledger.spark.units.units import Replacement
@@ -70,14 +70,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         if _decides(run, delivery, refused):
             publications.decide_at_commit(connection, run.run_id)
 
-    commit(
-        job.database,
-        run,
-        record,
-        files=file_rows(manifest),
-        post=outcome.post,
-        before_commit=keep,
-    )
+    commit(job.database, run, StepOutput(record, manifest.files, outcome.post), keep)
     dedup.release()
     if refused is not None:
         refused.release()

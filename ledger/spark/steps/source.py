@@ -5,8 +5,7 @@ posted.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ledger.batch.state_runs import StepOutput
-from ledger.batch.step_runs import OpenedRun, Record
+from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.redaction import Redaction
 from ledger.deltas.spans import RootRange, Spans, span_of
 from ledger.errors import InputError, suggestion
@@ -16,7 +15,7 @@ from ledger.sources.base import SourceReader
 from ledger.sources.parsing.typed import struct
 from ledger.spark.failures import read_failure
 from ledger.spark.folding.fold import fold
-from ledger.spark.job import Job, file_rows, require_equal
+from ledger.spark.job import Job, require_equal
 from ledger.spark.origins.choice import origin_of
 from ledger.spark.origins.snapshot import UNTRACKED, Snapshot
 from ledger.spark.session import SPARK_ERRORS
@@ -42,9 +41,10 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
     record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
-    output = StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)
-    origin.commit(output, emitted)
-    return output.record
+    record = posted(record, outcome)
+    output = StepOutput(record, manifest.files, outcome.post, emitted=emitted)
+    commit(job.database, run, output, origin.complete)
+    return record
 
 
 def _check_key(step: SourceStep, names: Sequence[str]) -> None:

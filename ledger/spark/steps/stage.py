@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.column_names import (
     ANCHOR,
     DROPPED,
@@ -20,7 +20,7 @@ from ledger.sources.references import read_reference
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
-from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
+from ledger.spark.job import STORED, Job, require_equal, write_files
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import owed_by_stage, posted
 from ledger.spark.units.carried import carry_over
@@ -44,14 +44,8 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     owed = owed_by_stage(job, run, step, rows, manifest, carrying.takes_over)
     outcome = fold(job, run, owed.portions, owed.check)
     record = posted(record, outcome)
-    commit(
-        job.database,
-        run,
-        record,
-        files=file_rows(manifest),
-        drops=owed.drops(outcome),
-        post=outcome.post,
-    )
+    drops = owed.drops(outcome)
+    commit(job.database, run, StepOutput(record, manifest.files, outcome.post, drops))
     return record
 
 

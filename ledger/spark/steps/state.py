@@ -2,8 +2,8 @@
 
 from pyspark.sql import DataFrame
 
-from ledger.batch.state_runs import StateRun, StepOutput, commit_state
-from ledger.batch.step_runs import OpenedRun, Record
+from ledger.batch.state_runs import StateRun, commit_state
+from ledger.batch.step_runs import OpenedRun, Record, StepOutput
 from ledger.core.json_values import as_json
 from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
@@ -12,7 +12,7 @@ from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.stored import read_files
-from ledger.spark.job import Job, Witness, file_rows
+from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
 from ledger.storage.manifest import Manifest
@@ -54,7 +54,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     manifest = _stored(job, opened.run, rows)
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
-    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), of_sinks, None)
+    commit_state(job.database, opened, StepOutput(record, manifest.files), of_sinks, None)
     return record
 
 
@@ -82,7 +82,7 @@ def _run_hooks(
         "a small snapshot, or the key of a large one kept elsewhere",
     )
     reached("snapshot taken", step.name)
-    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), of_sinks, snapshot)
+    commit_state(job.database, opened, StepOutput(record, manifest.files), of_sinks, snapshot)
     return record
 
 
@@ -96,4 +96,4 @@ def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to publish them."""
     staged = stage_result(job, run, job.pipeline.sink_named(run.step), read_files(job.spark, state))
     record = Record(input_rows=state.rows, output_rows=staged.rows)
-    return StepOutput(record, file_rows(staged))
+    return StepOutput(record, staged.files)
