@@ -840,17 +840,127 @@ def test_a_refused_row_is_not_published(warehouse, kind):
     assert "marked" not in str(caught.value)
 
 
+_DROP_ROW = (
+    "CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+)
+
+
 def test_a_trigger_that_drops_rows_is_found(warehouse):
     """Rows that the table does not take are not silently gone."""
     warehouse.do(
         "CREATE TABLE orders (id bigint, item text, ackledger_batch bigint)",
-        "CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        _DROP_ROW,
         "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION"
         " drop_row()",
     )
     with pytest.raises(IntegrityError, match="took 1 of 2 rows"):
         warehouse.publisher().publish(warehouse.deliver(11, [(1, "a"), (2, "b")]))
     assert warehouse.orders() == []
+
+
+@pytest.mark.parametrize("event", ["INSERT", "UPDATE"])
+def test_a_trigger_that_drops_rows_of_an_upsert_is_found(warehouse, event):
+    """Of a key that is new, and of one that is there."""
+    sink = warehouse.publisher("upsert")
+    sink.publish(warehouse.deliver(10, [(2, "old")]))
+    warehouse.do(
+        _DROP_ROW,
+        f"CREATE TRIGGER dropping BEFORE {event} ON orders FOR EACH ROW"
+        f" WHEN (NEW.id <= 2) EXECUTE FUNCTION drop_row()",
+    )
+    with pytest.raises(IntegrityError, match=r"took 1 of 2 rows of batch 11: a trigger or a rule"):
+        sink.publish(warehouse.deliver(11, [(1 if event == "INSERT" else 2, "a"), (3, "b")]))
+    assert warehouse.orders() == [(2, "old", 10)]
+
+
+def test_rows_that_a_newer_batch_has_are_no_dropped_ones(warehouse):
+    """An older interval that comes later counts them as taken."""
+    sink = warehouse.publisher("upsert")
+    sink.publish(warehouse.deliver(12, [(1, "new")], interval_start=FEBRUARY))
+    sink.publish(warehouse.deliver(13, [(1, "old"), (2, "old")], original_id=11))
+    assert warehouse.orders() == [(1, "new", 12), (2, "old", 13)]
+
+
+def test_a_newer_row_is_kept_in_a_table_that_was_renamed(warehouse):
+    """The record of a batch has the table's name of that time."""
+    warehouse.publisher("upsert").publish(
+        warehouse.deliver(12, [(1, "new")], interval_start=FEBRUARY)
+    )
+    warehouse.do("ALTER TABLE orders RENAME TO sales")
+    sink = warehouse.publisher("upsert", table="sales")
+    sink.publish(warehouse.deliver(13, [(1, "old")], original_id=11))
+    assert warehouse.orders("sales") == [(1, "new", 12)]
+
+
+_KEEPING = {
+    "trigger": (
+        _DROP_ROW,
+        "CREATE TRIGGER keeping BEFORE DELETE ON orders FOR EACH ROW EXECUTE FUNCTION drop_row()",
+    ),
+    "rule": ("CREATE RULE keeping AS ON DELETE TO orders DO INSTEAD NOTHING",),
+}
+
+
+@pytest.mark.parametrize("kind", _KEEPING)
+@pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])
+def test_rows_to_be_replaced_do_not_stay(warehouse, mode, kind):
+    """A table that keeps what is deleted would show both batches: nothing is published."""
+    sink = warehouse.publisher(mode)
+    sink.publish(warehouse.deliver(11, [(1, "a"), (2, "b")]))
+    warehouse.do(*_KEEPING[kind])
+    with pytest.raises(ConfigurationError, match=r"batches 11 .* a trigger or rule .* keeps them"):
+        sink.publish(warehouse.deliver(12, [(3, "c")], replaces=(11,)))
+    assert warehouse.orders() == [(1, "a", 11), (2, "b", 11)]
+
+
+def test_a_trigger_that_only_looks_on_keeps_nothing(warehouse):
+    """As one that notes what was deleted."""
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(11, [(1, "a")]))
+    warehouse.do(
+        "CREATE FUNCTION look_on() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
+        "CREATE TRIGGER looking BEFORE DELETE ON orders FOR EACH ROW EXECUTE FUNCTION look_on()",
+    )
+    sink.publish(warehouse.deliver(12, [(3, "c")], replaces=(11,)))
+    assert warehouse.orders() == [(3, "c", 12)]
+
+
+def test_row_security_may_hide_what_is_to_be_replaced(warehouse):
+    """Without a policy for DELETE the rows would stay, and nobody would notice."""
+    warehouse.do(
+        "DROP ROLE IF EXISTS loader",
+        "CREATE ROLE loader LOGIN",
+        "GRANT USAGE, CREATE ON SCHEMA public TO loader",
+        "CREATE TABLE orders (id bigint, item text, ackledger_batch bigint)",
+        "GRANT ALL ON orders TO loader",
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY adding ON orders FOR INSERT WITH CHECK (true)",
+        "CREATE POLICY reading ON orders FOR SELECT USING (true)",
+    )
+    url = sa.make_url(warehouse.url).set(username="loader")
+    sink = warehouse.publisher(url=url.render_as_string(hide_password=False))
+    sink.publish(warehouse.deliver(11, [(1, "a")]))
+    with pytest.raises(ConfigurationError, match=r"row security may hide .* from loader"):
+        sink.publish(warehouse.deliver(12, [(3, "c")], replaces=(11,)))
+    assert warehouse.orders() == [(1, "a", 11)]
+    warehouse.do("DROP OWNED BY loader", "DROP ROLE loader")
+
+
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_of_others_do_not_go_with_those_that_are_replaced(warehouse, mode, action):
+    """A foreign key that cascades acts at once, though the same key is there again at the end."""
+    sink = warehouse.publisher(mode)
+    warehouse.do(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text, ackledger_batch bigint)",
+        f"CREATE TABLE parts (of_order bigint REFERENCES orders ON DELETE {action} DEFERRABLE)",
+    )
+    sink.publish(warehouse.deliver(11, [(1, "a")]))
+    warehouse.do("INSERT INTO parts VALUES (1)")
+    with pytest.raises(ConfigurationError, match=r"parts_of_order_fkey of parts .* NO ACTION"):
+        sink.publish(warehouse.deliver(12, [(1, "b")], replaces=(11,)))
+    assert warehouse.rows("SELECT of_order FROM parts") == [(1,)]
+    assert warehouse.orders() == [(1, "a", 11)]
 
 
 def test_staged_files_that_are_not_as_recorded(warehouse):

@@ -199,9 +199,12 @@ class PostgresPublisher(Publisher):
         if self._mode == "upsert":
             self._require_keys(connection, delivery)
             newer = target_record.newer_batches(connection, record, place, delivery)
-            target.merge_stage(connection, place, columns, self._key, delivery.batch_id, newer)
-            return
-        taken = target.insert_stage(connection, place, columns, delivery.batch_id)
+            ids = (delivery.batch_id, newer)
+            taken = target.merge_stage(connection, place, columns, self._key, *ids)
+            if taken != delivery.rows:
+                taken += target.count_newer(connection, place, self._key, newer)
+        else:
+            taken = target.insert_stage(connection, place, columns, delivery.batch_id)
         if taken != delivery.rows:
             raise IntegrityError(
                 f"{place} took {taken} of {delivery.rows} rows of batch {delivery.batch_id}: a"

@@ -98,7 +98,9 @@ def published_of(
 def newer_batches(
     connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> list[int]:
-    """Batches in the table, of any sink, whose rows are newer than the delivery's."""
+    """Batches in the table, of any sink, whose rows are newer than the delivery's; those of its own
+    sink whatever the table was called.
+    """
     of = record.c
     age = sa.tuple_(of.interval_start, of.original_id, of.batch_id)
     own = sa.tuple_(
@@ -106,9 +108,8 @@ def newer_batches(
         sa.literal(delivery.original_id, sa.BigInteger),
         sa.literal(delivery.batch_id, sa.BigInteger),
     )
-    statement = sa.select(of.batch_id).where(
-        of.table_name == place.name, _is_published(record), age > own
-    )
+    there = sa.or_(of.table_name == place.name, of.sink == delivery.sink)
+    statement = sa.select(of.batch_id).where(there, _is_published(record), age > own)
     return list(connection.execute(statement).scalars())
 
 

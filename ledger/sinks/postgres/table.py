@@ -238,10 +238,54 @@ def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...]
 
 
 def remove_batches(connection: Connection, place: TablePlace, batches: Sequence[int]) -> None:
-    """Delete every row that one of the batches published."""
+    """Delete every row that one of the batches published. Raises ConfigurationError where others
+    would go with them, or they would stay: by foreign keys that cascade, row security, triggers.
+    """
+    if not batches:
+        return
     target = _target(place, [])
-    if batches:
-        connection.execute(sa.delete(target).where(target.c[BATCH].in_(batches)))
+    own = target.c[BATCH].in_(batches)
+    row = connection.execute(_REMOVAL, {"oid": place.oid}).one()
+    which = f"{place}: rows of batches {', '.join(map(str, sorted(batches)))} are to be replaced, "
+    if row.cascading:
+        raise ConfigurationError(
+            f"{which}and the foreign key {row.cascading} deletes or changes the rows that refer to"
+            " them: declare it ON DELETE NO ACTION DEFERRABLE, then publish again"
+        )
+    if row.is_secured:
+        raise ConfigurationError(
+            f"{which}and row security may hide some of them from {row.me}: publish as the table's"
+            " owner, or as a user with BYPASSRLS"
+        )
+    connection.execute(sa.delete(target).where(own))
+    if row.is_guarded and connection.execute(sa.select(target.c[BATCH]).where(own)).first():
+        raise ConfigurationError(
+            f"{which}and a trigger or rule of the table keeps them: remove it, then publish again"
+        )
+
+
+# A key of a partitioned table is each partition's, too, and a trigger may be a partition's alone.
+_REMOVAL = text("""
+SELECT current_user AS me, row_security_active(cast(:oid AS oid)) AS is_secured,
+       (SELECT format('%I of %s', conname, conrelid::regclass) FROM pg_constraint
+        WHERE confrelid = :oid AND contype = 'f' AND confdeltype IN ('c', 'n', 'd')
+        ORDER BY conname LIMIT 1) AS cascading,
+       EXISTS (SELECT FROM pg_rewrite WHERE ev_class = :oid AND ev_type = '4')
+       OR EXISTS (
+         SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 8 = 8 AND tgtype & 66 <> 0
+           AND (tgrelid = :oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(:oid)))
+       ) AS is_guarded
+""")
+
+
+def count_newer(
+    connection: Connection, place: TablePlace, key: Sequence[str], newer: Sequence[int]
+) -> int:
+    """How many staged rows have the key of a row that one of the ``newer`` batches published."""
+    staged, target = _staged(key), _target(place, key)
+    equal = sa.and_(*(staged.c[name] == target.c[name] for name in key))
+    count = sa.select(sa.func.count()).select_from(staged.join(target, equal))
+    return int(connection.execute(count.where(target.c[BATCH].in_(newer))).scalar_one())
 
 
 def insert_stage(
