@@ -116,6 +116,7 @@ def open_replay(
         instant = now or batches.database_now(connection)
         if batch is not None:
             return _reopened(connection, pipeline, batch, instant)
+        batches.lock_batch(connection, original_batch_id)  # a reprocess of it may be settling
         original = check_replayable(connection, pipeline, original_batch_id, None)
         check_files(original, pipeline, from_source=selection.from_source)
         if selection.quarantined or selection.accepted:
@@ -246,7 +247,7 @@ def _reopened(
     """A batch found again; an abandoned one claims again and is open."""
     if batch.status is not BatchStatus.ABANDONED:
         return batch
-    locked = batches.lock_batch(connection, batch.batch_id)
+    locked = batches.lock_family(connection, batch.batch_id)
     assert locked is not None
     if locked.status is not BatchStatus.ABANDONED:
         return locked

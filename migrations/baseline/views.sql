@@ -171,7 +171,7 @@ CREATE VIEW replay_history AS
 SELECT m.message_id, d.attempt, d.batch_id, d.root_id, d.outcome, d.step, d.reason, d.decided_at
 FROM failed_message m
 CROSS JOIN LATERAL (
-  SELECT (row_number() OVER (ORDER BY batch_id))::integer AS attempt, t.*
+  SELECT (row_number() OVER (ORDER BY root_id))::integer AS attempt, t.*
   FROM (
     SELECT f.batch_id, f.root_id, 'failed' AS outcome, f.step, f.reason, f.failed_at AS decided_at
     FROM failed_root f WHERE f.message_id = m.message_id
@@ -510,7 +510,7 @@ COMMENT ON COLUMN failed_root_detail.interval_end IS 'End of the batch''s interv
 COMMENT ON COLUMN failed_root_detail.source IS 'Source that it came from.';
 COMMENT ON COLUMN failed_root_detail.step IS 'Where it broke.';
 COMMENT ON COLUMN failed_root_detail.reason IS 'Why.';
-COMMENT ON COLUMN failed_root_detail.attempt IS 'Number of this attempt, from 1.';
+COMMENT ON COLUMN failed_root_detail.attempt IS 'Number of this attempt among those that failed, from 1.';
 COMMENT ON COLUMN failed_root_detail.attempts IS 'Attempts that failed so far.';
 COMMENT ON COLUMN failed_root_detail.status IS
   'What became of the record: failed, replaying, recovered, quarantined or superseded.';

@@ -4,7 +4,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
-from ledger.errors import NotReadyError
+from ledger.core import probes
+from ledger.errors import FencedError, NotReadyError
 from tests.support.publishing import publish_settled
 from tests.support.unit_totals import ORDERED, ORDERS, B, orders_of, sold, totals
 
@@ -125,6 +126,48 @@ def test_a_unit_that_fails_again_stays_when_another_is_replayed(spark):
     assert sold(in_vain) == without
     again = testing.replay(result, totals(late=[1]), record=second, quarantined=True)
     assert sold(again) == [("a", 40, 2), ("b", 300, 4)]
+
+
+def test_a_record_that_is_quarantined_while_its_unit_is_read(runner, tmp_path, sink_rows):
+    """The replay has read it for the sake of its unit, and is not committed: the source reads
+    again, without it.
+    """
+
+    def flow(*lost):
+        pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=5)
+        pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+        @pipeline.stage(reads="orders")
+        def checked(orders):
+            return orders.where(~F.col("id").isin([-1, *lost]))
+
+        @pipeline.stage(reads="checked", whole=True, unit=("customer",))
+        def total(orders):
+            return orders.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
+
+        pipeline.sink("sales", ParquetSink("sales"), reads="total")
+        return pipeline
+
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,20\n3,a,30\n")
+    run = runner(flow(1, 2))
+    batch = run.open()
+    run.settled(batch)
+    mended = runner(flow())
+    first, second = sorted(
+        row.message_id for row in run.ledger.rows("SELECT message_id FROM failed_message")
+    )
+    replay = mended.open_replay(batch.batch_id, record=first)
+
+    def quarantine(place, of):
+        if place == "files written" and "/orders/" in of:
+            run.ledger.quarantine("never to be sold", "me", record=second)
+
+    with probes.listening(quarantine), pytest.raises(FencedError, match=r"1 record .* quarantined"):
+        mended.step(replay, "orders")
+    mended.settled(replay)
+    assert sink_rows("sales", "customer", "cents") == [("a", 40)]
+    statuses = run.ledger.rows("SELECT status::text FROM failed_message ORDER BY message_id")
+    assert [row.status for row in statuses] == ["recovered", "quarantined"]
 
 
 def test_the_batch_as_unit_and_a_quarantined_record(spark):

@@ -363,6 +363,22 @@ def test_abandoned_replay_of_quarantine_can_be_opened_again(ledger):
     assert len(claimed(ledger, reopened)) == 1
 
 
+def test_attempts_are_counted_in_the_order_in_which_they_were_made(ledger):
+    """Of a replay that is opened again after a later one the attempt is the last."""
+    flow = pipeline(max_replays=9)
+    batch, _ = ledger.whole_batch(flow, 3, lose_middle=[0])
+    ledger.settle(batch.batch_id)
+    first = ledger.replay(flow, batch.batch_id, "first")
+    ledger.abandon_dead(first)
+    failing_replay(ledger, flow, batch.batch_id, "second")
+    again = ledger.replay(flow, batch.batch_id, "first")
+    assert again.batch_id == first.batch_id
+    ledger.run_replay(again)
+    ledger.settle(again.batch_id)
+    history = ledger.rows("SELECT attempt, outcome FROM replay_history ORDER BY attempt")
+    assert history == [(1, "failed"), (2, "failed"), (3, "acked")]
+
+
 def test_what_failed_least_often_goes_first(ledger):
     """Under a limit a message whose step dies every time does not keep the others from being
     replayed.

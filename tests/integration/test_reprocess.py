@@ -1,11 +1,14 @@
 """Running an interval again on purpose: the new batch replaces the old one."""
 
+from threading import Thread
+
 import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError
+from ledger.store.queries import batches
 from tests.support.ledgers import pipeline
 
 
@@ -88,6 +91,32 @@ def test_nothing_is_replayed_while_it_is_being_replaced(ledger):
     new = ledger.reprocess(flow)
     with pytest.raises(NotReadyError, match=f"is being replaced by batch {new.batch_id}"):
         ledger.replay(flow, old.batch_id)
+
+
+def test_a_replay_that_opens_while_a_reprocess_settles(ledger, monkeypatch):
+    """The settlement waits: what is replayed has not been replaced since it was looked at."""
+    flow = pipeline(max_replays=3)
+    batch, roots = ledger.whole_batch(flow, 3, lose_middle=[0])
+    ledger.settle(batch.batch_id)
+    ledger.quarantine(record=roots.start)
+    new = ledger.reprocess(flow)
+    emitted = ledger.emit(new, 3)
+    ledger.run_middle(new, emitted)
+    ledger.run_sink(new, emitted)
+    asked, settling = batches.undecided_of, Thread(target=ledger.settle, args=[new.batch_id])
+
+    def settled_meanwhile(*arguments):
+        if settling.ident is None:
+            settling.start()
+            settling.join(1)
+        return asked(*arguments)
+
+    monkeypatch.setattr(batches, "undecided_of", settled_meanwhile)
+    with pytest.raises(NotReadyError, match=f"is being replaced by batch {new.batch_id}"):
+        ledger.replay(flow, batch.batch_id, quarantined=True)
+    settling.join()
+    statuses = ledger.rows("SELECT batch_id, status::text FROM batch ORDER BY 1")
+    assert statuses == [(batch.batch_id, "superseded"), (new.batch_id, "settled")]
 
 
 def test_a_reprocess_that_dies_replaces_nothing(ledger):

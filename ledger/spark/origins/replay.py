@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
 from ledger.core.column_names import MESSAGE, UNIT
+from ledger.core.text import quantity
+from ledger.errors import FencedError
 from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import records
@@ -65,8 +67,18 @@ class FromUnits(_Replay):
         return with_carried(self.job, self.run, self.step, rows)
 
     def complete(self, connection: Connection) -> None:
-        """Claim what failed of the records that came with their unit."""
-        replays.claim_companions(connection, self.run.batch.batch_id, self.run.run_id)
+        """Claim what failed of the records that came with their unit. Raises FencedError if one of
+        these is quarantined by now.
+        """
+        emitted = (self.run.batch.batch_id, self.run.run_id)
+        replays.claim_companions(connection, *emitted)
+        quarantined = replays.quarantined_companions(connection, *emitted)
+        if quarantined:
+            raise FencedError(
+                f"{quantity(quarantined, 'record')} that source {self.step.name!r} has read for the"
+                f" sake of their unit were quarantined meanwhile: run {self.step.name!r} again,"
+                " which leaves them out"
+            )
 
     def _records(self) -> DataFrame:
         """Every record of the source that is not quarantined."""

@@ -206,6 +206,16 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
     return connection.execute(statement, {"batch": batch_id, "run": run_id}).rowcount
 
 
+def quarantined_companions(connection: Connection, batch_id: int, run_id: int) -> int:
+    """How many messages that a replay's emit run emitted are quarantined."""
+    statement = text("""
+        SELECT count(*) FROM replay_root r JOIN failed_message m USING (message_id)
+        WHERE r.batch_id = :batch AND r.step_run_id = :run AND m.status = 'quarantined'
+    """)
+    keys = {"batch": batch_id, "run": run_id}
+    return int(connection.execute(statement, keys).scalar_one())
+
+
 def quarantined_messages(connection: Connection, original_batch_id: int, source: str) -> list[int]:
     """Messages of an original batch's source that are quarantined."""
     statement = text("""
