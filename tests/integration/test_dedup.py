@@ -71,6 +71,22 @@ def month(run, number):
     return batch
 
 
+@pytest.mark.parametrize("capacity", [10_000, 20_000])
+def test_a_key_that_a_later_batch_dropped_comes_with_the_reprocess(
+    runner, tmp_path, sink_rows, capacity
+):
+    """A later batch has left the row out in favour of the one that is run again: it has not
+    delivered it, whether its filter can be united with the new one or not."""
+    write_keys(tmp_path, 1, [("a", 1), ("b", 1)])
+    write_keys(tmp_path, 2, [("a", 2), ("c", 2)])
+    run = runner(keyed(Bloom(**KEYED)))
+    month(run, 1)
+    month(run, 2)
+    again = runner(keyed(Bloom(key=("k",), capacity=capacity)))
+    again.settled(again.open("again", START, END, reprocess=True))
+    assert sink_rows("out", "k", "v") == [("a", 1), ("b", 1), ("c", 2)]
+
+
 @pytest.mark.parametrize("dedup", ["exact", Bloom(capacity=1000)], ids=["exact", "Bloom"])
 def test_a_row_that_a_sink_did_not_get_is_not_taken_for_delivered(
     runner, tmp_path, sink_rows, dedup

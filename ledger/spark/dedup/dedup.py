@@ -28,8 +28,8 @@ from ledger.spark.frames.acked import Withheld, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
+from ledger.store.queries import batches, runs
 from ledger.store.queries import dedup as queries
-from ledger.store.queries import runs
 
 # Written out to the last microsecond: JSON's default keeps milliseconds.
 _EXACT = {
@@ -63,9 +63,13 @@ class Deduplicator:
         if self._duplicates(rows) is None:
             remaining = rows
         else:
-            remaining = self._identified(rows).join(self._required(rows), IDENTITY, "left_anti")
+            remaining = self._identified(rows, self._key).join(
+                self._required(rows), IDENTITY, "left_anti"
+            )
         if isinstance(self._dedup, Bloom):
-            identified = remaining if IDENTITY in remaining.columns else self._identified(rows)
+            identified = (
+                remaining if IDENTITY in remaining.columns else self._identified(rows, self._key)
+            )
             present = identified.where(F.col(IDENTITY).isNotNull())
             self._filter = bloom.build(present, IDENTITY, self._dedup)
         return remaining.drop(IDENTITY, DELIVERED)
@@ -76,7 +80,7 @@ class Deduplicator:
         """
         if self._dedup == "none" or self._duplicates(rows) is None:
             return None
-        return self._identified(rows).join(self._required(rows), IDENTITY, "left_semi")
+        return self._identified(rows, self._key).join(self._required(rows), IDENTITY, "left_semi")
 
     def release(self) -> None:
         """Free what was cached."""
@@ -138,7 +142,9 @@ class Deduplicator:
     def _find(self, rows: DataFrame) -> DataFrame | None:
         if not self._earlier:
             return None
-        candidates = self._identified(rows).select(IDENTITY).where(F.col(IDENTITY).isNotNull())
+        candidates = (
+            self._identified(rows, self._key).select(IDENTITY).where(F.col(IDENTITY).isNotNull())
+        )
         united = self._united_filter()
         if united is not None:
             candidates = candidates.where(bloom.maybe(united.data, IDENTITY))
@@ -159,16 +165,32 @@ class Deduplicator:
 
     def _delivered(self) -> DataFrame:
         """Identities of all earlier deliveries, from their kept inputs."""
-        frames = [self._identified(self._got(row), row.batch_id, row.kind) for row in self._earlier]
+        frames = [
+            self._identified(self._got(row), self._key, row.batch_id, row.kind)
+            for row in self._earlier
+        ]
         return reduce(DataFrame.unionByName, [frame.select(IDENTITY) for frame in frames])
+
+    @cached_property
+    def _replaces(self) -> bool:
+        """Whether this family replaces another one."""
+        original = self._run.batch.original_id
+        batch = self._job.database.transact(lambda c: batches.get_batch(c, original))
+        return batch.replaces_batch_id is not None
 
     def _got(self, earlier: Row[Any]) -> DataFrame:
         """The rows that a sink has got of its kept input, but for those of records of which it may
-        not have got each row once: which of these it has is not known.
+        not have got each row once: which of these it has is not known. Of what it dropped in favour
+        of a family that this one replaces nothing else is left: its own filter has only what it
+        delivered.
         """
         sink = self._step.name
         hidden = withheld(self._job, earlier.batch_id, sink)
         rows = hidden.keep(delivered_rows(self._job, earlier.batch_id, earlier.input_run_id))
+        if earlier.key and self._replaces:
+            names = [f"`{name}`" for name in rows.columns]
+            identified = self._identified(rows, earlier.key)
+            rows = identified.where(bloom.maybe(bytes(earlier.filter), IDENTITY)).select(*names)
         missed = self._job.database.transact(
             lambda c: runs.roots_missed_by(c, earlier.batch_id, sink)
         )
@@ -177,15 +199,17 @@ class Deduplicator:
         return Withheld(roots=local_numbers(self._job.spark, ROOT, missed)).keep(rows)
 
     def _identified(
-        self, rows: DataFrame, batch_id: int | None = None, kind: str | None = None
+        self,
+        rows: DataFrame,
+        key: Sequence[str],
+        batch_id: int | None = None,
+        kind: str | None = None,
     ) -> DataFrame:
         """The rows with ``IDENTITY``; null, so never a duplicate, where a key column is null."""
-        if self._key:
-            key = F.sha2(_canonical(*(f"`{name}`" for name in self._key)), 256)
-            missing = reduce(
-                lambda a, b: a | b, [F.col(f"`{name}`").isNull() for name in self._key]
-            )
-            return rows.withColumn(IDENTITY, F.when(~missing, key))
+        if key:
+            number = F.sha2(_canonical(*(f"`{name}`" for name in key)), 256)
+            missing = reduce(lambda a, b: a | b, [F.col(f"`{name}`").isNull() for name in key])
+            return rows.withColumn(IDENTITY, F.when(~missing, number))
         batch = self._run.batch
         with_message = self._with_message(rows, batch_id or batch.batch_id, kind or batch.kind)
         row_hash = F.sha2(_canonical(*user_columns(rows)), 256)
