@@ -342,6 +342,11 @@ CROSS JOIN LATERAL (
   FROM batch_step s
   WHERE s.batch_id = b.batch_id AND s.kind = 'stateful' AND b.status = 'settled'
     AND NOT EXISTS (
+      SELECT FROM batch_step i
+      WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
+        AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = i.name
+                        AND r.state = 'committed'))
+    AND NOT EXISTS (
       SELECT FROM checkpoint c
       WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id AND c.step = s.name)
   UNION ALL
@@ -360,9 +365,16 @@ CROSS JOIN LATERAL (
       WHEN s.kind = 'sink' THEN EXISTS (
         SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND s.declaration -> 'reads' ? r.step
           AND r.state = 'committed')
-      ELSE s.partial
+      ELSE (s.partial
         OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
-        AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id)
+        AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id))
+        AND NOT EXISTS (
+          SELECT FROM batch_step i
+          WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
+            AND NOT EXISTS (
+              SELECT FROM step_run r JOIN batch f USING (batch_id)
+              WHERE f.family_id = b.family_id AND f.status = 'settled' AND r.step = i.name
+                AND r.state = 'committed'))
     END
   UNION ALL
   SELECT 'replay', NULL, NULL
@@ -451,6 +463,11 @@ FROM (
   JOIN pipeline p USING (pipeline_id)
   JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
   WHERE b.followed_at IS NULL AND b.status IN ('open', 'held', 'settled')
+    AND NOT (b.status = 'settled' AND EXISTS (
+      SELECT FROM batch_step i
+      WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
+        AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = i.name
+                        AND r.state = 'committed')))
     AND NOT EXISTS (
       SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
                                  AND c.step = s.name)

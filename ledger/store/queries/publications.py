@@ -261,7 +261,8 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
         JOIN batch o ON o.family_id = b.family_id AND o.batch_id <> b.batch_id
         JOIN publication x ON x.batch_id = o.batch_id AND x.sink = own.step
         JOIN step_run r ON r.step_run_id = x.step_run_id
-        WHERE own.step_run_id = :run AND o.status = 'settled' AND r.state = 'superseded'
+        WHERE own.step_run_id = :run AND o.status IN ('settled', 'abandoned')
+          AND r.state = 'superseded'
           AND x.replaced_at IS NULL
           AND NOT EXISTS (SELECT FROM step_run c WHERE c.batch_id = o.batch_id
                           AND c.step = own.step AND c.state = 'committed')
