@@ -36,6 +36,24 @@ def joining(unit=(), lose=()):
     return pipeline
 
 
+def by_customer(schema, bad=()):
+    """How many orders each customer has, as units; ``bad``: orders that are refused."""
+    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=3)
+    pipeline.source("orders", FileSource("orders.csv", schema=schema))
+
+    @pipeline.stage(reads="orders")
+    def checked(orders):
+        refused = F.when(F.col("id").isin(-1, *bad), "bad")
+        return orders.select("id", "customer", "_anchor", refused.alias("_failed"))
+
+    @pipeline.stage(reads="checked", whole=True, unit=("customer",))
+    def counted(orders):
+        return orders.groupBy("customer").agg(F.count(F.lit(1)).alias("n"), collect_anchors())
+
+    pipeline.sink("sales", ParquetSink("sales"), reads="counted")
+    return pipeline
+
+
 def ids(result, sink="sales"):
     return sorted(row["id"] for row in result.rows[sink])
 
@@ -168,6 +186,39 @@ def test_a_record_that_is_quarantined_while_its_unit_is_read(runner, tmp_path, s
     assert sink_rows("sales", "customer", "cents") == [("a", 40)]
     statuses = run.ledger.rows("SELECT status::text FROM failed_message ORDER BY message_id")
     assert [row.status for row in statuses] == ["recovered", "quarantined"]
+
+
+def test_the_unit_withheld_for_what_did_not_parse_comes_with_its_replay(
+    runner, tmp_path, sink_rows
+):
+    """A record without values is of the unit without values until it parses: the replay brings
+    that one, too, and the unit that the record is of.
+    """
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n4,,40\n")
+    run = runner(by_customer(ORDERS))
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    mended = runner(by_customer(ORDERS.replace("cents INT", "cents STRING")))
+    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1), (None, 1)]
+
+
+def test_a_quarantined_record_whose_replay_dies_keeps_nothing_back(runner, tmp_path, sink_rows):
+    """It is given back to quarantine, and the rest of its unit is asked for again."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,b,1\n4,b,1\n")
+    run = runner(by_customer(ORDERS, bad=[1, 3]))
+    ledger, batch = run.ledger, run.open()
+    run.settled(batch)
+    bad = "SELECT message_id FROM failed_root_detail WHERE reason = 'bad' ORDER BY 1"
+    poisoned = [row.message_id for row in ledger.rows(bad)]
+    ledger.quarantine("never right", "me", record=poisoned[0])
+    dead = run.open_replay(batch.batch_id, "dead", record=poisoned[0], accepted=True)
+    ledger.quarantine("never right", "me", record=poisoned[1])
+    publish_settled(run.job, batch.batch_id)
+    ledger.abandon(dead.batch_id)
+    publish_settled(run.job, batch.batch_id)
+    run.settled(run.open_replay(batch.batch_id, "again"))
+    assert sink_rows("sales", "customer", "n") == [("a", 1), ("b", 1)]
 
 
 def test_the_batch_as_unit_and_a_quarantined_record(spark):

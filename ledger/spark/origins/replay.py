@@ -102,10 +102,12 @@ class FromUnits(_Replay):
         return [pair for pair in zip(sources, messages, strict=True) if pair[1]]
 
     def _units(self, step: SourceStep, messages: Sequence[int]) -> DataFrame:
-        """The units of a source's records."""
+        """The units of a source's records: those that they are of now, and those that were withheld
+        for their sake: of what did not parse the unit without values.
+        """
         stored = _stored(self.job, self.run.batch.original_id, step.name, messages)
         parsed = step.source.reader(self.job.spark).parse_again(stored)
-        return with_unit(self.job, step, parsed).select(UNIT)
+        return with_unit(self.job, step, parsed).select(UNIT).unionByName(stored.select(UNIT))
 
 
 def _stored(job: Job, original_id: int, source: str, messages: Sequence[int]) -> DataFrame:

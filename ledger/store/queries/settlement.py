@@ -239,14 +239,22 @@ def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int)
     return connection.execute(statement, keys).first() is not None
 
 
-def release_messages(connection: Connection, batch_id: int) -> int:
-    """Give back the messages that an abandoned replay claimed, as it found them; how many."""
+def release_messages(connection: Connection, batch_id: int) -> None:
+    """Give back the messages that an abandoned replay claimed, as it found them. The batches in
+    which some were quarantined are to be asked again for the units of these.
+    """
     statement = text("""
-        UPDATE failed_message SET replay_batch_id = NULL, before_claim = NULL, updated_at = now(),
-               status = coalesce((before_claim ->> 'status')::message_status, 'failed'),
-               not_before = (before_claim ->> 'not_before')::timestamptz,
-               failed_replays = coalesce((before_claim ->> 'failed_replays')::int, failed_replays),
-               unit_failures = coalesce((before_claim ->> 'unit_failures')::int, unit_failures)
-        WHERE replay_batch_id = :id AND status = 'replaying'
+        WITH released AS (
+          UPDATE failed_message SET replay_batch_id = NULL, before_claim = NULL, updated_at = now(),
+                 status = coalesce((before_claim ->> 'status')::message_status, 'failed'),
+                 not_before = (before_claim ->> 'not_before')::timestamptz,
+                 failed_replays =
+                   coalesce((before_claim ->> 'failed_replays')::int, failed_replays),
+                 unit_failures = coalesce((before_claim ->> 'unit_failures')::int, unit_failures)
+          WHERE replay_batch_id = :id AND status = 'replaying' RETURNING root_id, status
+        )
+        UPDATE batch SET rebuild_requested_at = NULL
+        WHERE batch_id IN (SELECT f.batch_id FROM failed_root f JOIN released r USING (root_id)
+                           WHERE r.status = 'quarantined')
     """)
-    return connection.execute(statement, {"id": batch_id}).rowcount
+    connection.execute(statement, {"id": batch_id})
