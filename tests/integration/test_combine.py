@@ -288,3 +288,33 @@ def test_an_aggregate_in_a_tracked_stage_is_warned_of():
         @pipeline.stage(reads="flights")
         def counted(flights):
             return flights.groupBy("carrier").agg(F.count("*"))
+
+
+def test_rows_of_two_types_make_no_total(runner, tmp_path, sink_rows):
+    """The stage has changed between the batch and its replay: Spark would make texts numbers."""
+
+    def flow(kind, *bad):
+        pipeline = Pipeline("codes", max_replays=3)
+        pipeline.source("orders", FileSource("orders.csv", schema="id INT"))
+
+        @pipeline.stage(reads="orders")
+        def checked(orders):
+            refused = F.when(F.col("id").isin(-1, *bad), "bad").alias("_failed")
+            return orders.select(F.col("id").cast(kind).alias("code"), "_anchor", refused)
+
+        @pipeline.combine(reads="checked")
+        def codes(orders):
+            return orders.select("code")
+
+        pipeline.sink("listed", ParquetSink("listed"), reads="checked")
+        pipeline.sink("combined", ParquetSink("combined"), reads="codes")
+        return pipeline
+
+    (tmp_path / "orders.csv").write_text("id\n1\n2\n")
+    run = runner(flow("int", 2))
+    batch = run.open()
+    run.settled(batch)
+    changed = runner(flow("string"))
+    with pytest.raises(StageError, match=r"'code' is (string|int) in one and (string|int) in"):
+        changed.settled(changed.open_replay(batch.batch_id))
+    assert not (tmp_path / "combined").exists()

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
 from ledger.core import probes
-from ledger.errors import FencedError, NotReadyError
+from ledger.errors import FencedError, NotReadyError, StageError
 from tests.support.publishing import publish_settled
 from tests.support.unit_totals import ORDERED, ORDERS, B, orders_of, sold, totals
 
@@ -201,6 +201,41 @@ def test_the_unit_withheld_for_what_did_not_parse_comes_with_its_replay(
     mended = runner(by_customer(ORDERS.replace("cents INT", "cents STRING")))
     assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
     assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1), (None, 1)]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_rows_of_another_type_are_not_carried_over(runner, tmp_path, sink_rows, guarantee):
+    """Spark would make texts numbers, to have one column of both."""
+
+    def flow(kind, *bad):
+        pipeline = Pipeline("shop", guarantee=guarantee, max_replays=0)
+        pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+        @pipeline.stage(reads="orders")
+        def checked(orders):
+            return orders.withColumn("_failed", F.when(F.col("id").isin(-1, *bad), "bad"))
+
+        @pipeline.stage(reads="checked", whole=True, unit=("customer",))
+        def total(orders):
+            code = F.min("id").cast(kind).alias("code")
+            return orders.groupBy("customer").agg(code, collect_anchors())
+
+        pipeline.sink("sales", ParquetSink("sales"), reads="total")
+        return pipeline
+
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,b,1\n")
+    run = runner(flow("int", 2))
+    batch = run.open()
+    run.settled(batch)
+    if guarantee == "exactly_once":
+        run.settled(run.open_replay(batch.batch_id, "without"))
+    shown = [("a", 1), ("b", 3)]
+    assert sink_rows("sales", "customer", "code") == shown
+    changed = runner(flow("string"))
+    again = changed.open_replay(batch.batch_id, "again", quarantined=True)
+    with pytest.raises(StageError, match=r"'code' is string in one and int in another"):
+        changed.settled(again)
+    assert sink_rows("sales", "customer", "code") == shown
 
 
 def test_a_quarantined_record_whose_replay_dies_keeps_nothing_back(runner, tmp_path, sink_rows):

@@ -2,7 +2,7 @@
 these.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import POSITION, ROOT, ROOTS, UNIT
-from ledger.errors import InputError
+from ledger.errors import InputError, StageError
 from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import delivered_rows, stored_rows, user_columns
 from ledger.spark.frames.stored import local_numbers, read_files
@@ -108,14 +108,16 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
         one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
         if one_unit and emitted_in_units(job, row.batch_id):
             break  # the batch is the unit, and this one delivered it
-    return latest_rows(deliveries)
+    return latest_rows(deliveries, name)
 
 
 def latest_rows(
-    deliveries: Iterable[tuple[DataFrame, DataFrame | None]], later: DataFrame | None = None
+    deliveries: Iterable[tuple[DataFrame, DataFrame | None]],
+    name: str,
+    later: DataFrame | None = None,
 ) -> DataFrame:
-    """The user's columns of what batches delivered, the latest first: of a unit, ``UNIT``, that
-    several delivered, the rows of the latest.
+    """The user's columns of what batches delivered to the step ``name``, the latest first: of a
+    unit, ``UNIT``, that several delivered, the rows of the latest.
 
     Each delivery is its rows, and the units that it delivered, or None; ``later``: units that a
     batch delivered after all of these.
@@ -126,6 +128,26 @@ def latest_rows(
         parts.append(latest.select(*user_columns(rows)))
         if units is not None:
             later = (units if later is None else later.unionByName(units)).distinct()
+    return united(parts, name)
+
+
+def united(parts: Sequence[DataFrame], name: str) -> DataFrame:
+    """The rows that several batches delivered to the step ``name``, null in columns that theirs did
+    not have.
+
+    Raises StageError where a column is of two types: Spark would make the values of one type.
+    """
+    types: dict[str, str] = {}
+    for part in parts:
+        for field in part.schema:
+            kind = field.dataType.simpleString()
+            before = types.setdefault(field.name, kind)
+            if kind != before:
+                raise StageError(
+                    f"step {name!r} takes together rows of several batches, and their column"
+                    f" {field.name!r} is {before} in one and {kind} in another: expected one type."
+                    " Declare the stage before it as it was, or reprocess the interval"
+                )
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
 
 

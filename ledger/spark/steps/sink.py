@@ -12,6 +12,7 @@ from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
+from ledger.spark.frames.acked import united
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.refused import Refused, find_refused
 from ledger.spark.frames.staging import stage_rows, tracking_columns
@@ -39,7 +40,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     delivered = unique.select(*user_columns(unique), *tracking_columns(unique), POSITION)
     others = replacement.carried()
     if others is not None:
-        delivered = delivered.unionByName(others, allowMissingColumns=True)
+        delivered = united([delivered, others], step.name)
     delivered = job.on_write(step.name, delivered)
     columns = user_columns(delivered)
     columns += tracking_columns(unique) if publisher.keeps_tracking else []

@@ -22,7 +22,7 @@ from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Publisher
 from ledger.sinks.options import Bloom
 from ledger.spark.failures import failures_of
-from ledger.spark.frames.acked import Withheld, withheld
+from ledger.spark.frames.acked import Withheld, united, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
@@ -140,7 +140,7 @@ def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
     run = OpenedRun(row.step_run_id, batch, step.name, {})
     others = Replacement(job, run, step).carried(hidden)
-    return rest if others is None else rest.unionByName(others, allowMissingColumns=True)
+    return rest if others is None else united([rest, others], step.name)
 
 
 def _without_duplicates(job: Job, staged: _StagedRun, rows: DataFrame) -> DataFrame:

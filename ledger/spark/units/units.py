@@ -85,7 +85,7 @@ class Replacement:
             for row, hidden in reversed(self._earlier)
         )
         units = own.keep_units(emitted_units(self._job, self._run.batch.batch_id))
-        return latest_rows(deliveries, units.distinct())
+        return latest_rows(deliveries, self._step.name, units.distinct())
 
     def _deliveries(self) -> list[tuple[Row[Any], Withheld]]:
         """Earlier deliveries of the family, each with what was withheld of it."""
