@@ -63,9 +63,9 @@ def test_a_state_leaves_out_a_replay_that_never_ran_its_stage(runner, tmp_path, 
     run = runner(counting("state", bad=[1]))
     first = run.open_day(1)
     run.settled(first)
-    mended = runner(counting("state"))
-    expire(mended, mended.open_replay(first.batch_id, "dead"))
-    mended.settled(mended.open_replay(first.batch_id, "again"))
+    fixed = runner(counting("state"))
+    expire(fixed, fixed.open_replay(first.batch_id, "dead"))
+    fixed.settled(fixed.open_replay(first.batch_id, "again"))
     assert sink_rows("count", "n") == [(2,)]
 
 
@@ -106,10 +106,10 @@ def test_what_an_abandoned_replay_published_is_replaced(runner, tmp_path, sink_r
     run = runner(flow(2))
     batch = run.open()
     assert run.settled(batch).failed == 2
-    mended = runner(flow())
-    dead = mended.open_replay(batch.batch_id, "dead")
+    fixed = runner(flow())
+    dead = fixed.open_replay(batch.batch_id, "dead")
     for step in ("a", "of_a", "sa"):
-        mended.step(dead, step)
+        fixed.step(dead, step)
     run.ledger.abandon_dead(dead, "b", seconds=10_000)
-    mended.settled(mended.open_replay(batch.batch_id, "again"))
+    fixed.settled(fixed.open_replay(batch.batch_id, "again"))
     assert sink_rows("sa", "id") == sink_rows("sb", "id") == [(1,), (2,)]

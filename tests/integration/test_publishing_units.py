@@ -170,19 +170,19 @@ def test_a_record_that_is_quarantined_while_its_unit_is_read(runner, tmp_path, s
     run = runner(flow(1, 2))
     batch = run.open()
     run.settled(batch)
-    mended = runner(flow())
+    fixed = runner(flow())
     first, second = sorted(
         row.message_id for row in run.ledger.rows("SELECT message_id FROM failed_message")
     )
-    replay = mended.open_replay(batch.batch_id, record=first)
+    replay = fixed.open_replay(batch.batch_id, record=first)
 
     def quarantine(place, of):
         if place == "files written" and "/orders/" in of:
             run.ledger.quarantine("never to be sold", "me", record=second)
 
     with probes.listening(quarantine), pytest.raises(FencedError, match=r"1 record .* quarantined"):
-        mended.step(replay, "orders")
-    mended.settled(replay)
+        fixed.step(replay, "orders")
+    fixed.settled(replay)
     assert sink_rows("sales", "customer", "cents") == [("a", 40)]
     statuses = run.ledger.rows("SELECT status::text FROM failed_message ORDER BY message_id")
     assert [row.status for row in statuses] == ["recovered", "quarantined"]
@@ -198,8 +198,8 @@ def test_the_unit_withheld_for_what_did_not_parse_comes_with_its_replay(
     run = runner(by_customer(ORDERS))
     batch = run.open()
     assert run.settled(batch).failed == 1
-    mended = runner(by_customer(ORDERS.replace("cents INT", "cents STRING")))
-    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    fixed = runner(by_customer(ORDERS.replace("cents INT", "cents STRING")))
+    assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1), (None, 1)]
 
 
@@ -229,13 +229,13 @@ def test_rows_of_another_type_are_not_carried_over(runner, tmp_path, sink_rows, 
     run.settled(batch)
     if guarantee == "exactly_once":
         run.settled(run.open_replay(batch.batch_id, "without"))
-    shown = [("a", 1), ("b", 3)]
-    assert sink_rows("sales", "customer", "code") == shown
+    before = [("a", 1), ("b", 3)]
+    assert sink_rows("sales", "customer", "code") == before
     changed = runner(flow("string"))
     again = changed.open_replay(batch.batch_id, "again", quarantined=True)
     with pytest.raises(StageError, match=r"'code' is string in one and int in another"):
         changed.settled(again)
-    assert sink_rows("sales", "customer", "code") == shown
+    assert sink_rows("sales", "customer", "code") == before
 
 
 def test_a_quarantined_record_whose_replay_dies_keeps_nothing_back(runner, tmp_path, sink_rows):
