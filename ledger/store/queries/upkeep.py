@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, text
 
-_FEWEST, _LIVE_FOR_ONE_DEAD = 5, 200
+_LIVE_FOR_ONE_DEAD = 200
 
 
 def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[str]:
@@ -14,14 +14,13 @@ def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[
         SELECT format('%I', relname) FROM pg_class
         WHERE relkind = 'r' AND relowner = to_regrole('ledger_owner')
           AND relnamespace = 'public'::regnamespace AND relname !~ '^ledger_delta_[0-9]+$'
-          AND pg_stat_get_dead_tuples(oid) >= :fewest
           AND pg_stat_get_dead_tuples(oid) * :live > pg_stat_get_live_tuples(oid)
           AND coalesce(
             pg_stat_get_last_vacuum_time(oid) < clock_timestamp() - make_interval(secs => :after),
             true)
         ORDER BY 1
     """)
-    keys = {"fewest": _FEWEST, "live": _LIVE_FOR_ONE_DEAD, "after": after_seconds}
+    keys = {"live": _LIVE_FOR_ONE_DEAD, "after": after_seconds}
     return list(connection.execute(statement, keys).scalars())
 
 
