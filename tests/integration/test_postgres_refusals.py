@@ -4,11 +4,13 @@ from dataclasses import replace
 from datetime import date
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
 from ledger.errors import StageError
 from ledger.sinks.postgres import refusals as postgres_refusals
+from ledger.storage.manifest import take_manifest
 
 ROWS = pa.schema(
     [
@@ -118,6 +120,32 @@ def test_rows_that_make_room(warehouse):
     assert refusals(interval, again) == {}
     same = replace(again, original_id=11)  # a replay of batch 11: its rows stay
     assert refusals(interval, same).keys() == {0, 1}
+
+
+@pytest.mark.parametrize("tracked", ["_ackledger_unit", "_ackledger_roots"])
+def test_rows_that_a_replay_carries_over_are_not_refused_for_its_own(warehouse, tracked):
+    """Rows of no record stay, wherever they are staged, and the rows of records that have their
+    keys are refused; two that have one key are, too."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text UNIQUE, ackledger_batch bigint NOT "
+        "NULL)"
+    )
+    records = [1, None, 2, None, 3, None, None]
+    own = pa.array(records) if tracked == "_ackledger_unit" else [r and [r] for r in records]
+    rows = [(1, "a"), (1, "b"), (2, "c"), (3, "c"), (4, "d"), (5, "e"), (5, "f")]
+    columns = [*zip(*rows, strict=True)]
+    staged = pa.table([*map(list, columns), own], names=["id", "item", tracked])
+    folder = warehouse.folder / tracked
+    folder.mkdir()
+    pq.write_table(staged, folder / "part.parquet")
+    files = take_manifest(str(folder)).files
+    delivery = replace(warehouse.deliver(11), folder=str(folder), files=files)
+    key, item = DUPLICATE.format("orders_pkey"), DUPLICATE.format("orders_item_key")
+    assert refusals(warehouse.publisher(), delivery) == {0: key, 2: item, 6: key}
+    upsert = refusals(warehouse.publisher(mode="upsert"), delivery)
+    assert upsert.keys() == {0, 2, 5, 6}
+    assert upsert[0] == upsert[5]
+    assert upsert[0].startswith("2 rows of the batch have this key")
 
 
 def test_a_table_that_is_yet_to_be_made(warehouse):
@@ -250,14 +278,16 @@ def test_rows_that_leave_are_still_referred_to(warehouse, how, ids):
 
 
 def test_a_row_of_several_records():
-    """What fails with a row: its unit, all of its records, or nothing that is known."""
+    """What fails with a row: its unit, else all of its records, or nothing that is known."""
     names = ["_ackledger_root", "_ackledger_unit"]
     both = pa.record_batch([pa.array([1, 2]), pa.array([7, None], pa.int64())], names)
-    assert postgres_refusals._records(both).to_pylist() == [[7], [None]]
+    assert postgres_refusals._records(both).to_pylist() == [[7], [2]]
     several = pa.record_batch([pa.array([[1, 2], [3]])], ["_ackledger_roots"])
     assert postgres_refusals._records(several).to_pylist() == [[1, 2], [3]]
     bare = pa.record_batch([pa.array([1, 2])], ["n"])
     assert postgres_refusals._records(bare).to_pylist() == [None, None]
+    none = pa.record_batch([pa.nulls(2, pa.int64())], ["_ackledger_root"])
+    assert postgres_refusals._records(none).to_pylist() == [None, None]
 
 
 SAME = "{} rows of the batch have this key of the sink (id), and nothing says which is the newest"

@@ -408,9 +408,9 @@ def test_a_total_with_rows_of_one_key_is_refused_before_it_is_decided(
     assert in_table(run.ledger) == [1]
 
 
-def test_carried_rows_of_one_key_are_refused_before_anything_is_decided(runner, tmp_path, target):
-    """A replay of a unit is staged with the rows of the others: two of one key among them fail
-    its sink.
+def test_a_replays_row_of_the_key_of_a_carried_row_is_refused(runner, tmp_path, target):
+    """A replay of a unit is staged with the rows of the others: these stay, and its own row of
+    their key fails its unit by name.
     """
 
     def build(fail, key):
@@ -438,10 +438,12 @@ def test_carried_rows_of_one_key_are_refused_before_anything_is_decided(runner, 
     assert in_table(run.ledger) == [1, 3]
     again = runner(build(-1, F.lit(0)))
     replay = again.open_replay(batch.batch_id, "with", quarantined=True)
-    for name in ("rows", "checked", "ranked"):
-        again.step(replay, name)
-    with pytest.raises(StageError, match=r"no record is theirs; the first: 2 rows .* \(place\)"):
-        again.step(replay, "t")
+    assert again.settled(replay).failed == 1
+    failed = "SELECT step, reason FROM failed_root WHERE batch_id = {} AND reason ~ '^2 rows'"
+    ((step, reason),) = again.ledger.rows(failed.format(replay.batch_id))
+    assert step == "t", reason
+    assert "this key of the sink (place)" in reason
+    assert in_table(again.ledger) == [1, 3]
 
 
 def test_a_sink_that_refuses_keeps_no_other_waiting(runner, tmp_path, target, sink_rows):

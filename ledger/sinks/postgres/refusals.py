@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import StageError
 from ledger.sinks.base import Refusal
 from ledger.sinks.postgres import table as target
@@ -122,12 +124,15 @@ class Trial:
 
 
 def _records(rows: pa.RecordBatch) -> pa.Array:
-    """Of each row what fails with it as a whole: its unit, or its records."""
-    names = rows.schema.names
-    if "_ackledger_roots" in names and "_ackledger_unit" not in names:
-        return rows.column("_ackledger_roots").cast(pa.list_(pa.int64()))
-    column = next((name for name in ("_ackledger_unit", "_ackledger_root") if name in names), None)
-    if column is None:
-        return pa.nulls(rows.num_rows, pa.list_(pa.int64()))
-    offsets = pa.array(range(rows.num_rows + 1), pa.int32())
-    return pa.ListArray.from_arrays(offsets, rows.column(column).cast(pa.int64()))
+    """Of each row what fails with it as a whole: its unit, or its records; null: nothing does."""
+    own = [_lists(rows[name]) for name in (UNIT, ROOTS, ROOT) if name in rows.schema.names]
+    return pc.coalesce(*own) if own else pa.nulls(rows.num_rows, pa.list_(pa.int64()))
+
+
+def _lists(column: pa.Array) -> pa.Array:
+    """Lists of numbers; of a column of numbers a list of each."""
+    if not pa.types.is_integer(column.type):
+        return column.cast(pa.list_(pa.int64()))
+    offsets = pa.array(range(len(column) + 1), pa.int32())
+    values = column.cast(pa.int64())
+    return pa.ListArray.from_arrays(offsets, values, mask=values.is_null())

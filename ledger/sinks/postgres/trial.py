@@ -19,7 +19,8 @@ from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, TablePlace, add_colu
 
 TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
 ROW = "ackledger_row"
-RECORDS = "ackledger_records"  # of a row: what fails with it, and takes its other rows along
+# Of a row: what fails with it, and takes its other rows along; null: it is of no record.
+RECORDS = "ackledger_records"
 _TRIAL = f"pg_temp.{TRIAL}"
 # Of SQLSTATE: values, constraints, limits of a row, and what a function of a constraint raises.
 _OF_A_ROW = ("22", "23", "54", "P0")
@@ -148,7 +149,8 @@ def odd_keys(
     connection: Connection, key: Sequence[str], most: int
 ) -> Iterator[tuple[str, list[int]]]:
     """Of the key of an upsert: the rows that lack a part of it, and those that share it with others
-    of these, by the server's own notion of what is equal; and what is wrong with them."""
+    of these, by the server's own notion of what is equal; and what is wrong with them. A row of no
+    record that shares it with rows of records alone is not among them: these can fail."""
     for name in key:
         missing = f"SELECT {ROW} FROM {_TRIAL} WHERE {literal_name(name)} IS NULL"
         positions = _positions(connection, missing, most)
@@ -156,9 +158,13 @@ def odd_keys(
     if not key:
         return
     columns = ", ".join(map(literal_name, key))
-    counted = f"SELECT {ROW}, count(*) OVER (PARTITION BY {columns}) AS n FROM {_TRIAL}"
     shared: dict[int, list[int]] = {}
-    statement = f"SELECT {ROW}, n FROM ({counted}) c WHERE n > 1 ORDER BY 1 LIMIT {int(most)}"
+    statement = f"""
+        SELECT {ROW}, n FROM (
+          SELECT {ROW}, {RECORDS}, count(*) OVER key AS n, count({RECORDS}) OVER key AS own
+          FROM {_TRIAL} WINDOW key AS (PARTITION BY {columns})
+        ) c WHERE n > 1 AND ({RECORDS} IS NOT NULL OR n - own > 1) ORDER BY 1 LIMIT {int(most)}
+    """
     for row in _run(connection, statement):
         shared.setdefault(row.n, []).append(row[0])
     for count, rows in sorted(shared.items()):
@@ -173,8 +179,9 @@ def duplicates(
     connection: Connection, place: TablePlace, key: Sequence[str], gone: Sequence[int], most: int
 ) -> Iterator[tuple[str, list[int]]]:
     """Of each unique index of the table: the server's message, and the rows, at most ``most``,
-    whose key another row has, an earlier one of these or one of the table. ``gone``: batches whose
-    rows make room. ``key``: of an upsert, where an equal key is no obstacle."""
+    whose key another row has, an earlier one of these or one of the table. Of these the rows of no
+    record come first, as those that a replay carries over: they cannot fail. ``gone``: batches
+    whose rows make room. ``key``: of an upsert, where an equal key is no obstacle."""
     for index in connection.execute(_UNIQUE, {"oid": place.oid}).all():
         if key and sorted(index.names or ()) == sorted(key) and index.predicate is None:
             continue
@@ -227,10 +234,13 @@ def _duplicates(index: Row[Any], place: TablePlace, key: Sequence[str], gone: Se
         conditions.append(f"({same}) IS NOT TRUE")
     return f"""
         WITH s AS (
-          SELECT * FROM (SELECT {ROW}, {", ".join([*parts, *own])} FROM {_TRIAL} {where}) k {nulls}
+          SELECT * FROM (
+            SELECT {ROW}, {RECORDS}, {", ".join([*parts, *own])} FROM {_TRIAL} {where}
+          ) k {nulls}
         )
         SELECT {ROW} FROM (
-          SELECT {ROW}, row_number() OVER (PARTITION BY {", ".join(names)} ORDER BY {ROW}) AS n
+          SELECT {ROW}, row_number() OVER (
+            PARTITION BY {", ".join(names)} ORDER BY {RECORDS} IS NOT NULL, {ROW}) AS n
           FROM s
         ) d WHERE n > 1
         UNION
