@@ -228,4 +228,5 @@ def delivery_of(
         replaces=tuple(sorted({*noted, *replaces})),
         interval_end=batch.interval_end,
         is_first=not publications.has_earlier(connection, batch.batch_id, sink, run_id),
+        pipeline_since=batch.pipeline_since,
     )

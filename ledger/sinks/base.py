@@ -4,7 +4,7 @@
 worked example in docs/extending.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class Delivery:
     """The rows of one batch for one sink, staged as Parquet files.
 
-    ``sink``: ``<pipeline>.<sink>``, under which the sink's own record knows it. ``version``: the
-    step run that staged the rows; a later run of the same batch has a greater one.
+    ``sink``: ``<pipeline>.<sink>``, under which the sink's own record knows it.
+    ``pipeline_since``: when the ledger first saw the pipeline: a ledger that is set up again gives
+    the same numbers, but not this instant. ``version``: the step run that staged the rows; a later
+    run of the same batch has a greater one.
     ``interval_start``, ``original_id``: which of two families is the newer; with ``interval_end``:
     which replace each other. ``folder``: where the files were staged; ``files``: those that count.
     ``replaces``: batches whose rows are removed when these are published. ``is_first``: the ledger
@@ -40,6 +42,7 @@ class Delivery:
     replaces: tuple[int, ...] = ()
     interval_end: datetime | None = None
     is_first: bool = False
+    pipeline_since: datetime = field(kw_only=True)
 
     @property
     def rows(self) -> int:

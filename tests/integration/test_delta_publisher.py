@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from ledger.errors import (
     UnavailableError,
 )
 from ledger.sinks.delta.publisher import DeltaPublisher
-from tests.support.delta import SCHEMA, SINK, Watch, labelled, labels, race, read, stage
+from tests.support.delta import SCHEMA, SINCE, SINK, Watch, labelled, labels, race, read, stage
 
 ROUNDS = 25
 
@@ -56,7 +56,8 @@ def version(path):
 
 
 def shown(path, batch_id):
-    return DeltaTable(path).transaction_version(f"ackledger/{SINK}/{batch_id}")
+    since = f"{SINCE:%Y-%m-%dT%H:%M:%S.%fZ}"
+    return DeltaTable(path).transaction_version(f"ackledger/{SINK}/{batch_id}/{since}")
 
 
 def test_batches_in_any_order(publisher, path):
@@ -83,6 +84,18 @@ def test_again_is_a_no_op(publisher, path):
     DeltaPublisher(path, ()).publish(delivery)
     assert version(path) == before + 1
     assert labels(path) == {"1": 4}
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_batch_of_another_ledger_is_another_batch(publisher, path, again):
+    """A ledger that is set up again gives its batches and runs numbers that the table has: its
+    rows are published, once, and those that are there stay."""
+    publisher.publish(stage(publisher, 1, 1, labelled("old")))
+    rows, place = labelled("new"), f"{path}/_ackledger/new/batch-1/run-{again}"
+    other = stage(publisher, 1, again, rows, folder=place, since=SINCE + timedelta(days=1))
+    publisher.publish(other)
+    publisher.publish(other)
+    assert labels(path) == {"old": 4, "new": 4}
 
 
 def test_an_older_version_gives_way(publisher, path):

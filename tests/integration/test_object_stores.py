@@ -226,7 +226,8 @@ def delivery(publisher, batch_id, version, labels):
     folder = publisher.staging(batch_id, version)
     table(f"{folder}/part-{version}.parquet", range(len(labels)), labels)
     files = take_manifest(folder).files
-    return Delivery("shop.out", batch_id, version, START, batch_id, folder, files, (), END)
+    own = ("shop.out", batch_id, version, START, batch_id, folder, files, (), END)
+    return Delivery(*own, pipeline_since=START)
 
 
 def test_a_delta_table_is_published_in_place(s3_bucket):

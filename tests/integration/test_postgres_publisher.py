@@ -147,9 +147,9 @@ def test_a_newer_version_replaces_and_an_older_is_refused(warehouse):
     assert warehouse.orders() == [(1, "new", 11)]
 
 
-def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse):
-    """A new ledger counts batches from 1 again: what the record says of those is not
-    believed.
+def test_a_number_that_a_restored_ledger_gives_again_is_not_published(warehouse):
+    """A ledger that was restored from an older backup counts on from there: what the record says
+    of another batch of the number is not believed.
     """
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(1, [(1, "a")]))
@@ -157,9 +157,41 @@ def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse):
         warehouse.deliver(1, [(1, "a"), (2, "b")]),
         warehouse.deliver(1, [(1, "a")], version=2, interval_start=FEBRUARY),
     ):
-        with pytest.raises(IntegrityError, match="another ledger wrote there"):
+        with pytest.raises(IntegrityError, match="restored from an older backup"):
             sink.publish(other)
     assert warehouse.orders() == [(1, "a", 1)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])
+@pytest.mark.parametrize("batch", [(5, {}), (5, {"version": 9}), (3, {})])
+def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse, mode, batch):
+    """A ledger that is set up again gives numbers that the record has, or that are before them: its
+    batch is refused, whatever its run, as it is staged and as it is published.
+    """
+    sink = warehouse.publisher(mode)
+    sink.publish(warehouse.deliver(5, [(1, "old")]))
+    number, more = batch
+    other = warehouse.deliver(number, [(1, "old")], pipeline_since=FEBRUARY, **more)
+    for call in (sink.refused, sink.publish):
+        with pytest.raises(IntegrityError, match=r"expected no batch .* from \d on, found 5"):
+            call(other)
+    assert warehouse.orders() == [(1, "old", 5)]
+
+
+def test_a_ledger_whose_numbers_are_past_anothers(warehouse):
+    """A ledger that was set up again and moved its numbers on publishes, once, beside what the
+    older one left, and takes no rows of that for its own; an interval is replaced all the same.
+    """
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(5, [(1, "old")]))
+    new = warehouse.deliver(15, [(2, "new")], replaces=(5,), pipeline_since=FEBRUARY)
+    assert sink.refused(new) == []
+    sink.publish(new)
+    sink.publish(new)
+    assert warehouse.orders() == [(1, "old", 5), (2, "new", 15)]
+    day = warehouse.deliver(16, [(3, "day")], pipeline_since=FEBRUARY)
+    warehouse.publisher("replace_interval").publish(day)
+    assert warehouse.orders() == [(3, "day", 16)]
 
 
 def test_upsert_keeps_the_newer_row_in_any_order(warehouse):

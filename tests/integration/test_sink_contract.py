@@ -78,9 +78,8 @@ class Place:
         files = take_manifest(str(folder)).files
         start = START + timedelta(days=batch_id)
         end = start + timedelta(days=1)
-        return Delivery(
-            "shop.out", batch_id, version, start, batch_id, str(folder), files, replaces, end
-        )
+        own = ("shop.out", batch_id, version, start, batch_id, str(folder), files, replaces, end)
+        return Delivery(*own, pipeline_since=START)
 
     @contextmanager
     def at_moment(self, act: Callable[[str], None]) -> Iterator[None]:

@@ -20,6 +20,7 @@ from ledger.sinks.delta.publisher import DeltaPublisher
 from ledger.storage.manifest import take_manifest
 
 SINK = "flights.warehouse"
+SINCE = datetime(2012, 12, 31, tzinfo=UTC)  # when the ledger first saw the pipeline
 SCHEMA = pa.schema([("id", pa.int64()), ("label", pa.string())])
 _ESCAPED = {*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"}
 _SPAWN = multiprocessing.get_context("spawn")
@@ -35,6 +36,7 @@ def stage(
     files: int = 1,
     replaces: tuple[int, ...] = (),
     folder: str = "",
+    since: datetime = SINCE,
 ) -> Delivery:
     """Rows in ``files`` files for each partition, with the ledger's own column; what to publish."""
     staging = folder or publisher.staging(batch_id, version)
@@ -49,7 +51,8 @@ def stage(
             pq.write_table(own, path, compression="zstd")
     file = take_manifest(staging).files if Path(staging).exists() else ()
     instant = datetime(2013, 1, 1, tzinfo=UTC)
-    return Delivery(SINK, batch_id, version, instant, batch_id, staging, file, replaces)
+    own = (SINK, batch_id, version, instant, batch_id, staging, file, replaces)
+    return Delivery(*own, pipeline_since=since)
 
 
 def labelled(label: str, count: int = 4) -> pa.Table:

@@ -13,6 +13,7 @@ from ledger.sinks.postgres.publisher import PostgresPublisher
 from ledger.storage.manifest import take_manifest
 
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
+SINCE = datetime(2025, 12, 31, 23, 59, tzinfo=UTC)  # when the ledger first saw the pipeline
 ORDERS = pa.schema([("id", pa.int64()), ("item", pa.string())])
 
 
@@ -59,7 +60,8 @@ class Warehouse:
             )
             first += len(part)
             pq.write_table(tracked, folder / f"part-{number}.parquet")
-        values = {"sink": "shop.orders", "interval_start": JANUARY, "original_id": batch_id, **more}
+        values = {"sink": "shop.orders", "interval_start": JANUARY, "original_id": batch_id}
+        values |= {"pipeline_since": SINCE, **more}
         files = take_manifest(str(folder)).files
         return Delivery(
             batch_id=batch_id, version=version, folder=str(folder), files=files, **values

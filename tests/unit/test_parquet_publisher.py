@@ -2,7 +2,7 @@
 came late.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +26,8 @@ def staged(publisher, batch_id, rows, version=1, replaces=()):
     Path(folder).mkdir(parents=True)
     pq.write_table(pa.table({"n": rows}), f"{folder}/part-{batch_id}-{version}.parquet")
     files: tuple[DataFile, ...] = take_manifest(folder).files
-    return Delivery("p.s", batch_id, version, START, batch_id, folder, files, replaces)
+    own = ("p.s", batch_id, version, START, batch_id, folder, files, replaces)
+    return Delivery(*own, pipeline_since=START)
 
 
 def shown(path):
@@ -173,6 +174,6 @@ def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_pa
     later = staged(publisher, 1, [7], version=2)
     if not rows:
         stores.remove_file(later.files[0].path)
-        later = Delivery("p.s", 1, 2, START, 1, later.folder, ())
+        later = replace(later, files=())
     publisher.publish(later)
     assert shown(tmp_path) == {"ackledger_batch=1": rows}

@@ -124,7 +124,7 @@ def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
     """Gone or damaged: the advice is the same."""
     path = tmp_path / "a.parquet"
     file = DataFile(str(path), 5, 1, 0)
-    delivery = Delivery("p.s", 1, 1, START, 1, str(tmp_path), (file,))
+    delivery = Delivery("p.s", 1, 1, START, 1, str(tmp_path), (file,), pipeline_since=START)
     with pytest.raises(LostFileError) as gone:
         require_staged(delivery)
     path.write_text("no rows")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC
 from functools import cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -61,9 +62,9 @@ class DeltaPublisher(Publisher):
     ``partition_by``.
 
     The table's own log has the record of what is published: an application transaction
-    ``ackledger/<sink>/<batch>`` with the version, in the commit that adds the files. A commit is
-    tried as the very next version of the table that was looked at, so what was decided still
-    holds when it lands; a commit in between makes this look once more.
+    ``ackledger/<sink>/<batch>/<pipeline_since>`` with the version, in the commit that adds the
+    files. A commit is tried as the very next version of the table that was looked at, so what was
+    decided still holds when it lands; a commit in between makes this look once more.
     """
 
     keeps_tracking = True
@@ -307,7 +308,8 @@ class DeltaPublisher(Publisher):
 
 
 def _app_id(delivery: Delivery, batch_id: int) -> str:
-    return f"ackledger/{delivery.sink}/{batch_id}"
+    since = delivery.pipeline_since.astimezone(UTC)
+    return f"ackledger/{delivery.sink}/{batch_id}/{since:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def _others(delivery: Delivery) -> list[int]:

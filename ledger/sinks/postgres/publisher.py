@@ -120,10 +120,12 @@ class PostgresPublisher(Publisher):
         return trial.refusals(delivery.files, delivery.batch_id, gone)
 
     def _gone(self, connection: Connection, place: TablePlace, delivery: Delivery) -> list[int]:
-        """Batches whose rows leave the table when these come."""
+        """Batches whose rows leave the table when these come. Raises IntegrityError where another
+        ledger has published such numbers."""
         record = target_record.find_record(connection, place)
         if record is None:
             return []
+        delivery = target_record.of_this_ledger(connection, record, delivery)
         batches = {*delivery.replaces, delivery.batch_id}
         if self._mode == "replace_interval":
             batches.update(target_record.older_families(connection, record, delivery))
@@ -133,6 +135,7 @@ class PostgresPublisher(Publisher):
         place = target.find_place(connection, self._table)
         target.take_turn(connection, delivery.sink, place)
         record = target_record.open_record(connection, place)
+        delivery = target_record.of_this_ledger(connection, record, delivery)
         if not is_due(target_record.find_commit(connection, record, delivery), delivery):
             return
         replaced = self._replaced(connection, record, place, delivery)
@@ -258,8 +261,9 @@ def is_due(commit: Commit | None, delivery: Delivery) -> bool:
             f"{what}: expected {delivery.rows} rows of family {delivery.original_id} from"
             f" {delivery.interval_start.isoformat()} on, found {commit.rows} rows of version"
             f" {commit.version}, family {commit.original_id}, {commit.interval_start} in"
-            " ackledger_commit: another ledger wrote there, or this one was set up again. Choose"
-            " another table and schema, or delete that record with its rows"
+            " ackledger_commit: this ledger was restored from an older backup, and gave the"
+            " number again. Delete that record with its rows (docs/how-to/backup.md), then publish"
+            " again"
         )
     if commit.version > delivery.version:
         raise FencedError(

@@ -5,13 +5,14 @@ has the other with it. Its entries commit together with their rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
+from ledger.errors import IntegrityError
 from ledger.sinks.base import Delivery
 from ledger.sinks.postgres.table import RECORD, TablePlace, lock
 
@@ -43,6 +44,31 @@ def find_record(connection: Connection, place: TablePlace) -> sa.Table | None:
     """The record beside the table of ``place``; None if nothing was ever published there."""
     record = _record(place.schema)
     return record if _exists(connection, record) else None
+
+
+def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery) -> Delivery:
+    """The delivery, without batches to replace that have a number of another ledger's.
+
+    Raises IntegrityError unless all batches that the sink has of another ledger are before it: a
+    row tells its batch by number.
+    """
+    of = record.c
+    statement = sa.select(sa.func.max(of.batch_id)).where(
+        of.sink == delivery.sink, of.pipeline_since != delivery.pipeline_since
+    )
+    other = connection.execute(statement).scalar()
+    if other is None:
+        return delivery
+    if other >= delivery.original_id:
+        raise IntegrityError(
+            f"sink {delivery.sink!r}: expected no batch of another ledger from"
+            f" {delivery.original_id} on, found {other} in {RECORD}, which this ledger did not"
+            " write: another one wrote there, or this one was set up again. Nothing was changed."
+            " Run 'ackledger db restored', which moves the numbers of this one past those, then"
+            " reprocess the interval; or choose another table and schema; or delete that record"
+            " with its rows and publish again"
+        )
+    return replace(delivery, replaces=tuple(id_ for id_ in delivery.replaces if id_ > other))
 
 
 def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:
@@ -127,6 +153,7 @@ def mark_replaced(
         "sink": delivery.sink,
         "version": NEVER,
         "rows": 0,
+        "pipeline_since": delivery.pipeline_since,
         "table_name": place.name,
         "replaced_by": delivery.batch_id,
     }
@@ -149,6 +176,7 @@ def put_commit(
         "interval_end": delivery.interval_end,
         "original_id": delivery.original_id,
         "rows": delivery.rows,
+        "pipeline_since": delivery.pipeline_since,
         "table_name": place.name,
         "committed_at": sa.func.now(),
     }
@@ -164,6 +192,10 @@ def _record(schema: str) -> sa.Table:
         sa.MetaData(),
         sa.Column("sink", sa.Text, primary_key=True, comment="<pipeline>.<sink>."),
         sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column(
+            "pipeline_since", sa.TIMESTAMP(timezone=True), nullable=False,
+            comment="When the ledger first saw the pipeline: the batch is of that ledger.",
+        ),
         sa.Column(
             "version", sa.BigInteger, nullable=False,
             comment="The step run whose rows are published; 0: replaced before any was.",

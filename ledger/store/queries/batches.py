@@ -25,13 +25,15 @@ UNDECIDED = """
 
 @dataclass(frozen=True)
 class Batch:
-    """One row of ``batch`` with its pipeline's name and policy. Instants are UTC. ``target``:
-    MODULE:PIPELINE where it is declared; None: it is no global.
+    """One row of ``batch`` with its pipeline's name and policy. Instants are UTC.
+    ``pipeline_since``: when the ledger first saw the pipeline. ``target``: MODULE:PIPELINE where it
+    is declared; None: it is no global.
     """
 
     batch_id: int
     pipeline: str
     pipeline_id: int
+    pipeline_since: datetime
     kind: BatchKind
     original_batch_id: int | None
     dag_id: str
@@ -80,8 +82,9 @@ class Batch:
 
 
 _BATCH = """
-SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id,
-       b.run_id, b.status, b.opened_at, b.interval_start, b.interval_end, b.params, b.selection,
+SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, p.created_at AS pipeline_since,
+       b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at, b.interval_start,
+       b.interval_end, b.params, b.selection,
        b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
