@@ -23,7 +23,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
-from ledger.store.queries import batches, payloads, publications, replays
+from ledger.store.queries import batches, payloads, publications
 from ledger.store.queries.batches import Batch
 
 RECORDS, FAILING = 100, 2  # of each batch, and how many of them fail
@@ -44,8 +44,9 @@ def live_again(database: Database, settings: Settings, flow: Pipeline, original:
     """Replay what failed in a batch; all of it is recovered."""
     key = RunKey(flow.name, f"replay_{original.batch_id}")
     batch = open_replay(database, settings, flow, key, original.batch_id, Selection())
-    messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "orders"))
-    _run(database, batch, np.array(messages, dtype=np.int64), 0, replayed=True)
+    keys = (batch.batch_id, original.batch_id, "orders")
+    (emit,) = database.transact(lambda c: payloads.claimed(c, *keys))
+    _run(database, batch, np.array(emit.messages, dtype=np.int64), 0, replayed=True)
     return batch
 
 

@@ -390,7 +390,8 @@ CROSS JOIN LATERAL (
       AND (c.message_id IS NULL OR c.forgotten_at IS NULL
         AND c.root_id < m.root_id AND EXISTS (
           SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
-          WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source')))
+          WHERE r.message_id = m.message_id AND r.root_id > c.root_id AND r.step <> m.source
+            AND t.selection ? 'from_source')))
 ) f
 WHERE b.followed_at IS NULL AND b.status IN ('settled', 'superseded');
 COMMENT ON VIEW pending_follow_up IS

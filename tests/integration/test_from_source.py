@@ -51,7 +51,7 @@ def of(ledger):
 
 def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     """replay --from-source takes each failed record as its file has it now; one gone, twice or
-    still broken says so."""
+    still broken says so, and the next replay takes what this one read."""
     write(tmp_path, FIRST)
     run = runner(orders(key=("order_id",)))
     ledger, batch = run.ledger, run.open()
@@ -95,6 +95,13 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     assert json.loads(after["O6"].content) == {"order_id": "O6", "amount": 9, "city": "Atlantis"}
     assert after["O7"].content == "O7,w,Bern"
     assert sink_rows("out", "order_id", "amount") == [("O1", 5), ("O2", 6)]
+
+    (tmp_path / "cities.csv").write_text("city\nBern\nAtlantis\n")
+    run.settled(run.open_replay(batch.batch_id, "next"))
+    rows = [("O1", 5), ("O2", 6), ("O3", 7), ("O6", 9)]
+    assert sink_rows("out", "order_id", "amount") == rows
+    contents = {key: explained.content for key, explained in of(ledger).items()}
+    assert contents == {key: explained.content for key, explained in after.items()}
 
 
 def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):

@@ -592,6 +592,7 @@ def test_a_record_is_explained_without_java(ledger, batch, tmp_path):
 def test_content_that_was_read_again_is_kept_whoever_settles(ledger, batch, tmp_path):
     """A replay that read its source again and was settled far from the storage is named by the
     view, and its content takes the place of the old one with whatever copies content next; once.
+    A replay after it reads that content, copied or not, and leaves it.
     """
     original, roots, _ = batch
     ledger.keep_payloads(original.batch_id)
@@ -612,6 +613,12 @@ def test_content_that_was_read_again_is_kept_whoever_settles(ledger, batch, tmp_
     ]
     (tmp_path / "again").mkdir()
     ledger.write_snapshot(replay, tmp_path / "again", fixed)
+    later = ledger.replay(keyed(max_replays=2), original.batch_id, "later", step="sink")
+    (emit,) = ledger.transact(queries.claimed, later.batch_id, original.batch_id, "source")
+    assert (emit.batch_id, emit.roots) == (replay.batch_id, [*again])
+    ledger.run_middle(later, last := ledger.emit_replay(later))
+    ledger.run_sink(later, last, last)
+    ledger.settle(later.batch_id)
     missing = f"SELECT batch_id {MISSING}"
     assert ledger.row(missing).batch_id == original.batch_id
     keep_all(ledger.database, "chain")

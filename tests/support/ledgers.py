@@ -29,7 +29,7 @@ from ledger.settings import Settings
 from ledger.storage.manifest import DataFile
 from ledger.store import asking
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications, replays, runs
+from ledger.store.queries import batches, payloads, publications, runs
 from ledger.store.queries.batches import Batch
 from tests.support.posting import Delta, post_deltas, record_of
 from tests.support.spanning import RootFolder, by_span, deltas_of
@@ -381,7 +381,9 @@ class Ledger:
 
     def claimed_messages(self, batch_id: int) -> list[int]:
         """The records that a replay has claimed of its source."""
-        return self.transact(replays.claimed_messages, batch_id, "source")
+        original_id = self.transact(batches.get_batch, batch_id).original_id
+        emits = self.transact(payloads.claimed, batch_id, original_id, "source")
+        return sorted(message for emit in emits for message in emit.messages)
 
     def row(self, query: str, **values: Any) -> Any:
         """The only row of a query, as the reader of all, raw text of records included."""

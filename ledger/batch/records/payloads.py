@@ -83,7 +83,8 @@ def claimed_keys(
     if not any(is_masked(value) for row in rows for value in row.key):
         return [(row.message_id, row.key, row.parsed) for row in rows]
     original = database.transact(lambda c: batches.get_batch(c, replay.original_id))
-    claimed = database.transact(lambda c: payloads.claimed(c, replay.batch_id, source))
+    ids = (replay.batch_id, replay.original_id)
+    claimed = database.transact(lambda c: payloads.claimed(c, *ids, source))
     contents = (payload for row in claimed for payload in _read(database, original, row, NOTHING))
     return [_keyed(payload, names) for payload in contents]
 

@@ -12,7 +12,7 @@ from ledger.spark.origins.base import Origin
 from ledger.spark.origins.claim import FromClaim
 from ledger.spark.origins.replay import FromRecords, FromUnits
 from ledger.spark.origins.reread import FromSource
-from ledger.store.queries import batches, replays
+from ledger.store.queries import batches, payloads
 
 
 def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> Origin:
@@ -29,10 +29,10 @@ def _replay(
     connection: Connection, job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader
 ) -> Origin:
     batch = run.batch
-    messages = replays.claimed_messages(connection, batch.batch_id, step.name)
-    if not messages or not (batch.selection or {}).get("from_source"):
-        return FromRecords(job, run, step, reader, messages)
+    emits = payloads.claimed(connection, batch.batch_id, batch.original_id, step.name)
+    if not emits or not (batch.selection or {}).get("from_source"):
+        return FromRecords(job, run, step, reader, emits)
     original = batches.get_batch(connection, batch.original_id)
     claim = reread_claim(connection, batch, step.name)
     expired = original.files_expired_at is not None
-    return FromSource(job, run, step, reader, messages, claim, expired)
+    return FromSource(job, run, step, reader, emits, claim, expired)

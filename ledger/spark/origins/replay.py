@@ -1,27 +1,30 @@
-"""Records of a replay: failed ones once more, from the snapshot of their original, alone or with
-their units.
+"""Records of a replay: failed ones once more, from the snapshot that they were read to last, alone
+or with their units.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from itertools import starmap
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from ledger.core.column_names import MESSAGE, UNIT
+from ledger.core.column_names import MESSAGE, ROOT, UNIT
 from ledger.core.text import quantity
 from ledger.errors import FencedError
 from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import records
-from ledger.spark.frames.stored import local_numbers
+from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
 from ledger.spark.units.carried import with_carried
 from ledger.spark.units.units import with_unit
-from ledger.store.queries import batches, replays
+from ledger.store.queries import batches, payloads, replays
 
 BROADCAST_MESSAGES = 1_000_000
 
@@ -36,17 +39,21 @@ class _Replay(Origin):
 
 @dataclass(frozen=True)
 class FromRecords(_Replay):
-    """The claimed records alone. ``messages``: their numbers."""
+    """The claimed records alone. ``emits``: as ``payloads.claimed`` has them."""
 
-    messages: Sequence[int]
+    emits: Sequence[Row[Any]]
 
     def read(self) -> DataFrame:
-        """The records as they were read, parsed again."""
-        return self.reader.parse_again(self.stored())
+        """The records as they were read last, parsed again."""
+        again = map(self.reader.parse_again, self.stored())
+        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), again)
 
-    def stored(self) -> DataFrame:
-        """The records as they are stored, with ``MESSAGE``."""
-        return _stored(self.job, self.run.batch.original_id, self.step.name, self.messages)
+    def stored(self) -> list[DataFrame]:
+        """The records as they are stored, with ``MESSAGE``: a frame for each emit, whose schemas
+        may differ."""
+        if not self.emits:
+            return [_snapshot(self.job, self.run.batch.original_id, self.step.name).limit(0)]
+        return [_stored(self.job, emit) for emit in self.emits]
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class FromUnits(_Replay):
         if not claimed:
             return rows.limit(0)
         if carries_unit(self.job.pipeline, self.step.name):
-            units = reduce(DataFrame.unionByName, map(self._units, *zip(*claimed, strict=True)))
+            units = reduce(DataFrame.unionByName, starmap(self._units, claimed))
             names = [f"`{name}`" for name in rows.columns]
             rows = rows.join(units.distinct(), UNIT, "left_semi").select(*names)
         return with_carried(self.job, self.run, self.step, rows)
@@ -90,36 +97,41 @@ class FromUnits(_Replay):
         others = _snapshot(self.job, original, self.step.name).join(numbers, MESSAGE, "left_anti")
         return with_unit(self.job, self.step, self.reader.parse_again(others))
 
-    def _claimed(self) -> list[tuple[SourceStep, list[int]]]:
-        """The claimed records of each source in units that has some."""
-        graph, batch_id = self.job.pipeline.graph, self.run.batch.batch_id
+    def _claimed(self) -> list[tuple[SourceStep, Row[Any]]]:
+        """The claimed records of each source in units that has some, as ``payloads.claimed``."""
+        graph, batch = self.job.pipeline.graph, self.run.batch
         sources = [step for step in self.job.pipeline.sources() if graph.in_units(step.name)]
+        keys = (batch.batch_id, batch.original_id)
 
-        def ask(connection: Connection) -> list[list[int]]:
-            return [replays.claimed_messages(connection, batch_id, step.name) for step in sources]
+        def ask(connection: Connection) -> list[tuple[SourceStep, Row[Any]]]:
+            return [
+                (step, emit)
+                for step in sources
+                for emit in payloads.claimed(connection, *keys, step.name)
+            ]
 
-        messages = self.job.database.transact(ask)
-        return [pair for pair in zip(sources, messages, strict=True) if pair[1]]
+        return self.job.database.transact(ask)
 
-    def _units(self, step: SourceStep, messages: Sequence[int]) -> DataFrame:
+    def _units(self, step: SourceStep, emit: Row[Any]) -> DataFrame:
         """The units of a source's records: those that they are of now, and those that were withheld
         for their sake: of what did not parse the unit without values.
         """
-        stored = _stored(self.job, self.run.batch.original_id, step.name, messages)
+        stored = _stored(self.job, emit)
         parsed = step.source.reader(self.job.spark).parse_again(stored)
         return with_unit(self.job, step, parsed).select(UNIT).unionByName(stored.select(UNIT))
 
 
-def _stored(job: Job, original_id: int, source: str, messages: Sequence[int]) -> DataFrame:
-    numbers = local_numbers(job.spark, MESSAGE, messages)
-    if len(messages) <= BROADCAST_MESSAGES:
+def _stored(job: Job, emit: Row[Any]) -> DataFrame:
+    """Records that a run read, as they are stored, with ``MESSAGE``; of ``payloads.by_emit``."""
+    roots, messages = pa.array(emit.roots, pa.int64()), pa.array(emit.messages, pa.int64())
+    numbers = local_rows(job.spark, {ROOT: roots, MESSAGE: messages})
+    if len(roots) <= BROADCAST_MESSAGES:
         numbers = F.broadcast(numbers)
-    return _snapshot(job, original_id, source, sorted(messages)).join(numbers, MESSAGE, "left_semi")
+    rows = records(job, job.manifest(emit.emit_run_id), ROOT, emit.first_root, emit.roots)
+    return rows.drop(MESSAGE).join(numbers, ROOT).drop(ROOT)
 
 
-def _snapshot(
-    job: Job, original_id: int, source: str, messages: Sequence[int] | None = None
-) -> DataFrame:
-    """The records of an original batch's source, with ``MESSAGE``; at least these; None: all."""
+def _snapshot(job: Job, original_id: int, source: str) -> DataFrame:
+    """Every record of an original batch's source, with ``MESSAGE``."""
     emit = job.database.transact(lambda c: batches.source_of(c, original_id, source))
-    return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root, messages)
+    return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root)

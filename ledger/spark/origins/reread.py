@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
@@ -35,7 +36,7 @@ _SEPARATOR = "\x1f"
 @dataclass(frozen=True)
 class FromSource(FromRecords):
     """The claimed records as their source has them now. ``claim``: what the original read, where
-    the source has it now. ``expired``: the snapshot is gone, and the ledger has what the records
+    the source has it now. ``expired``: the snapshots are gone, and the ledger has what the records
     contained.
     """
 
@@ -72,8 +73,7 @@ class FromSource(FromRecords):
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
         if not (self.expired or self.step.source.by_reference):  # whose file may be another by now
-            stored = self.stored()
-            return stored.select(MESSAGE, _raw(stored).alias(RAW))
+            return reduce(DataFrame.unionByName, map(_raw, self.stored()))
         batch_id, source = self.run.batch.batch_id, self.step.name
         rows = self.job.database.transact(lambda c: payloads.claimed_contents(c, batch_id, source))
         columns = {
@@ -126,7 +126,8 @@ def _key(names: Sequence[str]) -> Column:
     return F.when(F.concat(*texts).isNotNull(), whole)
 
 
-def _raw(stored: DataFrame) -> Column:
-    """What a record was, for people: its raw text, or the JSON of its fields."""
+def _raw(stored: DataFrame) -> DataFrame:
+    """What records were, for people, raw text or the JSON of fields: ``MESSAGE``, ``RAW``."""
     fields = [f"`{name}`" for name in stored.columns if not is_own(name)]
-    return F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))
+    whole = F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))
+    return stored.select(MESSAGE, whole.alias(RAW))

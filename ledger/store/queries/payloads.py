@@ -67,6 +67,14 @@ _OF_ORIGINAL = """
     SELECT m.message_id, m.message_id AS root_id, m.original_batch_id AS batch_id
     FROM failed_message m WHERE
 """
+# Of the messages of an original, the last attempt that found each in its source again, and failed
+# further on: the message contains what that one read.
+_READ_AGAIN = """
+    SELECT DISTINCT ON (r.message_id) r.message_id, r.root_id, r.batch_id
+    FROM batch b JOIN failed_root r USING (batch_id) JOIN failed_message m USING (message_id)
+    WHERE b.family_id = :original AND b.selection ? 'from_source' AND r.step <> m.source
+    ORDER BY r.message_id, r.root_id DESC
+"""
 
 
 def missing(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
@@ -76,26 +84,30 @@ def missing(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return by_emit(connection, records, id=batch_id)
 
 
-def claimed(connection: Connection, replay_batch_id: int, source: str) -> Sequence[Row[Any]]:
-    """The messages that a replay has claimed of a source, as ``by_emit``."""
-    records = f"""{_OF_ORIGINAL} m.replay_batch_id = :id AND m.source = :source
-      AND m.status = 'replaying'"""
-    return by_emit(connection, records, id=replay_batch_id, source=source)
+def claimed(
+    connection: Connection, replay_batch_id: int, original_id: int, source: str
+) -> Sequence[Row[Any]]:
+    """The messages that a replay has claimed of a source, as ``by_emit``, each with the attempt
+    that read what it contains."""
+    records = f"""
+        SELECT m.message_id, coalesce(x.root_id, m.message_id) AS root_id,
+               coalesce(x.batch_id, m.original_batch_id) AS batch_id
+        FROM failed_message m LEFT JOIN ({_READ_AGAIN}) x USING (message_id)
+        WHERE m.replay_batch_id = :replay AND m.source = :source AND m.status = 'replaying'
+    """
+    keys = {"replay": replay_batch_id, "original": original_id, "source": source}
+    return by_emit(connection, records, **keys)
 
 
 def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """The messages that failed last in a replay of an original that read its sources again, and
-    whose content is that of an earlier attempt, as ``by_emit``."""
-    records = """
-        SELECT r.message_id, r.root_id, r.batch_id
-        FROM failed_root r
-        JOIN failed_message m ON m.message_id = r.message_id AND m.root_id = r.root_id
-        JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
-        JOIN failed_payload f ON f.message_id = r.message_id AND f.root_id < r.root_id
+    """The messages of an original that a replay has read again, and whose kept content is that of
+    an earlier attempt, as ``by_emit``."""
+    records = f"""
+        SELECT x.* FROM ({_READ_AGAIN}) x
+        JOIN failed_payload f ON f.message_id = x.message_id AND f.root_id < x.root_id
           AND f.forgotten_at IS NULL
-        WHERE b.family_id = :id AND b.kind = 'replay' AND r.step <> m.source
     """
-    return by_emit(connection, records, id=batch_id)
+    return by_emit(connection, records, original=batch_id)
 
 
 def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:

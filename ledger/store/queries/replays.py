@@ -177,18 +177,6 @@ def delay_replays(
     )
 
 
-def claimed_messages(connection: Connection, batch_id: int, source: str) -> list[int]:
-    """Message ids that a replay batch has claimed of one source, in order."""
-    statement = text("""
-        SELECT message_id FROM failed_message
-        WHERE replay_batch_id = :id AND source = :source AND status = 'replaying'
-        ORDER BY message_id
-    """)
-    return [
-        row.message_id for row in connection.execute(statement, {"id": batch_id, "source": source})
-    ]
-
-
 def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
     """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how
     many. By hand the whole unit begins with a new budget.
