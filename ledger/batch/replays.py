@@ -166,8 +166,8 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
 
 
 def _has_masked_keys(connection: Connection, replay: Batch, step: SourceStep) -> bool:
-    claimed = payloads.claimed_keys(connection, replay.batch_id, step.name, step.key)
-    return any(is_masked(value) for row in claimed for value in row.key)
+    failed = payloads.failed_keys(connection, replay.original_id, step.name, step.key)
+    return any(is_masked(value) for row in failed for value in row.key)
 
 
 def claim_messages(

@@ -204,8 +204,8 @@ TYPED = "n INT, price DECIMAL(10, 2), day DATE, seen TIMESTAMP, v INT"
 
 def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     """A key is found however it is written, in the record that failed and in the one that took
-    its place; a text that is no value of its type is no key, and two texts of one value are one
-    key.
+    its place; a text that is no value of its type is no key. Two texts of one value are one key,
+    which no record is found by, whether the other was replayed, quarantined or acked.
     """
     pipeline = Pipeline("typed", max_replays=3)
     options = {"dateFormat": "dd/MM/yyyy"}
@@ -223,28 +223,38 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
         "nine,1.5,05/01/2024,2024-01-05T10:00:00Z,1",
         "10,1,05/01/2024,2024-01-05,x",
         "010,1.0,05/01/2024,2024-01-05T00:00:00,x",
+        "11,1,05/01/2024,2024-01-05,x",
+        "011,1.0,05/01/2024,2024-01-05,x",
+        "12,1,05/01/2024,2024-01-05,x",
+        "012,1.0,05/01/2024,2024-01-05T00:00:00,4",  # acked
     ]
     fixed = [
         "7,1.50,05/01/2024,2024-01-05 10:00:00,1",
         "08,2.5,06/01/2024,2024-01-06T11:00:00.5+01:00,2",
         "9,1.5,05/01/2024,2024-01-05T10:00:00Z,1",
         "10,1,05/01/2024,2024-01-05,1",
+        "11,1,05/01/2024,2024-01-05,1",
+        "12,1,05/01/2024,2024-01-05,4",
     ]
     head = "n,price,day,seen,v\n"
     (tmp_path / "in.csv").write_text(head + "\n".join(first) + "\n")
     run = runner(pipeline)
     batch = run.open()
-    assert run.settled(batch).failed == 5
+    assert run.settled(batch).failed == 8
+    rows = run.ledger.rows("SELECT message_id FROM failed_message ORDER BY 1")
+    run.ledger.quarantine("a copy", record=rows[6].message_id)
     (tmp_path / "in.csv").write_text(head + "\n".join(fixed) + "\n")
     run.settled(run.open_replay(batch.batch_id, from_source=True))
-    assert sink_rows("out", "n", "v") == [(7, 1), (8, 2)]
-    rows = run.ledger.rows("SELECT message_id FROM failed_message ORDER BY 1")
+    assert sink_rows("out", "n", "v") == [(12, 4), (7, 1), (8, 2)]
     explanations = [run.ledger.explain(row.message_id) for row in rows]
     assert [explained.attempts[-1]["reason"] for explained in explanations] == [
         None,
         None,
         NO_KEY,
         SHARED_KEY,
+        SHARED_KEY,
+        SHARED_KEY,
+        "malformed csv: v: expected int, found x",
         SHARED_KEY,
     ]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.records.payloads import claimed_keys
+from ledger.batch.records.payloads import failed_keys
 from ledger.core.redaction import Redaction
 from ledger.core.states import Need
 from ledger.errors import InputError
@@ -80,7 +80,8 @@ def test_a_masked_key_finds_nothing_without_the_snapshot(archive, now):
     again = archive.replay(
         redacting, batch.batch_id, quarantined=True, accepted=True, from_source=True
     )
-    assert [key for _, key, _ in claimed_keys(archive.database, again, "source", ["n"])] == [["7"]]
+    keys = failed_keys(archive.database, again.original_id, "source", ["n"])
+    assert [key for _, key, _ in keys] == [["7"]]
 
 
 def test_a_sink_that_compares_with_its_family_needs_it(archive):

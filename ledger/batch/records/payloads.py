@@ -72,20 +72,19 @@ def keep_all(database: Database, pipeline: str | None) -> None:
         try_to_keep(database, batch_id)
 
 
-def claimed_keys(
-    database: Database, replay: Batch, source: str, names: Sequence[str]
+def failed_keys(
+    database: Database, original_id: int, source: str, names: Sequence[str]
 ) -> list[tuple[int, list[str | None], bool]]:
-    """The messages that a replay has claimed of a source: the message, the values of these columns
-    as text, null where they are not known, and whether it parsed. From its snapshot if the ledger
-    has a mask or a pseudonym for one of them, whatever the pipeline redacts by now.
+    """The messages of an original's source: the message, the values of these columns as text, null
+    where they are not known, and whether it parsed. From its snapshot if the ledger has a mask or a
+    pseudonym for one of them, whatever the pipeline redacts by now.
     """
-    rows = database.transact(lambda c: payloads.claimed_keys(c, replay.batch_id, source, names))
+    rows = database.transact(lambda c: payloads.failed_keys(c, original_id, source, names))
     if not any(is_masked(value) for row in rows for value in row.key):
         return [(row.message_id, row.key, row.parsed) for row in rows]
-    original = database.transact(lambda c: batches.get_batch(c, replay.original_id))
-    ids = (replay.batch_id, replay.original_id)
-    claimed = database.transact(lambda c: payloads.claimed(c, *ids, source))
-    contents = (payload for row in claimed for payload in _read(database, original, row, NOTHING))
+    original = database.transact(lambda c: batches.get_batch(c, original_id))
+    emits = database.transact(lambda c: payloads.of_source(c, original_id, source))
+    contents = (payload for row in emits for payload in _read(database, original, row, NOTHING))
     return [_keyed(payload, names) for payload in contents]
 
 

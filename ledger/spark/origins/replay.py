@@ -52,8 +52,12 @@ class FromRecords(_Replay):
         """The records as they are stored, with ``MESSAGE``: a frame for each emit, whose schemas
         may differ."""
         if not self.emits:
-            return [_snapshot(self.job, self.run.batch.original_id, self.step.name).limit(0)]
+            return [self.snapshot().limit(0)]
         return [_stored(self.job, emit) for emit in self.emits]
+
+    def snapshot(self) -> DataFrame:
+        """Every record of the original, with ``MESSAGE``."""
+        return _snapshot(self.job, self.run.batch.original_id, self.step.name)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from ledger.batch.records.payloads import claimed_keys, keep_payloads
+from ledger.batch.records.payloads import failed_keys, keep_payloads
 from ledger.core.column_names import ERROR, MESSAGE, RAW, is_own
 from ledger.sources.base import Claim
 from ledger.sources.parsing import values
@@ -20,12 +20,13 @@ from ledger.store.queries import payloads
 from ledger.types.spark import NESTED
 
 NO_KEY = "its key could not be read when it failed"
-SHARED_KEY = "several failed records have its key"
+SHARED_KEY = "several records of its batch have its key"
 NOT_FOUND = "no record of its source that parses has its key"
 FOUND_TWICE = "several records of its source have its key"
-_KEY, _WHY, _NOW, _TIMES, _PARSED = (
+_KEY, _CLAIMED, _SHARED, _NOW, _TIMES, _PARSED = (
     "_ackledger_key",
-    "_ackledger_why",
+    "_ackledger_claimed",
+    "_ackledger_shared",
     "_ackledger_now",
     "_ackledger_times",
     "_ackledger_parsed",
@@ -49,19 +50,24 @@ class FromSource(FromRecords):
         """
         fresh = self.reader.records(self.claim)
         names = [name for name in fresh.columns if not is_own(name)]
-        wanted = self._wanted(fresh.schema)
+        failed = self._failed(fresh.schema)
+        claimed = failed.where(_CLAIMED).select(MESSAGE, _KEY)
+        keys = F.broadcast(claimed.select(_KEY))
         now = F.struct(*(F.col(f"`{name}`") for name in names))
         parsed = fresh.where(F.col(ERROR).isNull())
         keyed = parsed.select(_key(self.step.key).alias(_KEY), now.alias(_NOW))
-        keys = wanted.where(F.col(_WHY).isNull()).select(_KEY)
         matches = (
-            keyed.join(F.broadcast(keys), _KEY, "left_semi")
+            keyed.join(keys, _KEY, "left_semi")
             .groupBy(_KEY)
             .agg(F.count(F.lit(1)).alias(_TIMES), F.first(_NOW).alias(_NOW))
         )
-        joined = self._contents().join(wanted, MESSAGE, "inner").join(matches, _KEY, "left")
+        owned = self._owners(failed).join(keys, _KEY, "left_semi").groupBy(_KEY)
+        shared = owned.agg((F.min(MESSAGE) < F.max(MESSAGE)).alias(_SHARED))
+        joined = self._contents().join(claimed, MESSAGE, "inner")
+        joined = joined.join(matches, _KEY, "left").join(shared, _KEY, "left")
         times = F.col(_TIMES)
-        why = F.coalesce(_WHY, F.when(times.isNull(), NOT_FOUND).when(times > 1, FOUND_TWICE))
+        why = F.when(F.col(_KEY).isNull(), NO_KEY).when(F.col(_SHARED), SHARED_KEY)
+        why = why.when(times.isNull(), NOT_FOUND).when(times > 1, FOUND_TWICE)
         columns = [F.when(why.isNull(), F.col(_NOW)[name]).alias(name) for name in names]
         raw = F.when(why.isNotNull(), F.col(RAW)).alias(RAW)
         return joined.select(MESSAGE, *columns, raw, why.alias(ERROR))
@@ -72,7 +78,7 @@ class FromSource(FromRecords):
 
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
-        if not (self.expired or self.step.source.by_reference):  # whose file may be another by now
+        if self._is_stored:
             return reduce(DataFrame.unionByName, map(_raw, self.stored()))
         batch_id, source = self.run.batch.batch_id, self.step.name
         rows = self.job.database.transact(lambda c: payloads.claimed_contents(c, batch_id, source))
@@ -82,25 +88,37 @@ class FromSource(FromRecords):
         }
         return local_rows(self.job.spark, columns)
 
-    def _wanted(self, schema: StructType) -> DataFrame:
-        """Each claimed record with its key, as ``schema`` has its columns, or why it has none to
-        look for: ``MESSAGE``, ``KEY``, ``WHY``.
-        """
-        names, batch = list(self.step.key), self.run.batch
-        keep_payloads(self.job.database, batch.original_id)
-        rows = claimed_keys(self.job.database, batch, self.step.name, names)
+    @property
+    def _is_stored(self) -> bool:
+        """Whether snapshots still have what was read: by reference the file may be another."""
+        return not (self.expired or self.step.source.by_reference)
+
+    def _owners(self, failed: DataFrame) -> DataFrame:
+        """Each record of the original, as far as it is stored, with its key: ``MESSAGE``, ``KEY``.
+        One that failed may be there twice."""
+        owners = failed.select(MESSAGE, _KEY)
+        if not self._is_stored:
+            return owners
+        stored = self.reader.parse_again(self.snapshot())
+        return owners.unionByName(stored.select(MESSAGE, _key(self.step.key).alias(_KEY)))
+
+    def _failed(self, schema: StructType) -> DataFrame:
+        """Each record of the original that failed, with its key as ``schema`` has its columns, and
+        whether this replay has claimed it: ``MESSAGE``, ``KEY``, ``CLAIMED``."""
+        names, original_id = list(self.step.key), self.run.batch.original_id
+        keep_payloads(self.job.database, original_id)
+        rows = failed_keys(self.job.database, original_id, self.step.name, names)
+        claimed = {message for emit in self.emits for message in emit.messages}
         columns = {
             MESSAGE: pa.array([message for message, _, _ in rows], pa.int64()),
+            _CLAIMED: pa.array([message in claimed for message, _, _ in rows], pa.bool_()),
             _PARSED: pa.array([parsed for _, _, parsed in rows], pa.bool_()),
         }
         for place, name in enumerate(names):
             columns[name] = pa.array([key[place] for _, key, _ in rows], pa.string())
         typed = [_typed(name, schema[name].dataType, self.reader.formats) for name in names]
-        keyed = local_rows(self.job.spark, columns).select(MESSAGE, *typed)
-        keyed = keyed.select(MESSAGE, _key(names).alias(_KEY))
-        times = F.count(F.lit(1)).over(Window.partitionBy(_KEY))
-        why = F.when(F.col(_KEY).isNull(), NO_KEY).when(times > 1, SHARED_KEY)
-        return keyed.withColumn(_WHY, why)
+        keyed = local_rows(self.job.spark, columns).select(MESSAGE, _CLAIMED, *typed)
+        return keyed.select(MESSAGE, _CLAIMED, _key(names).alias(_KEY))
 
 
 def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:

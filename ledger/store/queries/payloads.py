@@ -84,6 +84,12 @@ def missing(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return by_emit(connection, records, id=batch_id)
 
 
+def of_source(connection: Connection, batch_id: int, source: str) -> Sequence[Row[Any]]:
+    """The messages of an original's source, as ``by_emit``."""
+    records = f"{_OF_ORIGINAL} m.original_batch_id = :id AND m.source = :source"
+    return by_emit(connection, records, id=batch_id, source=source)
+
+
 def claimed(
     connection: Connection, replay_batch_id: int, original_id: int, source: str
 ) -> Sequence[Row[Any]]:
@@ -157,18 +163,18 @@ def copy_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
         cursor.copy_expert(f"COPY kept_payload ({_CONTENT}) FROM STDIN", lines)
 
 
-def claimed_keys(
+def failed_keys(
     connection: Connection, batch_id: int, source: str, names: Sequence[str]
 ) -> Sequence[Row[Any]]:
-    """The messages that a replay has claimed of a source, with the values of these columns as text,
-    null where they are not known: message_id, key, parsed."""
+    """The messages of an original's source, with the values of these columns as text, null where
+    they are not known: message_id, key, parsed."""
     statement = text("""
         SELECT m.message_id, ARRAY(
           SELECT coalesce(f.key ->> u.name, CASE WHEN f.parsed THEN f.content::jsonb ->> u.name END)
           FROM unnest(cast(:names AS text[])) WITH ORDINALITY AS u (name, place)
           ORDER BY u.place) AS key, coalesce(f.parsed, false) AS parsed
         FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id
-        WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying' ORDER BY 1
+        WHERE m.original_batch_id = :id AND m.source = :source ORDER BY 1
     """)
     keys = {"id": batch_id, "source": source, "names": list(names)}
     return connection.execute(statement, keys).all()
