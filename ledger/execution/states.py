@@ -81,13 +81,13 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
 
 
 def _next_state(job: "Job", step: StateStep) -> StateRun | None:
-    """A run for the batch whose turn it is; None if none is due, or another driver stays at it."""
+    """A run for the batch whose turn it is; None if none is due, or another driver keeps running it."""
     deadline = time.monotonic() + STATE_WAIT_SECONDS
     while True:
         run = state_runs.open_next(job.database, job.pipeline, step, Attempt())
         if not isinstance(run, HeldByAnotherDriver):
             return run
         if time.monotonic() > deadline:
-            _log.warning("%s is left to the driver that is at it: %s", step.name, run)
+            _log.warning("state %s: another driver is running it, skipped: %s", step.name, run)
             return None
         time.sleep(STATE_POLL_SECONDS)
