@@ -93,7 +93,9 @@ def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[
                 column = parquet.read(stored, [UNIT]).column(0).combine_chunks()
             roots = np.arange(file.rows, dtype=np.int64) + file.first_position
             tracked = roots < source.roots  # the others lie after them
-            yield roots[tracked] + source.first_root, np.from_dlpack(column)[tracked]
+            tracked &= column.is_valid().to_numpy(zero_copy_only=False)  # and parsed
+            units = np.from_dlpack(column.fill_null(0))
+            yield roots[tracked] + source.first_root, units[tracked]
 
 
 def request(

@@ -188,16 +188,23 @@ def test_a_record_that_is_quarantined_while_its_unit_is_read(runner, tmp_path, s
     assert [row.status for row in statuses] == ["recovered", "quarantined"]
 
 
-def test_the_unit_withheld_for_what_did_not_parse_comes_with_its_replay(
-    runner, tmp_path, sink_rows
-):
-    """A record without values is of the unit without values until it parses: the replay brings
-    that one, too, and the unit that the record is of.
+def test_what_did_not_parse_is_of_no_unit(runner, tmp_path, sink_rows):
+    """It withholds nothing, not what has no values either, nor once it is quarantined; its replay
+    publishes the unit that it is of with it.
     """
-    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n4,,40\n")
+    lines = ["id,customer,cents", "1,a,10", "2,a,x", "3,b,30", "4,,40", "5,b,x"]
+    (tmp_path / "orders.csv").write_text("\n".join(lines) + "\n")
     run = runner(by_customer(ORDERS))
     batch = run.open()
-    assert run.settled(batch).failed == 1
+    assert run.settled(batch).failed == 2
+    before = [("a", 1), ("b", 1), (None, 1)]
+    assert sink_rows("sales", "customer", "n") == before
+    unparsed = "SELECT message_id FROM failed_root_detail ORDER BY 1"
+    _, last = [row.message_id for row in run.ledger.rows(unparsed)]
+    run.ledger.quarantine("never right", "me", record=last)
+    publish_settled(run.job, batch.batch_id)
+    run.settled(run.open_replay(batch.batch_id, "in vain"))
+    assert sink_rows("sales", "customer", "n") == before
     fixed = runner(by_customer(ORDERS.replace("cents INT", "cents STRING")))
     assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1), (None, 1)]

@@ -27,6 +27,7 @@ from ledger.spark.units.units import with_unit
 from ledger.store.queries import batches, payloads, replays
 
 BROADCAST_MESSAGES = 1_000_000
+_CLAIMED, _TAKEN = "_ackledger_claimed", "_ackledger_taken"
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,7 @@ class FromUnits(_Replay):
         if not claimed:
             return rows.limit(0)
         if carries_unit(self.job.pipeline, self.step.name):
-            units = reduce(DataFrame.unionByName, starmap(self._units, claimed))
-            names = [f"`{name}`" for name in rows.columns]
-            rows = rows.join(units.distinct(), UNIT, "left_semi").select(*names)
+            rows = self._of_units(rows, claimed)
         return with_carried(self.job, self.run, self.step, rows)
 
     def complete(self, connection: Connection) -> None:
@@ -116,13 +115,21 @@ class FromUnits(_Replay):
 
         return self.job.database.transact(ask)
 
+    def _of_units(self, rows: DataFrame, claimed: list[tuple[SourceStep, Row[Any]]]) -> DataFrame:
+        """The records of the claimed records' units, and the claimed ones that are of none."""
+        names = [f"`{name}`" for name in rows.columns]
+        own = [number for step, emit in claimed if step is self.step for number in emit.messages]
+        of_source = local_numbers(self.job.spark, MESSAGE, own).withColumn(_CLAIMED, F.lit(True))
+        units = reduce(DataFrame.unionByName, starmap(self._units, claimed))
+        of_units = units.distinct().withColumn(_TAKEN, F.lit(True))
+        joined = rows.join(of_units, UNIT, "left").join(of_source, MESSAGE, "left")
+        return joined.where(F.coalesce(_TAKEN, _CLAIMED)).select(*names)
+
     def _units(self, step: SourceStep, emit: Row[Any]) -> DataFrame:
-        """The units of a source's records: those that they are of now, and those that were withheld
-        for their sake: of what did not parse the unit without values.
-        """
+        """The units of a source's records."""
         stored = _stored(self.job, emit)
         parsed = step.source.reader(self.job.spark).parse_again(stored)
-        return with_unit(self.job, step, parsed).select(UNIT).unionByName(stored.select(UNIT))
+        return with_unit(self.job, step, parsed).select(UNIT)
 
 
 def _stored(job: Job, emit: Row[Any]) -> DataFrame:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.column_names import UNIT
+from ledger.core.column_names import ERROR, UNIT
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SinkStep, SourceStep
@@ -29,7 +29,7 @@ from ledger.store.queries import dedup
 
 def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     """Records with the number of their unit, where the pipeline has units: equal columns, equal
-    number.
+    number; null of what did not parse, which is of no unit.
     """
     if not carries_unit(job.pipeline, step.name):
         return records
@@ -43,7 +43,8 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     # As text, so that 1 of an INT and 1 of a BIGINT are equal; as JSON, so that no two texts run
     # together.
     texts = F.struct(*(F.col(f"`{name}`").cast("string").alias(name) for name in columns))
-    return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
+    number = F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"}))
+    return records.withColumn(UNIT, F.when(F.col(ERROR).isNull(), number))
 
 
 class Replacement:
