@@ -35,26 +35,27 @@ def flown(day, count=6):
     return [(100 * day + n, "AA" if n % 3 else "UA", day * n) for n in range(count)]
 
 
-def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
+def totals(lose=(), fail=(), during=None, sink=None, schema=FLIGHTS, **options) -> Pipeline:
     """flights -> checked, which may lose or fail some -> the flights, and running totals per
     carrier.
     """
     pipeline = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
     pipeline.source(
-        "flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS, allow_missing=True)
+        "flights", FileSource("{{ interval_start | ds }}.csv", schema=schema, allow_missing=True)
     )
 
     @pipeline.stage(reads="flights")
     def checked(flights):
         bad = F.col("flight").isin([-1, *fail])
         rest = flights.where(~F.col("flight").isin([-1, *lose]))
+        rest = rest.withColumn("delay", F.col("delay").cast("bigint"))
         return rest.withColumn("_failed", F.when(bad, "implausible"))
 
     @pipeline.stateful_stage(reads="checked")
     def balance(state, batch):
         if during is not None:
             during()
-        rows = batch.select("carrier", F.lit(1).alias("n"), F.col("delay").cast("bigint"))
+        rows = batch.select("carrier", F.lit(1).alias("n"), "delay")
         if state is not None:
             rows = rows.unionByName(state)
         return rows.groupBy("carrier").agg(
@@ -860,6 +861,27 @@ def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
     run.settled(first)
     with pytest.raises(InputError, match="would replay its whole unit, and the state 'balance'"):
         run.open_replay(first.batch_id, quarantined=True)
+
+
+def test_a_record_that_turns_out_to_be_of_a_unit_that_the_state_includes(runner, days, balances):
+    """Its unit was not known, for it did not parse: it fails again and says why, the state counts
+    nothing twice, and the other records of its replay get through.
+    """
+    late = 3_000_000_000  # minutes, too many for an INT
+    lines = ["flight,carrier,delay", "100,UA,0", "101,AA,1", f"102,AA,{late}", f"103,DL,{late}"]
+    (days / "2013-01-02.csv").write_text("\n".join([*lines, "104,,5"]) + "\n")
+    run = runner(ranked())
+    first = run.open_day(1)
+    assert run.settled(first).failed == 2
+    assert balances() == [("AA", 1, 1), ("UA", 1, 0), (None, 1, 5)]
+    fixed = runner(ranked(schema=FLIGHTS.replace("delay INT", "delay BIGINT")))
+    replay = fixed.open_replay(first.batch_id)
+    assert fixed.settled(replay).failed == 1
+    assert balances() == [("AA", 1, 1), ("DL", 1, late), ("UA", 1, 0), (None, 1, 5)]
+    (reason,) = run.ledger.rows(
+        f"SELECT reason FROM failed_root_detail WHERE batch_id = {replay.batch_id}"
+    )
+    assert "the state 'balance' includes the rest of its unit" in reason.reason
 
 
 def refused(match, declare):

@@ -9,11 +9,12 @@ from itertools import starmap
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
-from ledger.core.column_names import MESSAGE, ROOT, UNIT
+from ledger.batch.state_guards import ANEW
+from ledger.core.column_names import ERROR, MESSAGE, RAW, ROOT, UNIT, is_own
 from ledger.core.text import quantity
 from ledger.errors import FencedError
 from ledger.pipeline.steps import SourceStep
@@ -23,7 +24,7 @@ from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
 from ledger.spark.units.carried import with_carried
-from ledger.spark.units.units import with_unit
+from ledger.spark.units.units import STATE, included, with_unit
 from ledger.store.queries import batches, payloads, replays
 
 BROADCAST_MESSAGES = 1_000_000
@@ -122,7 +123,8 @@ class FromUnits(_Replay):
         of_source = local_numbers(self.job.spark, MESSAGE, own).withColumn(_CLAIMED, F.lit(True))
         units = reduce(DataFrame.unionByName, starmap(self._units, claimed))
         of_units = units.distinct().withColumn(_TAKEN, F.lit(True))
-        joined = rows.join(of_units, UNIT, "left").join(of_source, MESSAGE, "left")
+        joined = self._without_included(rows).join(of_units, UNIT, "left")
+        joined = joined.join(of_source, MESSAGE, "left")
         return joined.where(F.coalesce(_TAKEN, _CLAIMED)).select(*names)
 
     def _units(self, step: SourceStep, emit: Row[Any]) -> DataFrame:
@@ -130,6 +132,30 @@ class FromUnits(_Replay):
         stored = _stored(self.job, emit)
         parsed = step.source.reader(self.job.spark).parse_again(stored)
         return with_unit(self.job, step, parsed).select(UNIT)
+
+    def _without_included(self, rows: DataFrame) -> DataFrame:
+        """The records, of no unit and failed where a state over batches includes theirs: it would
+        include the rest of it twice. They did not parse before, so that it was not known.
+        """
+        units = included(self.job, self.run.batch.original_id)
+        if units is None:
+            return rows
+        why = F.concat(
+            F.lit("the state '"), STATE, F.lit(f"' includes the rest of its unit: {ANEW}")
+        )
+        free, joined = F.col(STATE).isNull(), rows.join(units, UNIT, "left")
+        changed = {
+            RAW: F.when(free, F.col(RAW)).otherwise(raw(rows)),
+            ERROR: F.coalesce(ERROR, why),
+            UNIT: F.when(free, F.col(UNIT)),
+        }
+        return joined.withColumns(changed).drop(STATE)
+
+
+def raw(stored: DataFrame) -> Column:
+    """What a record was, for people: its raw text, or the JSON of its fields."""
+    fields = [f"`{name}`" for name in stored.columns if not is_own(name)]
+    return F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))
 
 
 def _stored(job: Job, emit: Row[Any]) -> DataFrame:

@@ -14,7 +14,7 @@ from ledger.core.column_names import ERROR, MESSAGE, RAW, is_own
 from ledger.sources.base import Claim
 from ledger.sources.parsing import values
 from ledger.spark.frames.stored import local_rows
-from ledger.spark.origins.replay import FromRecords
+from ledger.spark.origins.replay import FromRecords, raw
 from ledger.spark.origins.snapshot import Snapshot
 from ledger.store.queries import payloads
 from ledger.types.spark import NESTED
@@ -79,7 +79,8 @@ class FromSource(FromRecords):
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
         if self._is_stored:
-            return reduce(DataFrame.unionByName, map(_raw, self.stored()))
+            texts = (frame.select(MESSAGE, raw(frame).alias(RAW)) for frame in self.stored())
+            return reduce(DataFrame.unionByName, texts)
         batch_id, source = self.run.batch.batch_id, self.step.name
         rows = self.job.database.transact(lambda c: payloads.claimed_contents(c, batch_id, source))
         columns = {
@@ -142,10 +143,3 @@ def _key(names: Sequence[str]) -> Column:
     texts = [F.col(f"`{name}`").cast("string") for name in names]
     whole = F.concat_ws(_SEPARATOR, *texts)
     return F.when(F.concat(*texts).isNotNull(), whole)
-
-
-def _raw(stored: DataFrame) -> DataFrame:
-    """What records were, for people, raw text or the JSON of fields: ``MESSAGE``, ``RAW``."""
-    fields = [f"`{name}`" for name in stored.columns if not is_own(name)]
-    whole = F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))
-    return stored.select(MESSAGE, whole.alias(RAW))

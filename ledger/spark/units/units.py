@@ -2,6 +2,7 @@
 replaces.
 """
 
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,12 +20,15 @@ from ledger.spark.frames.acked import (
     emitted_in_units,
     emitted_units,
     latest_rows,
+    not_acked,
     withheld,
 )
 from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.job import Job
-from ledger.store.queries import dedup
+from ledger.store.queries import checkpoints, dedup
+
+STATE = "_ackledger_state"
 
 
 def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
@@ -45,6 +49,23 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     texts = F.struct(*(F.col(f"`{name}`").cast("string").alias(name) for name in columns))
     number = F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"}))
     return records.withColumn(UNIT, F.when(F.col(ERROR).isNull(), number))
+
+
+def included(job: Job, original_id: int) -> DataFrame | None:
+    """The units, ``UNIT``, of which a state over batches takes the rows from the settled batches of
+    a family, each with the name of one, ``STATE``; None if there are none.
+    """
+    states = [step.name for step in job.pipeline.states() if carries_unit(job.pipeline, step.name)]
+    rows = job.database.transact(lambda c: checkpoints.of_family(c, original_id, states))
+    if not rows:
+        return None
+    units = (
+        not_acked(job, row.batch_id, row.step)
+        .keep_units(emitted_units(job, row.batch_id))
+        .select(UNIT, F.lit(row.step).alias(STATE))
+        for row in rows
+    )
+    return reduce(DataFrame.unionByName, units).groupBy(UNIT).agg(F.min(STATE).alias(STATE))
 
 
 class Replacement:

@@ -244,6 +244,20 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
     return [row.step for row in rows]
 
 
+def of_family(
+    connection: Connection, original_id: int, states: Sequence[str]
+) -> Sequence[Row[Any]]:
+    """The settled batches of a family that each of the states includes, or is to include:
+    batch_id, step.
+    """
+    statement = text("""
+        SELECT s.batch_id, s.step FROM state_progress s JOIN batch b USING (batch_id)
+        WHERE b.family_id = :id AND b.status = 'settled' AND s.step = ANY(:states)
+        ORDER BY s.batch_id, s.step
+    """)
+    return connection.execute(statement, {"id": original_id, "states": list(states)}).all()
+
+
 def committed_after(
     connection: Connection, pipeline_id: int, states: Sequence[str], place: int
 ) -> tuple[str, int] | None:
