@@ -36,8 +36,10 @@ def joining(unit=(), lose=()):
     return pipeline
 
 
-def by_customer(schema, bad=()):
-    """How many orders each customer has, as units; ``bad``: orders that are refused."""
+def by_customer(schema, bad=(), most=9):
+    """How many orders each customer has, as units; ``bad``: orders that are refused; ``most``: how
+    many a customer may have.
+    """
     pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=3)
     pipeline.source("orders", FileSource("orders.csv", schema=schema))
 
@@ -48,7 +50,8 @@ def by_customer(schema, bad=()):
 
     @pipeline.stage(reads="checked", whole=True, unit=("customer",))
     def counted(orders):
-        return orders.groupBy("customer").agg(F.count(F.lit(1)).alias("n"), collect_anchors())
+        rows = orders.groupBy("customer").agg(F.count(F.lit(1)).alias("n"), collect_anchors())
+        return rows.withColumn("_failed", F.when(F.col("n") > most, "too many"))
 
     pipeline.sink("sales", ParquetSink("sales"), reads="counted")
     return pipeline
@@ -208,6 +211,25 @@ def test_what_did_not_parse_is_of_no_unit(runner, tmp_path, sink_rows):
     fixed = runner(by_customer(ORDERS.replace("cents INT", "cents STRING")))
     assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1), (None, 1)]
+
+
+def test_a_published_unit_of_which_every_record_is_quarantined(runner, tmp_path, sink_rows):
+    """It stays as it was published, for no replay is left to take its place; a reprocess removes
+    it.
+    """
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
+    run = runner(by_customer(ORDERS))
+    batch = run.open()
+    run.settled(batch)
+    strict = runner(by_customer(ORDERS.replace("cents INT", "cents STRING"), most=1))
+    assert strict.settled(strict.open_replay(batch.batch_id)).failed == 2
+    run.ledger.quarantine("never right", "me", batch_id=batch.batch_id)
+    publish_settled(strict.job, batch.batch_id)
+    with pytest.raises(NotReadyError, match="nothing to replay"):
+        strict.open_replay(batch.batch_id, "again")
+    assert sink_rows("sales", "customer", "n") == [("a", 1), ("b", 1)]
+    strict.settled(strict.open("anew", reprocess=True))
+    assert sink_rows("sales", "customer", "n") == [("b", 1)]
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
