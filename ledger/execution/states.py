@@ -81,7 +81,7 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
 
 
 def _next_state(job: "Job", step: StateStep) -> StateRun | None:
-    """A run for the batch whose turn it is; None if none is due, or another driver keeps running it."""
+    """A run for the batch whose turn it is; None if none is due, or another runs it."""
     deadline = time.monotonic() + STATE_WAIT_SECONDS
     while True:
         run = state_runs.open_next(job.database, job.pipeline, step, Attempt())
