@@ -16,12 +16,12 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
-from psycopg2 import sql
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from ledger.core.extras import require_package
 from ledger.databases import addresses
 from ledger.databases.driver_errors import is_refusal
+from ledger.databases.identifiers import quoted
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage.folders import make_private
 from ledger.store.reach import Account, first_closed
@@ -84,7 +84,8 @@ def ensure_database(url: str, name: str) -> str:
     """Create database ``name`` in the server of ``url`` if it is missing; its URL.
 
     A server that starts, or recovers from a crash of one of its processes, is waited for. Raises
-    UnavailableError when it does not answer, ConfigurationError when it refuses.
+    UnavailableError when it does not answer, ConfigurationError when it refuses, or its user may
+    create none.
     """
     target = addresses.parsed(url, "the server's address")
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -94,7 +95,7 @@ def ensure_database(url: str, name: str) -> str:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
             if cursor.fetchone() is None:
-                _create_database(cursor, name)
+                _create_database(cursor, name, addresses.shown(target))
     finally:
         connection.close()
     return target.set(database=name).render_as_string(hide_password=False)
@@ -127,11 +128,19 @@ def _is_away(exc: BaseException) -> bool:
     return isinstance(exc, psycopg2.OperationalError) and not is_refusal(str(exc))
 
 
-def _create_database(cursor: "psycopg2.extensions.cursor", name: str) -> None:
+def _create_database(cursor: "psycopg2.extensions.cursor", name: str, shown: str) -> None:
+    statement = f"CREATE DATABASE {quoted(name)}"
     try:
-        cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        cursor.execute(statement)
     except (psycopg2.errors.DuplicateDatabase, psycopg2.errors.UniqueViolation):
         return  # another process was first
+    except psycopg2.errors.InsufficientPrivilege as exc:
+        user = quoted(cursor.connection.info.user)
+        raise ConfigurationError(
+            f"the server {shown}: expected a database {name!r}, or a user who may create it, found"
+            f" none, and {exc.diag.message_primary}: ALTER ROLE {user} CREATEDB, or {statement}"
+            f" OWNER {user} as an administrator, then run this again"
+        ) from exc
 
 
 def _require_wheel() -> None:

@@ -497,6 +497,27 @@ def test_embedded_server_that_recovers_is_waited_for():
             embedded.stop(home)
 
 
+def test_a_user_who_may_create_no_database_is_told_what_to_grant(scratch):
+    """The error names server, database and user, and what an administrator may do."""
+    with scratch.plain.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE small_user LOGIN")
+    url = scratch.url.set(username="small_user").render_as_string(hide_password=False)
+    try:
+        assert embedded.ensure_database(url, "scratch") == url
+        with pytest.raises(ConfigurationError) as raised:
+            embedded.ensure_database(url, "airflow")
+    finally:
+        with scratch.plain.begin() as connection:
+            connection.exec_driver_sql("DROP ROLE small_user")
+    place, _, says = str(raised.value).partition(": ")
+    assert place.startswith("the server postgresql+psycopg2://small_user:***@/scratch")
+    assert says == (
+        "expected a database 'airflow', or a user who may create it, found none, and permission"
+        " denied to create database: ALTER ROLE small_user CREATEDB, or CREATE DATABASE airflow"
+        " OWNER small_user as an administrator, then run this again"
+    )
+
+
 def test_a_transaction_outlasts_a_recovery():
     """A transaction that is asked for while the server restarts after a crash is carried out
     behind it.
