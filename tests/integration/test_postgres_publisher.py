@@ -726,6 +726,22 @@ def test_types_without_a_counterpart_are_named(warehouse, kind):
             r"column 'item': expected text, found bytea",
         ),
         (
+            "id bigint, item name, ackledger_batch bigint",
+            r"column 'item': expected text, found name",
+        ),
+        (
+            'id bigint, item "char", ackledger_batch bigint',
+            r"column 'item': expected text, found \"char\"",
+        ),
+        (
+            "id bigint, item interval(0), ackledger_batch bigint",
+            r"column 'item': expected text, found interval\(0\)",
+        ),
+        (
+            "id bigint, item interval day, ackledger_batch bigint",
+            r"column 'item': expected text, found interval day",
+        ),
+        (
             "id bigint, item text, ackledger_batch bigint, UNIQUE (item, id)",
             r"key \(id\): expected a unique index on just these columns, found \(id, item\): "
             r"CREATE UNIQUE INDEX ON public\.orders \(id\)",

@@ -39,6 +39,7 @@ TABLES = (
 UUID = "0b1c2d3e-0000-4000-8000-000000000000"
 DUPLICATE = 'duplicate key value violates unique constraint "{}"'
 GOOD = (1, "abc", 1, 5, "a@x", UUID, date(2026, 1, 1), None)
+BLANKS = "column 'code': expected at most 3 characters, found more, of which character varying(3)"
 NUL = "column 'mail' has text with a NUL character"
 NULL = 'null value in column "code" of relation "orders" violates not-null constraint'
 LONG = "value too long for type character varying(3), column code"
@@ -58,6 +59,9 @@ CASES = [
     ((10, "a", None, None, "b@:x", None, None, 100), None),
     ((13, "a", 1, 5, "nul\0", None, None, None), NUL),
     ((14, "a", 1, 5, None, None, None, 1), None),
+    ((15, "a  ", 1, 5, None, None, None, None), None),
+    ((16, "a   ", 1, 5, None, None, None, None), BLANKS),
+    ((17, "b   ", 1, 5, None, None, None, None), BLANKS),
 ]  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import pyarrow.csv
 import pyarrow.types as t
 
 from ledger.errors import StageError
+from ledger.sinks.postgres.table import TargetColumn, TargetTable
+from ledger.sinks.postgres.types import is_json
 from ledger.types.arrow import is_list, scalar, utc
 
 _OPTIONS = pa.csv.WriteOptions(include_header=False)  # text in quotes, null as nothing
@@ -18,15 +20,17 @@ _ESCAPED = ("string", "binary")  # the text of bytes has a backslash
 _CONTROLS = [chr(code) for code in range(32)]
 
 
-def to_csv(batch: pa.RecordBatch, as_json: frozenset[str]) -> bytes:
-    """Rows in COPY's CSV form; lists of the columns ``as_json`` as JSON, others as arrays.
+def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
+    """Rows in COPY's CSV form; lists as JSON where the table has that, others as arrays.
 
     Raises StageError for values that PostgreSQL has no room for.
     """
     arrays = []
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        column = table.columns[name]
         try:
-            arrays.append(_json(array) if name in as_json else _copied(array))
+            _refuse_cut(array, column)
+            arrays.append(_json(array) if is_json(array.type, column) else _copied(array))
         except _NoCounterpartError as exc:
             raise StageError(f"column {name!r}: {exc}") from exc
     csv_batch = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
@@ -48,6 +52,23 @@ def _refuse_nul(batch: pa.RecordBatch) -> None:
             raise StageError(
                 f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold:"
                 " remove it in the stage before the sink"
+            )
+
+
+def _refuse_cut(array: pa.Array, column: TargetColumn) -> None:
+    """Raise for text that is longer than a varchar by blanks alone: the server cuts these, and
+    refuses other text."""
+    if column.most_characters is None:
+        return
+    texts = _decoded(pc.list_flatten(array) if is_list(array.type) else array)
+    is_long = pc.greater(pc.utf8_length(texts), column.most_characters)
+    if pc.any(is_long).as_py():
+        lengths = pc.utf8_length(pc.utf8_rtrim(texts.filter(is_long), " "))
+        if pc.any(pc.less_equal(lengths, column.most_characters)).as_py():
+            raise _NoCounterpartError(
+                f"expected at most {column.most_characters} characters, found more, of which"
+                f" {column.type} would cut the blanks at the end: trim it in the stage before the"
+                " sink"
             )
 
 

@@ -40,7 +40,6 @@ from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
 from ledger.sinks.postgres.table import TablePlace, TargetTable
-from ledger.sinks.postgres.types import json_columns
 from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
 
@@ -283,8 +282,7 @@ def _stage(
     if schema is None:
         return []
     target.stage(connection, table.place, schema.names)
-    as_json = json_columns(schema, table)
-    with closing(_encoded(delivery, schema, as_json)) as pieces:
+    with closing(_encoded(delivery, schema, table)) as pieces:
         staged = sum(target.copy(connection, piece) for piece in pieces)
     if staged != delivery.rows:
         raise IntegrityError(
@@ -296,14 +294,14 @@ def _stage(
 
 
 def _encoded(
-    delivery: Delivery, schema: pa.Schema, as_json: frozenset[str]
+    delivery: Delivery, schema: pa.Schema, table: TargetTable
 ) -> Generator[bytes, None, None]:
     """All rows as COPY reads them, piece by piece; the next is made while one is on its way."""
     with (
         closing(record_batches(delivery.files, schema)) as batches,
         ThreadPoolExecutor(1) as pool,
     ):
-        pieces = (to_csv(rows, as_json) for rows in batches)
+        pieces = (to_csv(rows, table) for rows in batches)
         coming = pool.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
             coming = pool.submit(next, pieces, None)

@@ -15,7 +15,6 @@ from ledger.sinks.postgres import trial as target_trial
 from ledger.sinks.postgres.copy_text import to_csv
 from ledger.sinks.postgres.fit import new_columns
 from ledger.sinks.postgres.table import TablePlace
-from ledger.sinks.postgres.types import json_columns
 from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
 
@@ -58,7 +57,7 @@ class Trial:
             trial = target_trial.make_trial(
                 connection, place, batch_id, types_only=self._types_only
             )
-        self._as_json = json_columns(self._schema, target.find_table(connection, trial))
+        self._trial = target.find_table(connection, trial)
         constraints = target_trial.constraint_names(connection, trial)
         self._names = constraints.union(self._schema.names)
         position = 0
@@ -84,7 +83,7 @@ class Trial:
 
     def _error(self, rows: pa.RecordBatch) -> StageError | DBAPIError | None:
         try:
-            text = to_csv(rows, self._as_json)
+            text = to_csv(rows, self._trial)
         except StageError as exc:
             return exc
         return target_trial.try_copy(self._connection, text, rows.schema.names)

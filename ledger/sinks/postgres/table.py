@@ -50,6 +50,12 @@ class TargetColumn:
     required: bool
     writable: bool
 
+    @property
+    def most_characters(self) -> int | None:
+        """Of a varchar, or of each in an array of them, if there is a limit."""
+        is_varchar = (self.element or self.base) == "varchar"
+        return self.modifier - 4 if is_varchar and self.modifier >= 0 else None
+
 
 @dataclass(frozen=True)
 class TargetTable:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.types import TypeEngine
 
-from ledger.sinks.postgres.table import TargetColumn, TargetTable
+from ledger.sinks.postgres.table import TargetColumn
 from ledger.types.arrow import is_list, nested, parts, plain, scalar
 
 
@@ -46,6 +46,7 @@ _TYPES = {
 }
 # Text, enums, network addresses, uuid and the like: the server reads each of them from text.
 _FROM_TEXT = "SEIUTG"
+_NOT_FROM_TEXT = ("bytea", "name", "char")  # it has another form; they cut what is too long
 _JSON = ("json", "jsonb")
 
 
@@ -72,13 +73,9 @@ def fits(kind: pa.DataType, column: TargetColumn) -> bool:
     return not nested(kind) and column.element is None and _holds(column, column.base, kind)
 
 
-def json_columns(schema: pa.Schema, table: TargetTable) -> frozenset[str]:
-    """Those with parts that the table has as JSON."""
-    return frozenset(
-        field.name
-        for field in schema
-        if nested(field.type) and table.columns[field.name].base in _JSON
-    )
+def is_json(kind: pa.DataType, column: TargetColumn) -> bool:
+    """Whether ``kind`` has parts that the table has as JSON."""
+    return nested(kind) and column.base in _JSON
 
 
 def _holds(column: TargetColumn, base: str, kind: pa.DataType) -> bool:
@@ -89,7 +86,9 @@ def _holds(column: TargetColumn, base: str, kind: pa.DataType) -> bool:
     if own is None:
         return False
     if scalar(kind) == "string":
-        return base != "bytea" and column.category in _FROM_TEXT
+        if base == "interval" and column.modifier >= 0:
+            return False  # it rounds, or drops a part
+        return base not in _NOT_FROM_TEXT and column.category in _FROM_TEXT
     if base == "numeric" and own.digits is not None:
         return _room(column.modifier, own.digits, 0)
     if base.startswith("time") and 0 <= column.modifier < 6:
