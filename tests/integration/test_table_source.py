@@ -380,6 +380,61 @@ def test_a_cursor_of_text_is_sorted_by_code_point(shop):
         safe_bound(shop.source("spoken", columns, "shop.codes"), now(), BRIEF)
 
 
+def read_on(source, after):
+    """How far the rows after a value reach."""
+    return reach(source, after, safe_bound(source, now(), BRIEF), None)
+
+
+def test_a_table_that_counts_from_the_start_again_is_refused(shop):
+    """Its new rows lie below those that were read; while it is empty there is nothing to read."""
+    source = shop.source()
+    shop.do(*[INSERT] * 3, "TRUNCATE shop.orders RESTART IDENTITY")
+    assert read_on(source, 3) is None
+    shop.do(INSERT)
+    with pytest.raises(InputError) as raised:
+        read_on(source, 3)
+    place, _, says = str(raised.value).partition(": ")
+    assert place.endswith("#shop.orders")
+    assert says == (
+        "expected rows with 'id' above 3, up to which it was read, found none, and 1 as the"
+        " greatest: the table was emptied, or restored, and counts from an earlier value again."
+        " Declare the source under a new name, which reads all that is there"
+    )
+    assert raised.value.quotes == ("3", "1")
+
+
+def test_rows_may_be_deleted_at_the_end(shop):
+    """A sequence that is past the position will go on there; whoever may not read the sequence is
+    told so, and a moment comes later whatever was deleted."""
+    shop.do(*[INSERT] * 3, "DELETE FROM shop.orders WHERE id = 3")
+    assert read_on(shop.source(), 3) is None
+    assert read_on(shop.source("at", "at timestamp"), now()) is None
+    shop.do(
+        "CREATE ROLE shop_reader LOGIN",
+        "GRANT USAGE ON SCHEMA shop TO shop_reader",
+        "GRANT SELECT ON shop.orders TO shop_reader",
+    )
+    try:
+        url = shop.engine.url.set(username="shop_reader").render_as_string(hide_password=False)
+        source = TableSource(url, "shop.orders", cursor="id", schema="id bigint")
+        with pytest.raises(InputError, match=r"GRANT SELECT ON SEQUENCE shop\.orders_id_seq"):
+            read_on(source, 3)
+        assert read_on(source, 2) is None
+    finally:
+        shop.do("DROP OWNED BY shop_reader", "DROP ROLE shop_reader")
+
+
+def test_a_number_that_sqlite_gives_again_is_refused(lite):
+    """Without AUTOINCREMENT the next row has the number of one that was deleted, and was read."""
+    source = lite(
+        "CREATE TABLE orders (id integer primary key)", "INSERT INTO orders VALUES (1), (2)"
+    )
+    assert read_on(source, 2) is None
+    with pytest.raises(InputError, match=r"above 2, .* and 1 as the greatest"):
+        read_on(lite("DELETE FROM orders WHERE id = 2"), 2)
+    assert read_on(lite("INSERT INTO orders VALUES (3)"), 2) == 3
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
 def test_slices_cover_the_range_once(shop, parts):
     """Ranges follow on one another from after to bound, even in size, no value in two."""

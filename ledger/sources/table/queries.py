@@ -20,6 +20,7 @@ from ledger.sources.table.writers import (
     Relations,
     RunningTransaction,
     clock,
+    drawn_value,
     find_relations,
     outwait,
     transactions,
@@ -67,15 +68,19 @@ def reach(
     there are none.
 
     ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together:
-    if the first value has more than ``most``, they reach as far as that.
+    if the first value has more than ``most``, they reach as far as that. Raises InputError when
+    all rows lie below ``after`` and new ones may come there.
     """
     if bound is None:
         return None
     with _table(source) as (connection, table):
         within = _between(table, after, bound)
         first = connection.execute(sa.select(sa.func.min(table.cursor)).where(*within)).scalar()
-        if first is None or most is None:
-            return None if first is None else bound
+        if first is None:
+            _require_ahead(connection, table, after)
+            return None
+        if most is None:
+            return bound
         ordered = sa.select(table.cursor).where(*within).order_by(table.cursor)
         beyond = connection.execute(ordered.offset(most).limit(1)).scalar()
         if beyond is None:
@@ -83,6 +88,37 @@ def reach(
         below = sa.select(sa.func.max(table.cursor)).where(*within, table.cursor < beyond)
         reached = connection.execute(below).scalar()
         return _checked(source, first if reached is None else reached)
+
+
+def _require_ahead(connection: Connection, table: SourceTable, after: Value | None) -> None:
+    """Raise InputError if the greatest value lies below ``after``, unless only rows were deleted:
+    the next ones come above it by a sequence that is so far, or by time.
+    """
+    if after is None or timestamp_form(connection, table) is not None:
+        return
+    maximum = sa.func.max(table.cursor)
+    top = connection.execute(sa.select(maximum).having(maximum < after)).scalar()
+    if top is None:
+        return
+    drawn = drawn_value(connection, table)
+    last = None if drawn is None else drawn.last
+    if last is not None and isinstance(after, int | Decimal) and last >= after:
+        return
+    source, hint = table.source, ""
+    if drawn is None:
+        hint = ". If rows at its end were deleted, it is read on once there are greater ones"
+    elif not drawn.is_readable:
+        hint = (
+            f". If rows at its end were deleted: GRANT SELECT ON SEQUENCE {drawn.sequence} to this"
+            " user, so that it sees that the next ones are greater"
+        )
+    raise InputError(
+        f"{source.shown}: expected rows with {source.cursor!r} above {after}, up to which it was"
+        f" read, found none, and {top} as the greatest: the table was emptied, or restored, and"
+        " counts from an earlier value again. Declare the source under a new name, which reads all"
+        f" that is there{hint}",
+        quotes=[str(after), str(top)],
+    )
 
 
 def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -> list[Range]:

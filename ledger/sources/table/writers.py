@@ -73,6 +73,15 @@ class Relations:
     blind: str | None
 
 
+@dataclass(frozen=True)
+class DrawnValue:
+    """The value that a sequence gave last; None if it gave none, or this user may not read it."""
+
+    sequence: str
+    is_readable: bool
+    last: int | None
+
+
 def find_relations(connection: Connection, table: SourceTable) -> Relations:
     """What writers of the table lock. Raises InputError when its sequence hands out values out
     of order.
@@ -162,6 +171,21 @@ def outwait(
                 writer for writer in look() if writer.transaction in first or writer.pid is None
             ]
     return left
+
+
+def drawn_value(connection: Connection, table: SourceTable) -> DrawnValue | None:
+    """How far the sequence of the cursor is; None: no sequence is seen."""
+    if connection.dialect.name != "postgresql":
+        return None
+    statement = text("""
+        SELECT name, is_readable, CASE WHEN is_readable THEN pg_sequence_last_value(oid) END AS last
+        FROM (SELECT seqrelid AS oid, cast(cast(seqrelid AS regclass) AS text) AS name,
+                     has_sequence_privilege(seqrelid, 'SELECT') AS is_readable
+              FROM pg_sequence WHERE seqrelid = ANY (cast(:relations AS oid[]))) s
+    """)
+    oids = find_relations(connection, table).oids
+    row = connection.execute(statement, {"relations": list(oids)}).first()
+    return None if row is None else DrawnValue(*row)
 
 
 def _tree(connection: Connection, root: int) -> list[int]:
