@@ -1,5 +1,6 @@
 """What a replay asks of its original, and the failed messages that it claims."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -19,6 +20,9 @@ from ledger.pipeline.steps import SourceStep
 from ledger.store.queries import batches, payloads
 from ledger.store.queries import replays as replay_queries
 from ledger.store.queries.batches import Batch
+from ledger.types.ddl import text_type
+
+_Types = Mapping[str, Mapping[str, str]]  # by source and column
 
 
 def check_replayable(
@@ -79,14 +83,33 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
             f" pipeline has {shown[1]} now, so the rows that a replay is to replace are not known:"
             " declare it as it was, or reprocess the interval"
         )
-    had = {step["name"] for step in original.topology if step["kind"] == "source"}
-    has = {step.name for step in pipeline.sources()}
-    if now is not None and had != has:
+    sources = [
+        {step["name"]: step.get("unit_types", {}) for step in steps if step["kind"] == "source"}
+        for steps in (original.topology, pipeline.topology())
+    ]
+    had, has = sources
+    if now is not None and had.keys() != has.keys():
         raise InputError(
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources"
             f" {', '.join(sorted(had))}, the pipeline has {', '.join(sorted(has))} now: a unit"
             " takes the records of all, so declare them as they were, or reprocess the interval"
         )
+    _check_unit_types(original, pipeline, had, has)
+
+
+def _check_unit_types(original: Batch, pipeline: Pipeline, had: _Types, has: _Types) -> None:
+    """``had``, ``has``: the types of the unit's columns then and now. Their values are compared as
+    text."""
+    for name, types in had.items():
+        for column, kind in types.items():
+            kind_now = has.get(name, {}).get(column, kind)
+            if text_type(kind) != text_type(kind_now):
+                raise InputError(
+                    f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the unit"
+                    f" {column} as {kind} in source {name!r}, the pipeline has {kind_now} now, so"
+                    " a record would be of another unit than those that it was withheld with:"
+                    " declare it as it was, or reprocess the interval"
+                )
 
 
 def _check_original(original: Batch, pipeline: Pipeline) -> None:

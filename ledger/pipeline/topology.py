@@ -3,7 +3,8 @@
 from typing import Any
 
 from ledger.pipeline.graph import Graph
-from ledger.pipeline.steps import Step
+from ledger.pipeline.steps import SourceStep, Step
+from ledger.types import ddl
 
 
 def described(graph: Graph, step: Step) -> dict[str, Any]:
@@ -11,7 +12,8 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
 
     What does not hold of it is left out. ``merges``: its rows may be anchored to several
     records; ``units``: of a sink, its rows are withheld by unit; ``after``: it runs after the
-    settlement; ``stateful``: in the order of the batches.
+    settlement; ``stateful``: in the order of the batches; ``unit_types``: of a source, the types
+    of the columns that make its units.
     """
     name = step.name
     flags = {
@@ -26,4 +28,12 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
         "reads": list(step.inputs),
         **step.described(),
         **{flag: True for flag, holds in flags.items() if holds},
+        **_unit_types(graph, step),
     }
+
+
+def _unit_types(graph: Graph, step: Step) -> dict[str, Any]:
+    if not isinstance(step, SourceStep) or not graph.unit or not graph.in_units(step.name):
+        return {}
+    types = ddl.columns(step.columns) or {}
+    return {"unit_types": {name: types[name] for name in graph.unit if name in types}}

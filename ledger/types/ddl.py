@@ -62,6 +62,15 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
         return None
 
 
+def text_type(kind: str) -> str:
+    """What two types have in common of which equal values are equal texts: all integers have, and
+    all texts."""
+    alias, (precision, scale) = _scalar(kind) or ("", (0, 0))
+    if alias.startswith("int"):
+        return "integer"
+    return f"decimal({precision},{scale})" if alias == "decimal" else alias or kind
+
+
 def check_types(what: str, schema: "StructType | str") -> None:
     """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
     of none. ``what``: whose it is."""

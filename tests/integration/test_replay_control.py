@@ -1,11 +1,14 @@
 """What a replay takes, when, how often, and when a person has to look: on the real PostgreSQL."""
 
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 from sqlalchemy import event, text
 
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_replay
 from ledger.batch.records.filters import require_names
 from ledger.batch.replay_matches import left_out, require_match
@@ -47,6 +50,40 @@ def test_replay_takes_no_more_than_its_limit(ledger):
     second = ledger.replay(flow, batch.batch_id, "second")
     assert claimed(ledger, first) == [roots[0], roots[2]]
     assert claimed(ledger, second) == [roots[4]]
+
+
+def by_customer(kind):
+    """The chain, with a whole stage whose units are customers."""
+    flow = Pipeline("shop", message_timeout="10s")
+    schema = StructType([StructField("customer", kind)]) if not isinstance(kind, str) else None
+    flow.source("source", FileSource("in.csv", schema=schema or f"n INT, customer {kind}"))
+
+    @flow.stage(reads="source", whole=True, unit="customer")
+    def middle(rows):
+        return rows
+
+    flow.sink("sink", ParquetSink("out"), reads="middle")
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("INT", "BIGINT", None),
+        ("VARCHAR(5)", StringType(), None),
+        (DecimalType(9, 2), "DECIMAL( 9, 2 )", None),
+        ("INT", "DOUBLE", "the unit customer as int in source 'source', .* has double now"),
+        ("DECIMAL(9, 2)", "DECIMAL(9, 3)", r"as decimal\(9, 2\) .* has decimal\(9, 3\) now"),
+    ],
+)
+def test_a_unit_keeps_its_type(ledger, before, after, says):
+    """With another text of a value a record would be of another unit than those that it was
+    withheld with. Integers of all sizes have the same texts."""
+    batch, _ = ledger.whole_batch(by_customer(before), 2, lose_middle=[0])
+    ledger.settle(batch.batch_id)
+    refused = nullcontext() if says is None else pytest.raises(InputError, match=says)
+    with refused:
+        ledger.replay(by_customer(after), batch.batch_id)
 
 
 @pytest.fixture
