@@ -17,6 +17,7 @@ from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import UnprovedError, fold
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.frames.inputs import root_rows
+from ledger.spark.frames.placing import counting_misplaced
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
@@ -26,11 +27,11 @@ OWN = "own"  # rows that a sink has read, and not taken over from an earlier bat
 class SinkTracking:
     """What of a sink's run is folded and checked: nothing, in a run without ackers and downstream
     of the last tracked stage. ``wrote``: witness of the rows that its writer gets, which counts
-    those of the run's ``OWN``.
+    those of the run's ``OWN``, and what is misplaced.
     """
 
-    def __init__(self, run: OpenedRun) -> None:
-        self.wrote = Witness(counting={OWN: _own})
+    def __init__(self, run: OpenedRun, step: SinkStep) -> None:
+        self.wrote = Witness(counting={OWN: _own, **counting_misplaced(step)})
         self._run = run
 
     def tally(self, dropped: DataFrame | None) -> Seen:
@@ -51,9 +52,10 @@ class AcksRows(SinkTracking):
     reading by itself does not show what the writer got.
     """
 
-    def __init__(self, job: Job, run: OpenedRun) -> None:
+    def __init__(self, job: Job, run: OpenedRun, step: SinkStep) -> None:
         self._job, self._run = job, run
-        self.wrote = self._witness()
+        counting = {OWN: _own, **counting_misplaced(step)}
+        self.wrote = Witness(mixing=self._mixed, counting=counting)
 
     def tally(self, dropped: DataFrame | None) -> Seen:
         if dropped is None:
@@ -76,7 +78,7 @@ class AcksRows(SinkTracking):
         return replace(self._as_read(rows, taken), proved=False)
 
     def _as_read(self, rows: DataFrame, taken: Seen) -> FoldOutcome:
-        read = self._witness()
+        read = Witness(mixing=self._mixed, counting={OWN: _own})
         anchors = ROOTS if ROOTS in rows.columns else ROOT
         watched = root_rows(read.watch(rows.select(anchors, POSITION)))
 
@@ -86,9 +88,6 @@ class AcksRows(SinkTracking):
 
         frame = Frame(watched, edges_of(self._job, self._run), self._edges)
         return fold(self._job, self._run, [frame], check)
-
-    def _witness(self) -> Witness:
-        return Witness(mixing=self._mixed, counting={OWN: _own})
 
     @cached_property
     def _edges(self) -> int:
@@ -123,5 +122,5 @@ def _tally(witness: Witness) -> Seen:
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
     """What a sink owes the ledger in a run."""
     if not run.batch.ackers or not job.pipeline.graph.tracks(step.reads):
-        return SinkTracking(run)
-    return AcksRows(job, run)
+        return SinkTracking(run, step)
+    return AcksRows(job, run, step)

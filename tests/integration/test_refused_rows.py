@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, Schema
@@ -166,6 +167,53 @@ def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
     assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     for name, some in shown(tmp_path, run).items():
         assert some == expected(absent), name
+
+
+WORD = "w +%2B/ä"
+
+
+def in_folders():
+    """n -> (n, word) -> two sinks with a folder for each word, and a total without a word."""
+    flow = Pipeline("folders", max_replays=3)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @flow.stage(reads="numbers")
+    def placed(numbers):
+        word = F.when(F.col("n") < 2, WORD).when(F.col("n") > 2, "")
+        return numbers.withColumn("word", word)
+
+    @flow.combine(reads="placed")
+    def total(placed):
+        return placed.select(F.max("n").alias("n"), F.lit("").alias("word"))
+
+    for name, reads in (("folder", "placed"), ("totals", "total")):
+        flow.sink(name, ParquetSink(name, partition_by="word"), reads=reads)
+    flow.sink("delta", DeltaSink("delta", partition_by="word"), reads="placed")
+    return flow
+
+
+def test_an_empty_text_makes_no_folder(runner, tmp_path, sink_rows):
+    """Readers would see null, so its record fails by name, and a total with one is not published;
+    null itself and words have folders, in which a table's own rules hold as well."""
+    (tmp_path / "in.csv").write_text("n\n0\n1\n2\n3\n4\n")
+    columns = pa.schema([("n", pa.int32()), ("word", pa.string())])
+    table = DeltaTable.create(tmp_path / "delta", columns, partition_by=["word"])
+    table.alter.add_constraint({"small": "1 / (n - 1) <= 1"})
+    work = runner(in_folders())
+    batch = work.open()
+    assert work.settled(batch).failed == 3
+    rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert sorted((row["n"], row["word"]) for row in rows) == [(0, WORD), (2, None)]
+    assert sink_rows("folder", "n", "word") == [(0, WORD), (2, None)]
+    failed = work.ledger.rows("SELECT step, reason FROM failed_root ORDER BY root_id")
+    empty = ("folder", "column 'word' of partition_by")
+    assert [(row.step, row.reason.partition(":")[0]) for row in failed] == [
+        ("delta", "CHECK constraint small (1 / (n - 1) <= 1) violated"),
+        *[empty, empty],
+    ]
+    work.ledger.quarantine(batch_id=batch.batch_id)  # so that the total is due
+    with pytest.raises(StageError, match="sink 'totals': column 'word' of partition_by"):
+        settle_and_follow(work.job, batch.batch_id)
 
 
 def test_what_changes_after_the_staging(runner, tmp_path, target):

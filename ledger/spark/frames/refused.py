@@ -1,6 +1,7 @@
 """The staged rows that a sink does not take, and the records that fail with them."""
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -57,8 +58,10 @@ def find_refused(
     publisher: Publisher,
     delivery: Delivery,
     schema: StructType,
+    misplaced: DataFrame | None,
 ) -> Refused | None:
-    """The rows that the sink does not take as it is now; None if it takes all.
+    """The rows that the sink does not take as it is now; None if it takes all. ``misplaced``: those
+    that its folders do not, as they were before they were staged.
 
     Raises StageError if some belong to no record, so that none can fail with them.
     """
@@ -66,17 +69,19 @@ def find_refused(
         return None
     rules = publisher.rules(delivery)
     listed = publisher.refused(delivery)
-    if not rules and not listed:
+    if not rules and not listed and misplaced is None:
         return None
-    rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
+    folder = delivery.folder if step.sink.partition_by else None
+    staged, manifest = staged_rows(job, delivery, schema), Manifest(delivery.files)
+    rows = with_position(staged, manifest, POSITION, folder=folder)
     if job.pipeline.redact:
         listed = [replace(refusal, reason=refusal.masked) for refusal in listed]
     try:
-        refusals = _counted(rows, listed, rules, step)
+        refusals = _counted(rows, listed, rules, step, misplaced)
     except Exception as exc:
         if not rules or type(translated(exc)) is not StageError:
             raise
-        refusals = _counted_again(rows, listed, rules, step)
+        refusals = _counted_again(rows, listed, rules, step, misplaced)
     if refusals.rows == 0:
         refusals.release()
         return None
@@ -85,10 +90,17 @@ def find_refused(
 
 
 def _counted(
-    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+    rows: DataFrame,
+    listed: list[Refusal],
+    rules: tuple[Rule, ...],
+    step: SinkStep,
+    misplaced: DataFrame | None,
 ) -> Refused:
-    """The records of the listed rows, and of the others that break a rule."""
-    roots = _roots(_refused_rows(rows, listed, rules, step)).persist()
+    """The records of the listed rows, of the others that break a rule, and of the misplaced."""
+    parts = [] if misplaced is None else [misplaced]
+    if rules or listed:
+        parts.append(_refused_rows(rows, listed, rules, step))
+    roots = reduce(DataFrame.unionByName, map(_roots, parts)).persist()
     try:
         return Refused(roots.select(ROOT).distinct().count(), roots)
     except Exception:
@@ -97,7 +109,11 @@ def _counted(
 
 
 def _counted_again(
-    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+    rows: DataFrame,
+    listed: list[Refusal],
+    rules: tuple[Rule, ...],
+    step: SinkStep,
+    misplaced: DataFrame | None,
 ) -> Refused:
     """The same where a rule raises for a row, which a writer of rows would refuse: it is found
     by asking for null instead of an error.
@@ -109,7 +125,7 @@ def _counted_again(
         broken = frame.select(POSITION, FAILED).toArrow()
     raising = [Refusal(row[POSITION], row[FAILED]) for row in broken.to_pylist()]
     try:
-        return _counted(rows, raising, rules, step)
+        return _counted(rows, raising, rules, step, misplaced)
     except Exception as exc:
         if type(translated(exc)) is not StageError:
             raise

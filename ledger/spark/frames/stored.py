@@ -45,15 +45,22 @@ def positioned(spark: SparkSession, manifest: Manifest, name: str, offset: int =
     return with_position(read_files(spark, manifest), manifest, name, offset)
 
 
-def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
+def with_position(
+    frame: DataFrame, manifest: Manifest, name: str, offset: int = 0, *, folder: str | None = None
+) -> DataFrame:
     """``frame``, read from the manifest's files, with each row's position + ``offset`` as
-    ``name``.
+    ``name``. ``folder``: the run's, if the files lie in folders below it: those that one task has
+    written there share a name.
     """
-    first = {os.path.basename(file.path): file.first_position + offset for file in manifest.files}
+    about = frame.metadataColumn("_metadata")  # a column of the user may be called so
+    file, row, name_of = about["file_name"], about["row_index"], os.path.basename
+    if folder is not None:
+        run = "/".join(["", *folder.rsplit("/", 2)[-2:], ""])
+        path = F.url_decode(F.replace(about["file_path"], F.lit("+"), F.lit("%2B")))
+        file, name_of = F.substring_index(path, run, -1), lambda path: path.rsplit(run, 1)[-1]
+    first = {name_of(file.path): file.first_position + offset for file in manifest.files}
     if len(first) != len(manifest.files):
         raise IntegrityError(f"two files of {manifest.paths[0]} and its siblings share a name")
-    about = frame.metadataColumn("_metadata")  # a column of the user may be called so
-    file, row = about["file_name"], about["row_index"]
     if len(first) <= MOST_FILES_COMPARED:
         # A map is data to the code that Spark generates; a chain of WHEN would be recompiled.
         positions = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.frames.inputs import user_columns
+from ledger.spark.frames.placing import counting_misplaced, require_placed
 from ledger.spark.frames.staging import check_key, stage_rows
 from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
 from ledger.storage.manifest import Manifest, take_manifest
@@ -24,12 +25,14 @@ def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
 
 def stage_result(job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame) -> Manifest:
     """Stage the rows as a sink is to publish them, all of them. Raises StageError if its place does
-    not take their columns, or if two have a key of it.
+    not take their columns, or one of the rows, or if two have a key of it.
     """
     publisher = job.publisher(step)
     publisher.check(to_arrow_schema(rows.schema))
     check_key(step, rows)
-    wrote, folder = Witness(), publisher.staging(run.batch.batch_id, run.run_id)
+    wrote = Witness(counting=counting_misplaced(step))
+    folder = publisher.staging(run.batch.batch_id, run.run_id)
     manifest = stage_rows(rows, step, folder, wrote)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    require_placed(wrote, rows, step)
     return manifest

@@ -14,6 +14,7 @@ from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.acked import united
 from ledger.spark.frames.inputs import input_rows, user_columns
+from ledger.spark.frames.placing import misplaced_rows
 from ledger.spark.frames.refused import Refused, find_refused
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
@@ -30,8 +31,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     """
     rows = input_rows(job, run)
     publisher = job.publisher(step)
-    schema = to_arrow_schema(rows.select(*user_columns(rows)).schema)
-    publisher.check(schema, by_row=True)
+    publisher.check(to_arrow_schema(rows.select(*user_columns(rows)).schema), by_row=True)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)
     unique = dedup.keep(rows)
@@ -52,7 +52,9 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
             c, publisher, run.batch, step.name, run.run_id, manifest.files, replacement.batches
         )
     )
-    refused = find_refused(job, run, step, publisher, delivery, delivered.select(*columns).schema)
+    misplaced = misplaced_rows(tracking.wrote, delivered, step)
+    schema = delivered.select(*columns).schema
+    refused = find_refused(job, run, step, publisher, delivery, schema, misplaced)
     duplicates = tracking.tally(dedup.dropped(rows))
     outcome = tracking.fold(rows, duplicates)
     if refused is not None:
