@@ -101,7 +101,7 @@ class SourceReader(Protocol):
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
         """What ``records`` gave once, as it was stored, in today's schema; keeps
-        ``_ackledger_message``.
+        ``_ackledger_message``, and ``_ackledger_unit`` where that is stored.
         """
 
     def check_unchanged(self, source: str) -> None:

@@ -213,6 +213,22 @@ def test_what_did_not_parse_is_of_no_unit(runner, tmp_path, sink_rows):
     assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1), (None, 1)]
 
 
+def test_what_fits_no_more_fails_with_its_unit(runner, tmp_path, sink_rows):
+    """An acked record that a replay reads for the sake of its unit, and whose value does not fit
+    today's schema, is not left out: it fails, and its unit waits for it.
+    """
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,70000\n3,b,30\n")
+    run = runner(by_customer(ORDERS, bad=(1,)))
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    narrow = runner(by_customer(ORDERS.replace("cents INT", "cents SMALLINT")))
+    assert narrow.settled(narrow.open_replay(batch.batch_id)).failed == 1
+    assert sink_rows("sales", "customer", "n") == [("b", 1)]
+    fixed = runner(by_customer(ORDERS))
+    assert fixed.settled(fixed.open_replay(batch.batch_id, "fixed")).failed == 0
+    assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1)]
+
+
 def test_a_published_unit_of_which_every_record_is_quarantined(runner, tmp_path, sink_rows):
     """It stays as it was published, for no replay is left to take its place; a reprocess removes
     it.

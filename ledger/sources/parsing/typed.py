@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructType
 
-from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, check_names, is_own
+from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, UNIT, check_names, is_own
 from ledger.errors import MASK, DeclarationError, InputError, suggestion
 from ledger.sources.parsing.values import from_text, nulls
 from ledger.types.spark import nullable
@@ -55,8 +55,8 @@ def check_columns(where: str, columns: StructType, schema: StructType) -> None:
 def aligned(
     stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Stored records, with ``MESSAGE`` where they have it, in ``schema``; columns that it no
-    longer has are left out. ``options``: of their source, how it writes dates.
+    """Stored records, with ``MESSAGE`` and ``UNIT`` where they have them, in ``schema``; columns
+    that it no longer has are left out. ``options``: of their source, how it writes dates.
 
     A value that does not fit, or would be rounded or cut, fails its record.
     """
@@ -71,11 +71,10 @@ def aligned(
         problems.append(F.when(value.isNotNull() & column.isNull(), misfit))
         for condition, reason in nulls(value, field, field.name):
             problems.append(F.when(condition, F.array(F.lit(reason))))
-    message = [name for name in (MESSAGE,) if name in stored.columns]
     own = [name for name in stored.columns if not is_own(name)]
     problem = F.coalesce(*problems)
     marks = _marks(F.get(problem, F.lit(0)), F.get(problem, F.lit(1)), own)
-    return stored.select(*message, *columns, *marks)
+    return stored.select(*_lasting(stored), *columns, *marks)
 
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
@@ -86,9 +85,14 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     is_intact = F.col(ERROR).isNull() | whole
     good = aligned(stored.where(is_intact).drop(RAW, ERROR), schema)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-    message = [name for name in (MESSAGE,) if name in stored.columns]
     reason = F.lit("").alias(ERROR), F.col(ERROR).alias(QUOTED)
-    return good.unionByName(stored.where(~is_intact).select(*message, *nothing, RAW, *reason))
+    columns = [*_lasting(stored), *nothing, RAW, *reason]
+    return good.unionByName(stored.where(~is_intact).select(*columns))
+
+
+def _lasting(stored: DataFrame) -> list[str]:
+    """What a record keeps however it is parsed."""
+    return [name for name in (MESSAGE, UNIT) if name in stored.columns]
 
 
 def with_quotes(records: DataFrame, *, masked: bool = False) -> DataFrame:

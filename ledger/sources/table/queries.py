@@ -96,8 +96,9 @@ def _require_ahead(connection: Connection, table: SourceTable, after: Value | No
     """
     if after is None or timestamp_form(connection, table) is not None:
         return
-    maximum = sa.func.max(table.cursor)
-    top = connection.execute(sa.select(maximum).having(maximum < after)).scalar()
+    greatest = sa.select(sa.func.max(table.cursor).label("value")).subquery()
+    below = sa.select(greatest.c.value).where(greatest.c.value < after)
+    top = connection.execute(below).scalar()
     if top is None:
         return
     drawn = drawn_value(connection, table)

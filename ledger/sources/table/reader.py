@@ -80,7 +80,7 @@ class TableReader(SourceReader):
         spoilt = stored.where(F.col(ERROR).isNotNull()).select(MESSAGE, RAW)
         shape = StructType([StructField(MESSAGE, LongType()), *self._records.fields])
         task = partial(_fit_again, self.schema.names, self._fitting)
-        return good.unionByName(spoilt.mapInArrow(task, shape))
+        return good.unionByName(spoilt.mapInArrow(task, shape), allowMissingColumns=True)
 
 
 def _read(

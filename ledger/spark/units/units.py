@@ -33,7 +33,7 @@ STATE = "_ackledger_state"
 
 def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     """Records with the number of their unit, where the pipeline has units: equal columns, equal
-    number; null of what did not parse, which is of no unit.
+    number; null of what did not parse, which is of no unit. A stored record keeps the one it has.
     """
     if not carries_unit(job.pipeline, step.name):
         return records
@@ -48,7 +48,8 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     # together.
     texts = F.struct(*(F.col(f"`{name}`").cast("string").alias(name) for name in columns))
     number = F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"}))
-    return records.withColumn(UNIT, F.when(F.col(ERROR).isNull(), number))
+    unit = F.when(F.col(ERROR).isNull(), number)
+    return records.withColumn(UNIT, F.coalesce(UNIT, unit) if UNIT in records.columns else unit)
 
 
 def included(job: Job, original_id: int) -> DataFrame | None:
