@@ -13,7 +13,7 @@ from ledger.batch.records.trace import trace
 from ledger.core.column_names import PLACE, is_own
 from ledger.errors import DeclarationError
 from ledger.execution import settle_and_follow
-from ledger.sources.files import blocks, reader, text, writing
+from ledger.sources.files import blocks, reader, referenced, text, writing
 from ledger.spark.frames.inputs import delivered_rows
 from ledger.store.queries import runs
 from tests.support.changing import named
@@ -299,7 +299,8 @@ def test_a_record_is_forgotten(runner, tmp_path):
 
 @pytest.mark.parametrize("snapshot", ["copy", "reference"])
 def test_a_task_that_is_tried_again(runner, tmp_path, monkeypatch, snapshot):
-    """Records are those of a task that was not, in order, each once."""
+    """Records are those of a task that was not, in order, each once; so they are to a step that
+    reads them where they lie."""
     text_ = "n,s\n" + "".join(f"{n if n % 7 else 'x'},name {n}\n" for n in range(500))
     write(tmp_path, data=text_)
     monkeypatch.setattr(blocks, "BLOCK", 1_000)
@@ -319,6 +320,7 @@ def test_a_task_that_is_tried_again(runner, tmp_path, monkeypatch, snapshot):
 
     for day, kind in enumerate([whole, Stumbling]):
         monkeypatch.setattr(reader, "TextReader", kind)
+        monkeypatch.setattr(referenced, "TextReader", kind)
         run = runner(numbers(tmp_path, snapshot))
         batch = run.open_day(day)
         run.step(batch, "numbers")

@@ -179,12 +179,14 @@ def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse, mode, b
 
 
 def test_a_ledger_whose_numbers_are_past_anothers(warehouse):
-    """A ledger that was set up again and moved its numbers on publishes, once, beside what the
-    older one left, and takes no rows of that for its own; an interval is replaced all the same.
+    """A ledger that moved its numbers on publishes, once, beside what another one left, and takes
+    no rows of that for its own, but those of its own earlier batches; an interval is replaced all
+    the same.
     """
     sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(3, [(0, "own")], pipeline_since=FEBRUARY))
     sink.publish(warehouse.deliver(5, [(1, "old")]))
-    new = warehouse.deliver(15, [(2, "new")], replaces=(5,), pipeline_since=FEBRUARY)
+    new = warehouse.deliver(15, [(2, "new")], replaces=(3, 5), pipeline_since=FEBRUARY)
     assert sink.refused(new) == []
     sink.publish(new)
     sink.publish(new)

@@ -47,16 +47,14 @@ def find_record(connection: Connection, place: TablePlace) -> sa.Table | None:
 
 
 def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery) -> Delivery:
-    """The delivery, without batches to replace that have a number of another ledger's.
+    """The delivery, without batches to replace whose numbers another ledger has there.
 
     Raises IntegrityError unless all batches that the sink has of another ledger are before it: a
     row tells its batch by number.
     """
     of = record.c
-    statement = sa.select(sa.func.max(of.batch_id)).where(
-        of.sink == delivery.sink, of.pipeline_since != delivery.pipeline_since
-    )
-    other = connection.execute(statement).scalar()
+    others = (of.sink == delivery.sink, of.pipeline_since != delivery.pipeline_since)
+    other = connection.execute(sa.select(sa.func.max(of.batch_id)).where(*others)).scalar()
     if other is None:
         return delivery
     if other >= delivery.original_id:
@@ -68,7 +66,9 @@ def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery)
             " reprocess the interval; or choose another table and schema; or delete that record"
             " with its rows and publish again"
         )
-    return replace(delivery, replaces=tuple(id_ for id_ in delivery.replaces if id_ > other))
+    statement = sa.select(of.batch_id).where(*others, of.batch_id.in_(delivery.replaces))
+    theirs = set(connection.execute(statement).scalars())
+    return replace(delivery, replaces=tuple(id_ for id_ in delivery.replaces if id_ not in theirs))
 
 
 def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import BinaryType, StringType
 
 from ledger.core.column_names import FAILED
 from ledger.errors import StageError
@@ -20,7 +20,7 @@ def _reason(rows: DataFrame, step: SinkStep) -> Column:
     texts = [name for name in step.sink.partition_by if _is_text(rows, name)]
     faults = [
         F.when(
-            F.col(f"`{name}`").isin(*_TAKEN_FOR_NULL),
+            F.col(f"`{name}`").cast("string").isin(*_TAKEN_FOR_NULL),
             F.lit(
                 f"column {name!r} of partition_by: expected null or a word, found an empty text, or"
                 " that of Hive's default partition, of which the folder's name makes null"
@@ -57,6 +57,5 @@ def require_placed(wrote: Witness, rows: DataFrame, step: SinkStep) -> None:
 
 
 def _is_text(rows: DataFrame, name: str) -> bool:
-    return any(
-        field.name == name and isinstance(field.dataType, StringType) for field in rows.schema
-    )
+    texts = (StringType, BinaryType)
+    return any(field.name == name and isinstance(field.dataType, texts) for field in rows.schema)
