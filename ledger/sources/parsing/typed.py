@@ -86,8 +86,8 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     good = aligned(stored.where(is_intact).drop(RAW, ERROR), schema)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
     reason = F.lit("").alias(ERROR), F.col(ERROR).alias(QUOTED)
-    columns = [*_lasting(stored), *nothing, RAW, *reason]
-    return good.unionByName(stored.where(~is_intact).select(*columns))
+    spoilt = stored.where(~is_intact)
+    return good.unionByName(spoilt.select(*_lasting(stored), *nothing, RAW, *reason))
 
 
 def _lasting(stored: DataFrame) -> list[str]:
