@@ -355,27 +355,19 @@ def machine() -> dict[str, Any]:
 def table(results: dict[str, Any]) -> Table:
     """The figures, one a row."""
     figures = Table("figure", "value")
-    figures.columns[0].no_wrap = True
     for key, value in results.items():
-        if isinstance(value, float):
-            figures.add_row(key, f"{value:,.2f}")
-        elif key == "driver_cpu_seconds":
-            for part, spent in value.items():
-                figures.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
-        elif key in ("scale", "losses") or key.endswith(".fold_rows_per_second"):
-            for parts, rate in _leaves(value):
-                figures.add_row(f"{key}: {parts}", f"{rate:,.2f}")
-        elif not key.endswith(("seconds", "measured")):
-            figures.add_row(key, str(value))
+        if not key.endswith((".seconds", ".step_seconds", "measured")):
+            for name, figure in _leaves(key, value):
+                figures.add_row(name, f"{figure:,.2f}" if isinstance(figure, float) else str(figure))
     return figures
 
 
-def _leaves(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _leaves(inner, f"{before}{name}, ")
-        elif not isinstance(inner, list):
-            yield f"{before}{name}", inner
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for part, inner in value.items():
+            yield from _leaves(f"{name}: {part}", inner)
+    elif not isinstance(value, list):
+        yield name, value
 
 
 if __name__ == "__main__":

@@ -253,7 +253,9 @@ class Bench:
 
 
 class PeakMemory:
-    """Samples this process and its children; ``mb``: peak resident memory by kind."""
+    """Samples this process and its children; ``mb``: peak resident memory by kind. What Python
+    workers share with the process that they are forked from counts once.
+    """
 
     def __init__(self) -> None:
         self.mb = {"driver": 0, "executors": 0}
@@ -286,7 +288,7 @@ class PeakMemory:
                     if name == "java":
                         bytes_["driver"] += child.memory_info().rss
                     elif name.startswith("python"):
-                        bytes_["executors"] += child.memory_info().rss
+                        bytes_["executors"] += child.memory_full_info().pss
                 except psutil.NoSuchProcess:
                     continue
             for kind, size in bytes_.items():
