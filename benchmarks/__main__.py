@@ -358,7 +358,8 @@ def table(results: dict[str, Any]) -> Table:
     for key, value in results.items():
         if not key.endswith((".seconds", ".step_seconds", "measured")):
             for name, figure in _leaves(key, value):
-                figures.add_row(name, f"{figure:,.2f}" if isinstance(figure, float) else str(figure))
+                text = f"{figure:,.2f}" if isinstance(figure, float) else str(figure)
+                figures.add_row(name, text)
     return figures
 
 

@@ -203,17 +203,15 @@ def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None
 
 def united(parts: Sequence[Deltas]) -> Deltas:
     """The deltas of several folds of one run, one for each root."""
-    root, delta, acked, emitted_edges, acked_edges = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("root", "delta", "acked", "emitted_edges", "acked_edges")
-    )
-    if np.any(root[1:] <= root[:-1]):
-        order = order_of([root])
-        root = root[order]
-        starts = changes(root)
-        root, delta, acked = root[starts], _xor(delta[order], starts), _xor(acked[order], starts)
-        emitted_edges = _sum(emitted_edges[order], starts)
-        acked_edges = _sum(acked_edges[order], starts)
+    columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
+    if np.any(columns[0][1:] < columns[0][:-1]):
+        order = order_of([columns[0]])
+        columns = [column[order] for column in columns]
+    root, delta, acked, emitted_edges, acked_edges = columns
+    starts = changes(root)
+    if len(starts) < len(root):
+        root, delta, acked = root[starts], _xor(delta, starts), _xor(acked, starts)
+        emitted_edges, acked_edges = _sum(emitted_edges, starts), _sum(acked_edges, starts)
     drops: Counter[str] = Counter()
     for part in parts:
         drops.update(part.drops)

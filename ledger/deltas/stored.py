@@ -2,6 +2,7 @@
 user's.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from ledger.core.column_names import (
     ROOT,
 )
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
-from ledger.deltas.kernel import changes, lengths_of
+from ledger.deltas.kernel import changes, lengths_of, order_of
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Texts
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
@@ -86,20 +87,20 @@ class Part:
         """The anchors before a place, with what was seen, and those from there on."""
         return self._of(slice(None, place), self.seen), self._of(slice(place, None), Seen())
 
-    def scattered(self, buckets: int) -> list["Part"]:
-        """The anchors by root: those of one root are in one of so many parts, a power of 2. The
-        first part has what was seen.
+    def ordered(self) -> "Part":
+        """The anchors in the order of their roots."""
+        return self._of(order_of([self.rows.root]), self.seen)
+
+    def split(self, roots: Longs) -> list["Part"]:
+        """The anchors, which are in the order of their roots, in parts: each of ``roots`` begins a
+        new one. The first part has what was seen.
         """
-        if buckets == 1:
-            return [self]
-        shift = np.uint64(64 - (buckets.bit_length() - 1))
-        bucket = (self.rows.root.view(np.uint64) * _SPREAD) >> shift
-        order = np.argsort(
-            bucket.astype(np.min_scalar_type(buckets - 1)), kind="stable"
-        )  # by radix, up to 65,536
-        ends = np.cumsum(np.bincount(bucket.astype(np.intp), minlength=buckets))
-        first, *others = np.split(order, ends[:-1])
-        return [self._of(first, self.seen), *(self._of(places, Seen()) for places in others)]
+        places = np.searchsorted(self.rows.root, roots).tolist()
+        first, *others = itertools.pairwise([0, *places, len(self.rows)])
+        return [
+            self._of(slice(*first), self.seen),
+            *(self._of(slice(*place), Seen()) for place in others),
+        ]
 
     def _of(self, places: Places, seen: Seen) -> "Part":
         carried = None if self.carried is None else self.carried[places]
@@ -107,7 +108,6 @@ class Part:
 
 
 _NOTHING = np.empty(0, np.intp)
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # roots are dense: Fibonacci hashing scatters them
 
 
 def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:

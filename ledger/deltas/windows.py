@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from ledger.deltas import stored, stretches
+from ledger.deltas.rows import Longs
 from ledger.deltas.stored import Part, joined, root_windows
 from ledger.deltas.stretches import Stretches, descents
 from ledger.errors import IntegrityError
 from ledger.storage.folders import RUN_AGAIN
 from ledger.storage.manifest import DataFile
 
+SAMPLED = 1_000  # roots of a window, by which rows are cut into parts
 Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
 
 
@@ -70,19 +72,29 @@ class Windowed(ABC):
             yield self.fold(joined(waiting))
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Any]:
-        """What files add together: their rows are scattered by root into parts of about a window,
-        each of which is folded by itself. ``each``: how the files, and then the parts, are gone
-        through.
+        """What files add together: their rows are cut by root into parts of about a window, each
+        of which is folded by itself. ``each``: how the files, and then the parts, are gone through.
         """
-        rows = sum(file.rows for file in files)
-        buckets = 1 << max(0, (rows - 1) // stored.WINDOW_ROWS).bit_length()
-
-        def scattered(file: DataFile) -> list[list[Part]]:
-            return [part.scattered(buckets) for part in self.parts(file)]
-
-        pieces = [part for parts in each(scattered, files) for part in parts]
+        pieces = [piece for some in each(self._ordered, files) for piece in some]
         if pieces:
-            yield from each(lambda bucket: self.fold(joined(bucket)), zip(*pieces, strict=True))
+            borders = _borders([piece.rows.root for piece in pieces])
+            parts = zip(*(piece.split(borders) for piece in pieces), strict=True)
+            yield from each(lambda some: self.fold(joined(some)), parts)
+
+    def _ordered(self, file: DataFile) -> list[Part]:
+        """The rows of a file, in pieces that are each in the order of their roots."""
+        pieces = (piece for part in self.parts(file) for piece in _pieces(part))
+        return [piece if is_ordered else piece.ordered() for piece, is_ordered in pieces]
+
+
+def _borders(pieces: Sequence[Longs]) -> Longs:
+    """The roots at which parts of about a window begin, after the first one; of many rows of one
+    root they may be the same. ``pieces``: roots, in their order.
+    """
+    parts = -(-sum(map(len, pieces)) // stored.WINDOW_ROWS)
+    sample = np.concatenate([roots[:: stored.WINDOW_ROWS // SAMPLED + 1] for roots in pieces])
+    sample.sort()
+    return sample[np.arange(1, parts) * len(sample) // max(parts, 1)]
 
 
 def _pieces(part: Part) -> Iterator[tuple[Part, bool]]:

@@ -23,7 +23,7 @@ from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Part, Seen, read_windows
+from ledger.deltas.stored import Seen, read_windows
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
@@ -457,19 +457,17 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
     assert as_dict(kernel.united([deltas for _, deltas in parts])) == oracle.deltas()
 
 
-@pytest.mark.parametrize("buckets", [2, 1 << 17])
-def test_rows_are_scattered_by_root(buckets):
-    """All rows of a root are in one part, in their order, however many parts there are."""
+@pytest.mark.parametrize("window", [3, 40])
+def test_all_rows_of_a_root_are_folded_together(window):
+    """In parts of about a window, of whatever files, in whatever order their rows lie."""
     root = np.random.default_rng(3).integers(-5, 5, 40)
-    place = np.arange(len(root))
-    parts = Part(Rows(root, place, place), Seen(40)).scattered(buckets)
-    full = [part for part in parts if len(part.rows)]
-    assert len(parts) == buckets
-    assert sum(part.seen.rows for part in parts) == 40
-    expected = {n: np.flatnonzero(root == n).tolist() for n in set(root.tolist())}
-    places = {}
-    for part in full:
-        for n in set(part.rows.root.tolist()):
-            assert n not in places
-            places[n] = part.rows.position[part.rows.root == n].tolist()
-    assert places == expected
+    rows = [(n, [(int(some), 0, n)], None, None, None) for n, some in enumerate(root)]
+    files = written([rows[:15], rows[15:]], 1, lists=False)
+    output = portions.Output(files, fold_emitted, edges_of(1), len(rows))
+    with windows_of(window):
+        parts = list(output.gathered(files))
+    assert sum(part.wrote.rows for part in parts) == 40
+    posted = [some for part in parts for some in part.deltas.root.tolist()]
+    assert sorted(posted) == sorted(set(root.tolist()))
+    most = max(int(part.deltas.acked_edges.sum()) for part in parts)
+    assert (most == 40) == (window == 40)
