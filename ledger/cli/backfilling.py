@@ -10,8 +10,19 @@ import typer
 
 from ledger.batch.outcome.completeness import reader_of
 from ledger.batch.outcome.summary import summarize
-from ledger.cli.base import Json, Params, Remote, Target, app, err, example, params_of, time_option
-from ledger.cli.running import LOCAL, CommandTarget, Master, finish, place, run_interval, summary_of
+from ledger.cli.base import (
+    LOCAL,
+    Json,
+    Params,
+    Spark,
+    Target,
+    app,
+    err,
+    example,
+    params_of,
+    time_option,
+)
+from ledger.cli.running import CommandTarget, finish, place, run_interval, summary_of
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
 from ledger.errors import InputError
@@ -56,8 +67,7 @@ def backfill(
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
     ] = None,
-    master: Master = LOCAL,
-    remote: Remote = None,
+    spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline over many intervals, one batch each.
@@ -65,7 +75,7 @@ def backfill(
     The same command goes on after a failure: what is decided does not run again, and an interval
     that another run has read is left to it. Records that failed keep no later interval waiting.
     """
-    at = place(target, master, remote)
+    at = place(target, spark)
     if all(step.source.incremental for step in at.pipeline.sources()):
         raise InputError(
             f"pipeline {at.pipeline.name!r} reads what is new, whatever the interval: use"

@@ -43,9 +43,9 @@ def example(*arguments: str) -> str:
     return "\n\n".join(["Examples:", *(f"  ackledger {argument}" for argument in arguments)])
 
 
-Remote = Annotated[
-    str | None,
-    typer.Option(help="A Spark Connect server, sc://HOST:PORT, instead of a Spark of its own."),
+LOCAL = "local[*]"
+Spark = Annotated[
+    str, typer.Option(help="Spark master, or a Spark Connect server, sc://HOST:PORT.")
 ]
 Json = Annotated[
     bool, typer.Option("--json", envvar="ACKLEDGER_JSON", help="Print JSON instead of a table.")

@@ -9,10 +9,11 @@ from rich.text import Text
 from ledger.batch.upkeep.checks import examine
 from ledger.batch.upkeep.installation import examine_installation
 from ledger.cli.base import (
+    LOCAL,
     End,
     Json,
     Params,
-    Remote,
+    Spark,
     Start,
     app,
     example,
@@ -21,6 +22,7 @@ from ledger.cli.base import (
     params_of,
     show,
 )
+from ledger.core.connect_server import is_remote
 from ledger.core.run_request import Interval
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -41,7 +43,7 @@ def check(
     interval_start: Annotated[datetime | None, Start] = None,
     interval_end: Annotated[datetime | None, End] = None,
     param: Params = None,
-    remote: Remote = None,
+    spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Check what a run needs, and say what is wrong.
@@ -54,6 +56,7 @@ def check(
     interval, also whether its source files are there. Nothing is claimed.
     """
     interval = _interval(target, interval_start, interval_end, param)
+    remote = spark if is_remote(spark) else None
     if target is None:
         findings = examine_installation(Settings(), remote)
     else:

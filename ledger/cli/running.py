@@ -30,13 +30,14 @@ from ledger.batch.replay_matches import (
 from ledger.batch.upkeep.checks import before_replay, before_run
 from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
+    LOCAL,
     BatchNumber,
     End,
     Json,
     KeptBack,
     Params,
-    Remote,
     Since,
+    Spark,
     Start,
     Target,
     Until,
@@ -54,7 +55,7 @@ from ledger.cli.progress import progress_of
 from ledger.core.connect_server import is_remote
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import Guarantee
-from ledger.errors import BackPressureError, ConfigurationError, Failures, NotReadyError
+from ledger.errors import BackPressureError, Failures, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.failures import error_text
@@ -63,9 +64,6 @@ from ledger.store.upgrade import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-LOCAL = "local[*]"
-Master = Annotated[str, typer.Option(help="Spark master.")]
 
 
 @app.command(epilog=example("run etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02"))
@@ -81,12 +79,11 @@ def run(
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
     ] = None,
-    master: Master = LOCAL,
-    remote: Remote = None,
+    spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline over one interval, without Airflow."""
-    at = place(target, master, remote)
+    at = place(target, spark)
     interval = Interval(interval_start, interval_end, params_of(param or []))
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
     done = run_interval(at, key, interval, reprocess=reprocess, guarantee=guarantee)
@@ -111,9 +108,9 @@ class CommandTarget:
         return self.spark if is_remote(self.spark) else None
 
 
-def place(target: str, master: str, remote: str | None) -> CommandTarget:
+def place(target: str, spark: str) -> CommandTarget:
     """Where a command runs the pipeline at ``target``, with the ledger connected."""
-    spark, settings = _spark_at(master, remote), Settings()
+    settings = Settings()
     return CommandTarget(target, load(target), settings, connect(settings), spark)
 
 
@@ -172,12 +169,11 @@ def replay(
         bool, typer.Option("--dry-run", help="Only say what is due, by step and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
-    master: Master = LOCAL,
-    remote: Remote = None,
+    spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run failed records again, one replay batch for each batch."""
-    at = place(target, master, remote)
+    at = place(target, spark)
     pipeline, database = at.pipeline, at.database
     selection = Selection(
         reason, step, record, source, since, until, quarantined, kept_back, from_source, accepted
@@ -192,7 +188,7 @@ def replay(
     summaries, refused = [], 0
     originals = originals_of(database, pipeline, batch, selection, base)
     keys = {original: RunKey("", f"{base}-{original}") for original in originals}
-    before_replay(database, at.settings, pipeline, keys.values(), remote)
+    before_replay(database, at.settings, pipeline, keys.values(), at.remote)
     for original, key in keys.items():
         spark_session(pipeline, at.spark)  # without Spark nothing is claimed
         try:
@@ -213,8 +209,7 @@ def replay(
 def publish(
     target: Target,
     batch: BatchNumber = None,
-    master: Master = LOCAL,
-    remote: Remote = None,
+    spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Finish what an interrupted run left undone.
@@ -224,7 +219,7 @@ def publish(
     from ledger.execution import StepResult, follow
     from ledger.spark.job import Job
 
-    at = place(target, master, remote)
+    at = place(target, spark)
     pipeline, database = at.pipeline, at.database
     keep_all(database, pipeline.name)
     if batch is not None:
@@ -281,18 +276,6 @@ def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_js
         out.print(nothing_to_replay(at.database, batch, selection), soft_wrap=True)
 
 
-def _spark_at(master: str, remote: str | None) -> str:
-    """Where the steps run. Raises ConfigurationError for two addresses, or an invalid one."""
-    if remote is None and is_remote(master):
-        raise ConfigurationError(f"--master {master} is a Spark Connect server: use --remote")
-    if remote is None:
-        return master
-    if master != LOCAL or not is_remote(remote):
-        options = f"--remote {remote}" + (f" and --master {master}" if master != LOCAL else "")
-        raise ConfigurationError(f"{options}: expected --remote sc://HOST:PORT, or --master alone")
-    return remote
-
-
 def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
     """The session that a command's steps run in: of a master, or of a Spark Connect server."""
     from ledger.spark.session import build_session
@@ -307,8 +290,7 @@ def _run_batch(at: CommandTarget, batch: Batch) -> tuple[Summary, float]:
 
     started = time.monotonic()
     current = "its start"
-    option = "--master" if at.remote is None else "--remote"
-    options = () if at.spark == LOCAL else (option, at.spark)
+    options = () if at.spark == LOCAL else ("--spark", at.spark)
     again = sentences(resume(batch, target=at.target, options=options))
     begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
     err.print(begun, highlight=False, soft_wrap=True)

@@ -145,13 +145,13 @@ def away(migrated, database, tmp_path, monkeypatch):
 def test_the_command_line(server, away):
     """A run and its replay on the server, where this machine has no Java."""
     january = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
-    run = ("ackledger", "run", "jobs.flights:pipeline", *january, "--remote", server, "--json")
+    run = ("ackledger", "run", "jobs.flights:pipeline", *january, "--spark", server, "--json")
     done = subprocess.run(run, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stdout + done.stderr
     data = json.loads(done.stdout)
     lost = without_plane(away, 1)
     assert (data["status"], data["records"]["failed"]) == ("settled", lost)
-    again = ("ackledger", "replay", "jobs.flights:pipeline", "--remote", server, "--json")
+    again = ("ackledger", "replay", "jobs.flights:pipeline", "--spark", server, "--json")
     done = subprocess.run(again, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stdout + done.stderr  # lost again, and quarantined
     assert json.loads(done.stdout)[0]["records"]["quarantined"] == lost
@@ -262,12 +262,12 @@ def test_where_nothing_listens(away, ledger):
     """A server that is not there is named before anything is claimed."""
     nowhere = f"sc://127.0.0.1:{free_port()}"
     run = ("ackledger", "run", "jobs.flights:pipeline", "--interval-start", "2013-01-01")
-    options = ("--interval-end", "2013-02-01", "--remote", nowhere)
+    options = ("--interval-end", "2013-02-01", "--spark", nowhere)
     done = subprocess.run([*run, *options], cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"Spark Connect server {nowhere} does not answer" in done.stderr
     assert ledger.row("SELECT count(*) FROM batch")[0] == 0
-    check = ["ackledger", "check", "jobs.flights:pipeline", "--remote", nowhere]
+    check = ["ackledger", "check", "jobs.flights:pipeline", "--spark", nowhere]
     done = subprocess.run(check, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "does not answer" in done.stdout

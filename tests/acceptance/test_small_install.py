@@ -90,5 +90,5 @@ def test_sinks_and_servers_that_need_more(small, tmp_path):
     done = small("ackledger", "run", "lake:pipeline", *DAY)
     assert done.returncode == 1
     assert "pip install 'ackledger[delta]'" in done.stderr
-    remote = small("ackledger", "check", "--remote", "sc://127.0.0.1:1")
+    remote = small("ackledger", "check", "--spark", "sc://127.0.0.1:1")
     assert "pip install 'ackledger[connect]'" in remote.stdout + remote.stderr

@@ -77,10 +77,10 @@ def test_an_interrupted_run_says_how_to_go_on(ledger):
 
 
 @pytest.mark.parametrize(
-    ("master", "option"),
-    [("spark://far:7077", " --master spark://far:7077"), (running.LOCAL, "")],
+    ("spark", "option"),
+    [("spark://far:7077", " --spark spark://far:7077"), (running.LOCAL, "")],
 )
-def test_a_run_says_its_id_when_it_begins(master, option, database, settings, monkeypatch, capsys):
+def test_a_run_says_its_id_when_it_begins(spark, option, database, settings, monkeypatch, capsys):
     """A run id that was made up is printed before Spark starts; the way on goes to the same
     cluster.
     """
@@ -93,7 +93,7 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
     batch = open_batch(database, settings, flow, RunKey("", "run-1f"), Interval(START, END))
     with pytest.raises(InputError) as raised:
         running._run_batch(
-            running.CommandTarget("jobs.x:p", flow, settings, database, master), batch
+            running.CommandTarget("jobs.x:p", flow, settings, database, spark), batch
         )
     assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
     assert str(raised.value).endswith(

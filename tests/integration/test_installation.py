@@ -55,7 +55,7 @@ def test_a_sound_installation_is_told_in_full(by_url, ledger):
 
 
 def test_a_server_of_spark_needs_no_java_here(by_url):
-    """With --remote the server is looked at instead."""
+    """With a server as --spark that is looked at instead."""
     subjects = findings(by_url, remote="sc://127.0.0.1:1")
     assert {"java", "spark-submit"}.isdisjoint(subjects)
     assert "does not answer" in subjects["spark"][1]

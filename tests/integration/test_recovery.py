@@ -205,9 +205,9 @@ def test_the_command_that_goes_on(ledger):
         == f"To go on: ackledger replay MODULE:PIPELINE --batch {lossy.batch_id} --run-id again"
     )
     assert asked_as(replay) == "again"
-    options = ("--master", "spark://far:7077")
+    options = ("--spark", "spark://far:7077")
     far = sentences(resume(replay, target="jobs.x:p", options=options))
-    assert far.endswith("--run-id again --master spark://far:7077")
+    assert far.endswith("--run-id again --spark spark://far:7077")
 
 
 def test_an_undecided_batch_has_its_command(ledger):

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from ledger.cli.running import LOCAL, _spark_at
+from ledger.cli.base import LOCAL
+from ledger.cli.running import CommandTarget
 from ledger.core import connect_server as remote
 from ledger.core import extras
 from ledger.core.connect_server import briefly, checked_address, require_server
@@ -55,15 +56,11 @@ def test_whether_a_server_answers():
         require_server(f"sc://127.0.0.1:{free_port()}")
 
 
-def test_a_run_has_one_place():
-    """--remote takes a server, --master none, and only one of them is given."""
-    assert _spark_at(LOCAL, None) == LOCAL
-    assert _spark_at(LOCAL, "sc://h:1") == "sc://h:1"
-    for master, pair in ((LOCAL, "spark://h:1"), ("local[1]", "sc://h:1")):
-        with pytest.raises(ConfigurationError, match="expected --remote sc://HOST:PORT"):
-            _spark_at(master, pair)
-    with pytest.raises(ConfigurationError, match="use --remote"):
-        _spark_at("sc://h:1", None)
+@pytest.mark.parametrize("spark", [LOCAL, "spark://h:1", "sc://h:1"])
+def test_a_run_has_one_place(spark):
+    """--spark takes a master or a server, and only a server is connected to."""
+    at = CommandTarget("etl:shop", None, None, None, spark)
+    assert at.remote == (spark if spark == "sc://h:1" else None)
 
 
 def test_leaving_waits_briefly(monkeypatch, caplog):
