@@ -57,6 +57,13 @@ Target = Annotated[
     str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
 ]
 RECORD_HELP = "Its number, as 'failed --records' shows it."
+Records = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECORD",
+        help="Its number, or a condition that fields of records meet: \"order_id = 'O7'\".",
+    ),
+]
 _TIME = "YYYY-MM-DD[THH:MM]"
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
 

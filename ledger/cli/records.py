@@ -29,6 +29,7 @@ from ledger.cli.base import (
     BatchNumber,
     Json,
     PipelineName,
+    Records,
     app,
     example,
     out,
@@ -51,11 +52,6 @@ _COLUMNS = (
     "accepted_by", "source_file", "source_row", "content",
 )  # fmt: skip
 
-Where = Annotated[
-    str | None,
-    typer.Option(help="Only records whose fields fit, for example \"order_id = 'O7'\"."),
-]
-
 
 @app.command(epilog=example("failed", "failed --records --where \"order_id = 'O7'\""))
 def failed(
@@ -68,7 +64,10 @@ def failed(
     records: Annotated[
         bool, typer.Option("--records", help="List the records, with key and content.")
     ] = False,
-    where: Where = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Only records whose fields fit, for example \"order_id = 'O7'\"."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Records listed at most.")] = 20,
     output: Annotated[
         Path | None, typer.Option(help="Write all of them to FILE.csv or FILE.parquet.")
@@ -87,26 +86,17 @@ def failed(
         causes.print_causes(database, filters)
 
 
-@app.command("explain", epilog=example("explain 28677"))
-def explain_record(
-    record: Annotated[int | None, typer.Argument(help=RECORD_HELP)] = None,
-    where: Where = None,
-    as_json: Json = False,
-) -> None:
+@app.command("explain", epilog=example("explain 28677", "explain \"order_id = 'O7'\""))
+def explain_record(records: Records, as_json: Json = False) -> None:
     """Explain a record: content, where it was lost, what to do."""
     database = connect(Settings())
-    if (record is None) == (where is None):
-        raise InputError(
-            "expected one record, for example 'ackledger explain 17', or "
-            "--where \"order_id = 'O7'\""
-        )
-    if record is not None:
-        explained = asdict(explain(database, record))
+    if records.isdecimal():
+        explained = asdict(explain(database, int(records)))
         show(explained, as_json, _explained)
         if not as_json:
             masks.print_legend(database, [explained])
         return
-    numbers, total = matching_numbers(database, where, _EXPLAINED)
+    numbers, total = matching_numbers(database, records, _EXPLAINED)
     explanations = [asdict(explain(database, number)) for number in numbers]
     show(explanations, as_json, lambda all: Group(*map(_explained, all)))
     if not as_json:

@@ -29,7 +29,7 @@ from ledger.batch.records.forgetting import (
 from ledger.batch.records.forgetting import forget as forget_records
 from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
-from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
+from ledger.cli.base import Json, PipelineName, Records, app, err, example, show
 from ledger.core.durations import keep_seconds
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError, InputError
@@ -127,13 +127,9 @@ def _collected(report: Collected) -> RenderableType:
     return Group(*parts)
 
 
-@app.command(epilog=example("forget 28677", "forget --where \"customer = 'C7'\" --dry-run"))
+@app.command(epilog=example("forget 28677", "forget \"customer = 'C7'\" --dry-run"))
 def forget(
-    record: Annotated[int | None, typer.Argument(help=RECORD_HELP)] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(help="Records that ever failed and whose fields fit: \"customer = 'C7'\"."),
-    ] = None,
+    records: Records,
     pipeline: PipelineName = None,
     files: Annotated[
         bool,
@@ -153,35 +149,32 @@ def forget(
 
     Counts and verdicts stay as they are.
     """
-    if (record is None) == (where is None):
-        raise InputError(
-            "expected one record, for example 'ackledger forget 17', or --where \"customer = 'C7'\""
-        )
     from ledger.batch.records.held_values import (
         files_with,  # loads pyarrow, which other commands spare
     )
 
     database = _of_pipeline(pipeline)
-    if record is not None:
-        records = named(database, record)
-        sought = key_values(database, record)
+    by_number = records.isdecimal()
+    if by_number:
+        matches = named(database, int(records))
+        sought = key_values(database, int(records))
     else:
-        conditions = conditions_of(database, pipeline, where)
+        conditions = conditions_of(database, pipeline, records)
         equal = [condition for condition in conditions if condition.operator == "="]
         sought = [
             (condition.name, condition.value) for condition in equal if condition.value is not None
         ]
-        records = matching(database, pipeline, conditions)
-        if not records:
+        matches = matching(database, pipeline, conditions)
+        if not matches:
             require_fields(database, pipeline, conditions)
     values = [value for _, value in sought]
-    left = holding(database, [row.record for row in records])
-    done = Forgotten(tuple(records), tuple(left))
-    searched = _Searched(sought, files_with(database, pipeline, values), by_key=record is not None)
-    if not dry_run and records:
+    left = holding(database, [row.record for row in matches])
+    done = Forgotten(tuple(matches), tuple(left))
+    searched = _Searched(sought, files_with(database, pipeline, values), by_key=by_number)
+    if not dry_run and matches:
         if not yes:
             _confirm(Group(_forgotten(done, searched, dry_run=True), _held(done, searched)))
-        done = forget_records(database, records, files=files)
+        done = forget_records(database, matches, files=files)
         searched = replace(searched, files=files_with(database, pipeline, values))
     data = {**asdict(done), "searched": bool(values), "files": [asdict(f) for f in searched.files]}
     both = Group(_forgotten(done, searched, dry_run), _held(done, searched))
@@ -207,7 +200,7 @@ class _Searched:
 def _held(done: Forgotten, searched: _Searched) -> RenderableType:
     """Every file that has the values, when it goes, and which sinks may have them, too."""
     if not searched.values:
-        return tables.line("files were not searched: name the person with --where \"... = '...'\"")
+        return tables.line("files were not searched: name the person with \"... = '...'\"")
     of_what = f"files that have {searched.for_what}, in any column"
     parts = [tables.line(f"{of_what}: {len(searched.files):,}", "yellow")]
     for file in searched.files:
@@ -221,7 +214,7 @@ def _held(done: Forgotten, searched: _Searched) -> RenderableType:
         )
     if searched.by_key:
         also = "a file without the key is not among them: search for what else names the person"
-        parts.append(tables.line(f"{also}, with --where \"... = '...'\""))
+        parts.append(tables.line(f"{also}, with \"... = '...'\""))
     others = {file.batch_id: file.pipeline for file in searched.files if file.published}
     for batch_id in sorted(others.keys() - {batch.batch_id for batch in done.holding}):
         sinks = f"batch {batch_id} of {others[batch_id]} may have {_PUBLISHED}"

@@ -71,9 +71,9 @@ def _with_pseudonym(
         if not all(each.among([comparison.name]) for each in pipelines):
             return comparison
         raise InputError(
-            f"--where names {comparison.name!r}, which is redacted: expected = or <> and a whole"
-            f" value, found {comparison.operator}. Of a redacted key the ledger keeps a pseudonym,"
-            " of any other redacted column nothing"
+            f"the condition names {comparison.name!r}, which is redacted: expected = or <> and a"
+            f" whole value, found {comparison.operator}. Of a redacted key the ledger keeps a"
+            " pseudonym, of any other redacted column nothing"
         )
     return replace(comparison, pseudonym=redact.pseudonym(comparison.name, comparison.value))
 
@@ -115,6 +115,6 @@ def _unquoted(text: str, quote: str) -> str:
 
 def _misread(condition: str, text: str) -> InputError:
     return InputError(
-        f"--where {condition!r}: expected comparisons of a field with a text or a number, joined "
+        f"condition {condition!r}: expected comparisons of a field with a text or a number, joined "
         f'by AND, for example "{_EXAMPLE}"; found {text!r}'
     )

@@ -180,9 +180,9 @@ def test_answers_about_many_records_come_at_once(ledger, many, ask):
     assert (answer["source_line"], json.loads(answer["content"])["n"]) == (RECORDS, RECORDS - 2)
     assert [batch["batch_id"] for batch in answer["attempts"]] == [1, 2]
 
-    matching = ask("explain", "--where", f"n = {RECORDS - 2}")
+    matching = ask("explain", f"n = {RECORDS - 2}")
     assert matching == [answer]
-    matching = ask("explain", "--where", f"n >= {FAILED} AND city = 'Bern'")
+    matching = ask("explain", f"n >= {FAILED} AND city = 'Bern'")
     assert [record["record"] - many.first for record in matching] == [
         15_000,
         15_006,
@@ -198,7 +198,7 @@ def test_answers_about_many_records_come_at_once(ledger, many, ask):
     assert [record["key"]["n"] for record in listed["records"]] == [29_992, 29_998]
 
 
-@pytest.mark.parametrize("arguments", [("explain", "--where", "n = 0"), ("failed", "--records")])
+@pytest.mark.parametrize("arguments", [("explain", "n = 0"), ("failed", "--records")])
 def test_content_of_many_records_is_kept_at_once(ledger, many, ask, arguments):
     """A question that finds no content kept copies that of 15,000 records from a snapshot of
     30,000, and is answered in less than 2 seconds all the same.

@@ -284,7 +284,7 @@ def test_a_record_is_forgotten(runner, tmp_path):
     batch = run.open()
     run.settled(batch)
     whole = path.read_bytes()
-    forgotten = command("forget", "--where", "n = 2", "--files", "--yes")
+    forgotten = command("forget", "n = 2", "--files", "--yes")
     printed = " ".join(forgotten.stdout.split())
     assert "1 record forgotten" in printed, forgotten.exception
     assert "its source, if that is kept, which is yours, too" in printed

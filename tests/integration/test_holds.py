@@ -296,7 +296,7 @@ def test_a_replay_that_breaks_what_was_whole_is_held(ledger):
 
 
 def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypatch, tmp_path):
-    """Though it failed before, and would fail again: ``explain --where`` and ``failed --records``
+    """Though it failed before, and would fail again: ``explain CONDITION`` and ``failed --records``
     name and count it once, the latter as on hold."""
     batch, roots, *_ = replay_on_hold(ledger, lost=7)
     ledger.write_snapshot(batch, tmp_path, [{"n": 17, "_ackledger_file": None}] * 10)
@@ -304,7 +304,7 @@ def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypa
     ledger.change("UPDATE hold_sample SET key = '{\"n\": 17}'")
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", migrated.url.render_as_string(hide_password=False))
     run = CliRunner()
-    explained = run.invoke(app, ["explain", "--where", "n = 17"])
+    explained = run.invoke(app, ["explain", "n = 17"])
     assert explained.exit_code == 0, explained.output
     assert explained.stdout.splitlines()[-1].startswith("5 more match: ")
     for limit, on_hold_of_these in ((20, 7), (4, 4)):

@@ -224,7 +224,7 @@ def test_a_redacted_key_is_found_by_its_value(settled, database):
     """Of a redacted key the ledger has a pseudonym, by which commands find the record; a condition
     that asks more of it is refused, and the reader has not the secret."""
     condition = f"email = '{MARK}.lost@example.org'"
-    (record,) = json.loads(commanded("explain", "--where", condition, "--json"))
+    (record,) = json.loads(commanded("explain", condition, "--json"))
     assert record["key"]["id"] == "lost"
     assert record["key"]["email"].startswith("***")
     assert len(record["key"]["email"]) == 19

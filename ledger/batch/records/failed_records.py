@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def conditions_of(database: Database, pipeline: str | None, where: str | None) -> list[Comparison]:
-    """The conditions of --where; a redacted key is found as well."""
+    """The conditions of a text; a redacted key is found as well."""
     redacting = database.transact(lambda c: redactions.of_pipelines(c, pipeline))
     return conditions.with_pseudonyms(conditions.parse(where), redacting)
 
@@ -139,4 +139,4 @@ def _unknown_field(name: str, sources: Sequence[Fields], names: Iterable[str]) -
     )
     meant = suggestion(name, names)
     ends = meant if meant.endswith("?") else ""
-    return f"--where names {name!r}, a field of no failed record: {has}{ends}"
+    return f"the condition names {name!r}, a field of no failed record: {has}{ends}"
