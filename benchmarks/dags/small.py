@@ -9,7 +9,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 
 from benchmarks import small, small_pipelines
-from ledger.airflow import pipeline_dag
+from ledger.airflow import SparkSubmit, pipeline_dag
 from ledger.airflow.submitting import CONF
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -17,7 +17,7 @@ START = datetime(2025, 1, 1, tzinfo=UTC)
 alike: dict[str, Any] = {
     "schedule": "@daily",
     "start_date": START,
-    "java_options": small.JAVA,
+    "spark": SparkSubmit(java_options=small.JAVA),
 }
 stage = pipeline_dag(small_pipelines.stage, **alike)
 batch = pipeline_dag(small_pipelines.batch, submit="batch", **alike)

@@ -4,7 +4,7 @@ import os
 from datetime import timedelta
 
 from chaos.pipeline import SUBMIT, pipeline
-from ledger.airflow import pipeline_dag
+from ledger.airflow import SparkSubmit, pipeline_dag
 
 dag = pipeline_dag(
     pipeline,
@@ -14,5 +14,7 @@ dag = pipeline_dag(
     retry_delay=timedelta(seconds=3),
     max_active_runs=3,
     is_paused_upon_creation=False,
-    spark_conf={"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"},
+    spark=SparkSubmit(
+        conf={"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
+    ),
 )

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from ledger.airflow.maintenance import REPLAY_WANTED, accept_dag, replay_dag, sweeper_dag
     from ledger.airflow.notifiers import WhenFailedRatio, WhenQuarantineGrows, near_deadline
     from ledger.airflow.pipelines import pipeline_dag
+    from ledger.airflow.submitting import SparkSubmit
     from ledger.airflow.waiting import LedgerCompleteSensor, LedgerGate, interval_complete
 
 __all__ = [
     "REPLAY_WANTED",
     "LedgerCompleteSensor",
     "LedgerGate",
+    "SparkSubmit",
     "WhenFailedRatio",
     "WhenQuarantineGrows",
     "accept_dag",
@@ -26,6 +28,7 @@ __all__ = [
 ]
 _PLACES = {
     "pipeline_dag": "pipelines",
+    "SparkSubmit": "submitting",
     **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate", "interval_complete"), "waiting"),
     **dict.fromkeys(("WhenFailedRatio", "WhenQuarantineGrows", "near_deadline"), "notifiers"),
 }

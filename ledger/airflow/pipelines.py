@@ -22,11 +22,11 @@ from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import (
     NUMBERING,
     WHOLE,
+    SparkSubmit,
     connected,
     drawn_number,
     skip_unless_due,
     spark_connect,
-    spark_submit,
     submitted,
 )
 from ledger.airflow.versions import (
@@ -57,6 +57,7 @@ STEPS, AFTER = "pipeline_steps", "after_settlement"  # groups of tasks
 SELECTING = tuple(field.name for field in fields(Selection))
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
+SPARK_SUBMIT = SparkSubmit()
 START = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -66,13 +67,9 @@ def pipeline_dag(
     schedule: str | None,
     target: str | None = None,
     start_date: datetime = START,
-    spark: str | None = None,
-    connection: str | None = None,
-    spark_conf: dict[str, str] | None = None,
-    java_options: str | None = None,
+    spark: str | Callable[..., BaseOperator] = SPARK_SUBMIT,
     application: str | Path = APPLICATION,
     submit: Literal["stage", "batch"] = "stage",
-    operator: Callable[..., BaseOperator] | None = None,
     retries: int = 1,
     retry_delay: timedelta = timedelta(seconds=30),
     room_poll: timedelta = timedelta(minutes=1),
@@ -89,18 +86,17 @@ def pipeline_dag(
     - ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
       A run by hand reads the interval that contains its logical date, if that has ended.
     - ``submit="batch"``: one driver for all steps, in one task, ``run``. For small batches.
-    - ``spark``: the address of a Spark Connect server, ``sc://host:port``; no task starts a JVM.
-    - ``connection`` (default ``spark_default``), ``spark_conf``, ``java_options``: of spark-submit.
-    - ``operator``: makes the tasks of Spark jobs without spark-submit, from ``task_id``, ``name``,
-      ``application``, ``application_args`` (templated) and options that every operator takes.
+    - ``spark``: where the Spark jobs run: ``SparkSubmit(connection=..., conf=...)``; the address of
+      a Spark Connect server, ``sc://host:port``, with which no task starts a JVM; or a function
+      that makes their tasks, from ``task_id``, ``name``, ``application``, ``application_args``
+      (templated) and options that every operator takes.
     - ``target``: MODULE:NAME of the pipeline for its jobs; default: the module that declared it.
     - ``room_poll``: how often a run that waits for room (``max_pending``) looks again.
 
-    Raises DeclarationError if the pipeline is not one, or options exclude each other.
+    Raises DeclarationError if the pipeline is not one, or there is no such server.
     """
-    submits = {"connection": connection, "spark_conf": spark_conf, "java_options": java_options}
     _check(pipeline, submit)
-    _check_spark(pipeline, spark, operator, submits)
+    operator = _operator(pipeline, spark)
     options: dict[str, Any] = {
         "catchup": False,
         # A run that waits for room is running, and must not keep out the one that it waits for.
@@ -121,13 +117,11 @@ def pipeline_dag(
         **options,
     ) as dag:
         job_target = target or _target(pipeline)
-        opened = _open_task(job_target, schedule, room_poll, spark, java=operator is None)
-        factory = operator or (
-            spark_connect(spark)
-            if spark is not None
-            else spark_submit(connection=connection, conf=spark_conf, java_options=java_options)
+        remote, java = spark if isinstance(spark, str) else None, isinstance(spark, SparkSubmit)
+        opened = _open_task(job_target, schedule, room_poll, remote, java=java)
+        submitting = partial(
+            submitted, operator, pipeline, job_target, application=str(application)
         )
-        submitting = partial(submitted, factory, pipeline, job_target, application=str(application))
         chain = _by_batch if submit == "batch" else _by_stage
         chain(pipeline, opened, job_target, submitting)
     return dag
@@ -152,32 +146,22 @@ def _own_tasks() -> set[str]:
     return own | {each.name for each in follow_ups.with_tasks()}
 
 
-def _check_spark(
-    pipeline: Pipeline, spark: str | None, operator: object, submits: dict[str, Any]
-) -> None:
-    """Raise DeclarationError unless steps run in one place. ``submits``: options of
-    spark-submit, which a server and another operator ignore.
-    """
+def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
+    """What makes the tasks of Spark jobs. Raises DeclarationError for an address of no server."""
     dag = f"the DAG of {pipeline.name!r}"
-    if spark is not None:
+    if isinstance(spark, str):
         try:
             checked_address(spark)
         except ConfigurationError as exc:
             raise DeclarationError(f"spark= of {dag}: {exc}") from None
-        if operator is not None:
-            raise DeclarationError(f"{dag} has spark= and operator=: expected one of them")
-    if operator is not None and not callable(operator):
+        return spark_connect(spark)
+    if not callable(spark):
         raise DeclarationError(
-            f"operator= of {dag}: expected a function that makes a task, found {operator!r}"
+            f"spark= of {dag}: expected SparkSubmit(...), the address of a Spark Connect server, or"
+            f" a function that makes a task, found {spark!r}"
         )
-    ignored = [f"{name}=" for name, value in submits.items() if value is not None]
-    if ignored and (spark is not None or operator is not None):
-        instead = "set on the server" if spark is not None else "give the operator"
-        raise DeclarationError(
-            f"{dag} has {' and '.join(ignored)} beside"
-            f" {'spark=' if spark is not None else 'operator='}: these are for spark-submit alone."
-            f" Leave them out, and {instead} what its Spark is to have"
-        )
+    operator: Callable[..., BaseOperator] = spark
+    return operator
 
 
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:

@@ -6,9 +6,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -248,28 +248,26 @@ def about_batch(database: Any, batch_id: int) -> Iterator[str]:
         yield batch.pipeline
 
 
-def spark_submit(
-    *,
-    connection: str | None = None,
-    conf: dict[str, str] | None = None,
-    java_options: str | None = None,
-) -> Callable[..., BaseOperator]:
-    """What makes a task that runs a driver by spark-submit, with a connection of Airflow's
-    (default: ``spark_default``).
-    """
-    java = _JAVA if java_options is None else java_options
+@dataclass(frozen=True)
+class SparkSubmit:
+    """Makes tasks that run a driver by spark-submit, with a connection of Airflow's.
 
-    def task(**options: Any) -> BaseOperator:
+    ``conf``: of Spark, beside what every driver has. ``java_options``: of the driver's JVM.
+    """
+
+    connection: str = "spark_default"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    java_options: str = _JAVA
+
+    def __call__(self, **options: Any) -> BaseOperator:
         operator = Submit(
-            conn_id=connection or "spark_default",
-            conf={**CONF, **(conf or {})},
-            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java},
+            conn_id=self.connection,
+            conf={**CONF, **self.conf},
+            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": self.java_options},
             spark_binary=spark_program(),
             **options,
         )
         return without_retry(operator)
-
-    return task
 
 
 def spark_connect(remote: str) -> Callable[..., BaseOperator]:
@@ -304,12 +302,12 @@ def submitted(
         task = operator(**arguments)
     except TypeError as exc:
         raise DeclarationError(
-            f"operator= of the DAG of {pipeline.name!r} cannot make the task {name!r}: {exc}."
+            f"spark= of the DAG of {pipeline.name!r} cannot make the task {name!r}: {exc}."
             f" Expected a function of {', '.join(arguments)}, and of what else an operator takes"
         ) from exc
     if not isinstance(task, BaseOperator) or task.label != name:
         raise DeclarationError(
-            f"operator= of the DAG of {pipeline.name!r}: expected an operator with task_id"
+            f"spark= of the DAG of {pipeline.name!r}: expected an operator with task_id"
             f" {name!r}, found {task!r}: return the operator, made with the task_id that it is"
             " given"
         )

@@ -207,7 +207,7 @@ def test_spark_elsewhere(submit):
     flow.source("a", FileSource("a", schema="n INT"))
     flow.sink("b", ParquetSink("b"), reads="a")
     target = "jobs.elsewhere:pipeline"
-    dag = pipeline_dag(flow, schedule=None, target=target, submit=submit, operator=operator)
+    dag = pipeline_dag(flow, schedule=None, target=target, submit=submit, spark=operator)
     names = ["run"] if submit == "batch" else ["a", "b", "withhold"]
     arguments = ["--pipeline", target]
     assert asked == [(name, f"elsewhere.{name}", "run_step.py", arguments) for name in names]

@@ -17,14 +17,14 @@ from tests.support.places import ROOT
 SECRET = "pass-phrase-7c1f-of-the-ledger"
 OTHER = "pass-phrase-d92b-of-the-shop"
 DAGS = """
-from ledger.airflow import pipeline_dag
+from ledger.airflow import SparkSubmit, pipeline_dag
 from tests.acceptance.vault import broken, nowhere, pipeline
 
 CONF = {{
     "spark.ui.enabled": "true", "spark.ui.port": "0", "spark.eventLog.enabled": "true",
     "spark.eventLog.dir": "{events}", "spark.eventLog.compress": "false",
 }}
-OPTIONS = {{"schedule": None, "submit": "batch", "spark_conf": CONF, "retries": 0}}
+OPTIONS = {{"schedule": None, "submit": "batch", "spark": SparkSubmit(conf=CONF), "retries": 0}}
 vault = pipeline_dag(pipeline, target="tests.acceptance.vault:pipeline", **OPTIONS)
 raising = pipeline_dag(broken, target="tests.acceptance.vault:broken", **OPTIONS)
 unknown = pipeline_dag(nowhere, target="tests.acceptance.vault:nowhere", **OPTIONS)

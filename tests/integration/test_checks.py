@@ -390,7 +390,7 @@ def test_the_dag_looks_for_what_its_drivers_need(environment, ledger, monkeypatc
     for run_id, conf in (("again", {"replay_of": first.batch_id}), ("more", day)):
         with pytest.raises(PermanentFailure, match="Spark needs Java"):
             opened(run_id, conf)
-        assert opened(run_id, conf, operator=Elsewhere) > first.batch_id
+        assert opened(run_id, conf, spark=Elsewhere) > first.batch_id
 
 
 def test_the_command(settings, database, server_home, monkeypatch, tmp_path):
