@@ -45,7 +45,7 @@ def main() -> int:
     """Run the step; 0 once it is committed, or if its batch was settled before."""
     configure(log_format())
     options = _arguments()
-    step = {} if options.whole else {"step": options.step}
+    step = {} if options.step is None else {"step": options.step}
     try:
         with about(batch_id=options.batch, **step):
             return run_task(options)
@@ -92,7 +92,7 @@ def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
 
 def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt) -> None:
     """All of the batch, a step, or what follows the settlement."""
-    if options.whole:
+    if options.step is None:
         _run_whole(job, options.batch, attempt)
         return
     following = follow_ups.submitted().get(options.step)
@@ -146,9 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True, metavar="MODULE:NAME")
     parser.add_argument("--batch", required=True, type=int)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--step")
-    what.add_argument("--whole", action="store_true", help="all that is left of the batch")
+    parser.add_argument("--step", help="or a follow-up; all of the batch without")
     parser.add_argument("--attempt", required=True, type=UUID, help="id of the task instance")
     parser.add_argument("--try-number", default=1, type=int)
     parser.add_argument(

@@ -31,7 +31,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 WHOLE = "run"  # the task that runs all of a batch
-WHOLE_BATCH = "--whole"  # the argument of its driver
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
 CONF = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}  # of every spark-submit
 # A driver of a small step spends most of its seconds on its own start: compile less, collect
@@ -66,7 +65,7 @@ class _Driver:
 
     def logged(self) -> AbstractContextManager[None]:
         """Lines that the task logs within have its pipeline, batch and step."""
-        step = {} if WHOLE_BATCH in self.driver_arguments else {"step": self._argument("--step")}
+        step = {} if self._step is None else {"step": self._step}
         return about(pipeline=self.dag_id, batch_id=self._batch_id, **step)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
@@ -80,8 +79,7 @@ class _Driver:
             return OperatorLineage()
         database, pipeline = connected(), load_pipeline(self._argument("--pipeline"))
         try:
-            whole = WHOLE_BATCH in self.driver_arguments
-            steps = None if whole else steps_of(pipeline, self._argument("--step"))
+            steps = None if self._step is None else steps_of(pipeline, self._step)
             return of_steps(database, Settings(), pipeline, self._batch_id, steps)
         finally:
             database.dispose()
@@ -91,6 +89,11 @@ class _Driver:
         """None: the run has none."""
         number = self._argument("--batch")
         return int(number) if number.isdigit() else None
+
+    @property
+    def _step(self) -> str | None:
+        """None: it runs all of the batch."""
+        return self._argument("--step") if "--step" in self.driver_arguments else None
 
     def _argument(self, option: str) -> str:
         return self.driver_arguments[self.driver_arguments.index(option) + 1]
@@ -295,7 +298,7 @@ def submitted(
         "task_id": name,
         "name": f"{pipeline.name}.{name}",
         "application": application,
-        "application_args": _arguments(target, [WHOLE_BATCH] if whole else ["--step", name]),
+        "application_args": _arguments(target, [] if whole else ["--step", name]),
         **options,
     }
     try:

@@ -226,7 +226,7 @@ def test_a_driver_that_is_told_to_end(server, away, ledger):
         patched.syspath_prepend(str(away))
         pipeline = load_pipeline("slow:pipeline")
     batch = open_batch(ledger.database, Settings(), pipeline, RunKey("slow", "run"), interval)
-    driver = [sys.executable, "-m", "ledger.run_step", "--pipeline", "slow:pipeline", "--whole"]
+    driver = [sys.executable, "-m", "ledger.run_step", "--pipeline", "slow:pipeline"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{away}"}
 
     def begin():

@@ -185,7 +185,7 @@ def test_one_task_for_a_whole_batch():
         "run": {"open"},
         "complete": {"run"},
     }
-    assert "--whole" in dag.get_task("run").application_args
+    assert "--step" not in dag.get_task("run").application_args
 
 
 class Elsewhere(BaseOperator):

@@ -64,7 +64,7 @@ def drive(ledger, server_home, monkeypatch, tmp_path):
         }
         program = [Path(sys.executable).with_name("spark-submit"), "--master=local[1]"]
         program += ["--conf=spark.ui.enabled=false", "--conf=spark.sql.shuffle.partitions=1"]
-        program += [ROOT / "ledger" / "run_step.py", "--pipeline", "shop_logs:pipeline", "--whole"]
+        program += [ROOT / "ledger" / "run_step.py", "--pipeline", "shop_logs:pipeline"]
         program += ["--batch", str(batch.batch_id), "--attempt", str(uuid4())]
         done = subprocess.run(
             program,

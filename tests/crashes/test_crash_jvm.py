@@ -86,7 +86,7 @@ def submitted(folder, batch_id, log):
     )
     options = [f"--conf={text}" for text in (*conf, "spark.sql.shuffle.partitions=1")]
     program = [Path(sys.executable).with_name("spark-submit"), "--master=local[1]", *options]
-    asked = ["--pipeline", "waiting:pipeline", "--batch", str(batch_id), "--whole"]
+    asked = ["--pipeline", "waiting:pipeline", "--batch", str(batch_id)]
     driver = [ROOT / "ledger" / "run_step.py", *asked, "--attempt", str(uuid4())]
     with (
         log.open("wb") as errors,

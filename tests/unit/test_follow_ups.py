@@ -118,7 +118,7 @@ def test_no_step_has_its_name(audited):
 
 def test_the_step_program_knows_it(audited):
     """``--step audit`` does it, instead of a step of the pipeline."""
-    arguments = SimpleNamespace(whole=False, step="audit", batch=7)
+    arguments = SimpleNamespace(step="audit", batch=7)
     run_step._run_part(SimpleNamespace(pipeline=pipeline), arguments, Attempt())
     assert audited == [7]
 

@@ -166,9 +166,7 @@ def test_the_format_is_a_variable(monkeypatch, variable, format_):
     assert str(translated(caught.value)).startswith("ACKLEDGER_LOG_FORMAT=xml: Input should be")
 
 
-@pytest.mark.parametrize(
-    ("options", "step"), [(["--step", "parse"], {"step": "parse"}), (["--whole"], {})]
-)
+@pytest.mark.parametrize(("options", "step"), [(["--step", "parse"], {"step": "parse"}), ([], {})])
 def test_the_last_line_of_a_driver_is_json(monkeypatch, capfd, options, step):
     """It has the batch, and the step of a driver that runs one."""
 

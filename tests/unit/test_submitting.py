@@ -180,9 +180,7 @@ def test_a_step_named_as_the_task_of_a_whole_batch(spark):
     steps, whole = pipeline_dag(flow, **options), pipeline_dag(flow, submit="batch", **options)
     asked = getattr(steps.get_task("run"), name)
     assert asked[4:6] == ["--step", "run"]
-    assert "--whole" not in asked
     asked = getattr(whole.get_task("run"), name)
-    assert "--whole" in asked
     assert "--step" not in asked
 
 
