@@ -20,23 +20,21 @@ from ledger.store.upgrade import connect, state_of
 
 
 @db.command(
-    "upgrade", epilog=example("db upgrade", "db upgrade --print-sql --from 0001 > migration.sql")
+    "upgrade", epilog=example("db upgrade", "db upgrade --print-sql-from 0001 > migration.sql")
 )
 def db_upgrade(
     print_sql: Annotated[
         bool,
         typer.Option(
             "--print-sql",
-            help="Print the SQL for an administrator's psql instead of running it: of a new ledger,"
-            " or with --from of a migration.",
+            help="Print the SQL of a new ledger for an administrator's psql, and run nothing.",
         ),
     ] = False,
-    revision: Annotated[
+    print_sql_from: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            envvar="ACKLEDGER_DB_UPGRADE_FROM",
-            help="With --print-sql: the revision that the ledger has, as 'db status' shows it.",
+            metavar="REVISION",
+            help="Print that of a migration from this revision, as 'db status' shows it.",
         ),
     ] = None,
     as_json: Json = False,
@@ -45,14 +43,9 @@ def db_upgrade(
     from ledger.store.revisions import head
     from ledger.store.upgrade import upgrade, upgrade_sql
 
-    if print_sql:
-        typer.echo(upgrade_sql(revision))
+    if print_sql or print_sql_from is not None:
+        typer.echo(upgrade_sql(print_sql_from))
         return
-    if revision is not None:
-        raise InputError(
-            "expected --print-sql with --from, found --from alone: an upgrade that runs here reads"
-            " the revision from the ledger. Leave --from out"
-        )
     database = Database.from_settings(Settings())
     upgrade(database)
     show({"database": database.shown, "revision": head()}, as_json, tables.facts)
