@@ -8,7 +8,7 @@ from time import sleep
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from ledger.batch.outcome.readings import recent_batches
@@ -19,7 +19,6 @@ from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, out, show
 from ledger.cli.running import print_summary, summary_of
 from ledger.core.states import BatchStatus
-from ledger.errors import InputError
 from ledger.settings import Settings
 from ledger.store.asking import answer
 from ledger.store.connection import Database
@@ -37,20 +36,18 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Refresh until none of them is open, or Ctrl-C; on a terminal, in place.",
+            help="Refresh until none of them is open, or Ctrl-C; on a terminal, in place. With"
+            " --json print them then, once.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """List the latest batches, or show the steps of one."""
-    if watch and as_json:
-        raise InputError("expected --watch or --json, found both: a program asks again by itself")
     database = connect(Settings())
     look = partial(_look, database, pipeline, batch, limit)
-    if watch:
-        _watch(look)
+    view = _watch(look, Console(quiet=True) if as_json else out) if watch else look()
+    if watch and not as_json:
         return
-    view = look()
     if batch is not None and not as_json:
         print_summary(database, view.data)
     else:
@@ -83,16 +80,18 @@ def _look(database: Database, pipeline: str | None, batch: int | None, limit: in
     return _View([asdict(row) for row in rows], tables.batches, waiting, is_open)
 
 
-def _watch(look: Callable[[], _View]) -> None:
-    """Refresh the view in place, until no batch is open or the user interrupts."""
-    with Live(console=out, auto_refresh=False) as live, suppress(KeyboardInterrupt):
+def _watch(look: Callable[[], _View], console: Console) -> _View:
+    """Refresh the view in place, until no batch is open or the user interrupts; the last one."""
+    view = look()
+    with Live(console=console, auto_refresh=False) as live, suppress(KeyboardInterrupt):
         while True:
-            view = look()
             lines = (tables.line(sentence, "yellow") for sentence in view.waiting)
             live.update(Group(view.table(view.data), *lines), refresh=True)
             if not view.open:
-                return
+                break
             sleep(_LOOK_AGAIN_SECONDS)
+            view = look()
+    return view
 
 
 @app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))

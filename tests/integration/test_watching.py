@@ -1,5 +1,7 @@
 """``ackledger status --watch``: what is under way, looked at again and again."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -49,8 +51,9 @@ def test_it_ends_with_ctrl_c(under_way, monkeypatch):
     assert (result.exit_code, "open" in result.output) == (0, True)
 
 
-def test_a_program_asks_again_by_itself(under_way):
-    """--json with --watch is refused before anything is printed."""
+def test_a_program_waits(ledger, under_way, monkeypatch):
+    """With --json it prints nothing until the batch is decided, and then the batch."""
+    monkeypatch.setattr(inspecting, "sleep", lambda seconds: ledger.settle(under_way.batch_id))
     result = watched("--json")
-    assert result.exit_code == 1
-    assert "expected --watch or --json" in str(result.exception)
+    (batch,) = json.loads(result.stdout)
+    assert (result.exit_code, batch["status"]) == (0, "settled")
