@@ -267,7 +267,7 @@ def test_content_goes_by_the_names_of_a_file(runner, tmp_path, monkeypatch, by_s
     if by_spark:
         monkeypatch.setattr(reader.Reader, "write", lambda *_, **__: None)
     write(tmp_path, data="s,n\n5,2\n6,3\n")
-    run = runner(numbers(tmp_path, columns="by_name"))
+    run = runner(numbers(tmp_path, header="by_name"))
     run.settled(run.open())
     contents = [row[0] for row in run.ledger.rows("SELECT content FROM failed_payload")]
     assert contents == ['{"n": 2, "s": "5"}']

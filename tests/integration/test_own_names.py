@@ -98,7 +98,7 @@ def write(folder: Path, form: str, records: list[dict[str, str]]) -> FileSource:
             writer.writeheader()
             writer.writerows(records)
     if form == "by_name":
-        return FileSource(path.name, schema=schema, columns="by_name", multiline=True)
+        return FileSource(path.name, schema=schema, header="by_name", multiline=True)
     return FileSource(path.name, schema=schema, format=form)
 
 

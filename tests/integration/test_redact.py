@@ -276,7 +276,7 @@ def test_a_column_that_a_schema_lacks_is_masked(runner, ledger, tmp_path, caplog
     pipeline = Pipeline("people", redact=["email"], max_replays=5)
     part = "id STRING, n INT"
     for name, source in {
-        "named": FileSource("a.csv", schema=part, columns="by_name"),
+        "named": FileSource("a.csv", schema=part, header="by_name"),
         "json": FileSource("b.json", schema=part, format="json"),
         "whole": FileSource("c.csv", schema="id STRING, email STRING"),
     }.items():

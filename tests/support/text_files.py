@@ -28,7 +28,7 @@ FILES = {
     "bytes": ({"a.csv": CSV.encode() + b"\xff,x,1,,,\n7,\x00,1,2024-01-01,,\n"}, {}),
     "by name": (
         {"a.csv": CSV, "b.csv": f"day,n,more\n2024-01-01,1,x\n2024-13-01,2,y\n{'3,' * 9}\n"},
-        {"columns": "by_name"},
+        {"header": "by_name"},
     ),
     "compressed": ({"a.csv.gz": gzip.compress(CSV.encode()) + gzip.compress(b"1,b,2,,,\n")}, {}),
     "json": ({"a.json": JSON, "b.json": JSON}, {"format": "json"}),

@@ -168,7 +168,7 @@ def test_a_header_that_changes_before_its_file_is_cut_is_named(tmp_path, name, r
     schema = StructType([StructField(column, FloatType()) for column in "mn"])
     path, csv = tmp_path / name, Format("csv", schema, schema.names, None, {})
     path.write_bytes(WRITTEN[name](b" \nm,n\n" + rest))
-    (layout,) = layouts([str(path)], schema, "in_order", csv)
+    (layout,) = layouts([str(path)], schema, False, csv)
     path.write_bytes(WRITTEN[name](b" \nn,m\n" + rest))
 
     def read_all():
@@ -186,7 +186,7 @@ def test_a_file_that_was_blank_when_its_header_was_read_stays_so(tmp_path, name)
     schema = StructType([StructField("n", StringType())])
     path, csv = tmp_path / name, Format("csv", schema, schema.names, None, {})
     path.write_bytes(WRITTEN[name](b"  \n\n"))
-    (layout,) = layouts([str(path)], schema, "in_order", csv)
+    (layout,) = layouts([str(path)], schema, False, csv)
 
     def count():
         own = blocks_of(None, [FoundFile(str(path), 4, None)], csv, layout.headers)
@@ -256,7 +256,7 @@ def test_each_way_of_compression(tmp_path, end):
     }[end](data)  # fmt: skip
     path = tmp_path / f"a.csv.{end}"
     path.write_bytes(packed)
-    (layout,) = layouts([str(path)], SCHEMA, "in_order", form())
+    (layout,) = layouts([str(path)], SCHEMA, False, form())
     assert layout.headers == {str(path): "n"}
     assert [text for text, _ in read(path, form(), "n")] == data.split(b"\n")[1:-1]
     assert most_records(FoundFile(str(path), len(packed), None), "csv") == 300_001

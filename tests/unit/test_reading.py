@@ -26,9 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ledger import FileSource
 from ledger.errors import (
-    DeclarationError,
     InputError,
     UnavailableError,
     redacted,
@@ -162,7 +160,7 @@ def test_a_damaged_file_is_named(tmp_path):
     for data in bad[2:]:
         (tmp_path / "b.csv.gz").write_bytes(data)
         with pytest.raises(InputError, match=r"b\.csv\.gz cannot be read: "):
-            files.layouts([str(tmp_path / "b.csv.gz")], form().schema, "by_name", form())
+            files.layouts([str(tmp_path / "b.csv.gz")], form().schema, True, form())
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_a_header_that_is_none_is_named(tmp_path, data, says):
     """
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(InputError, match=rf"a\.csv.*{says}"):
-        files.layouts([str(tmp_path / "a.csv")], form().schema, "by_name", form())
+        files.layouts([str(tmp_path / "a.csv")], form().schema, True, form())
 
 
 @pytest.mark.parametrize("columns", ["N", " n", "n ", "\u00a0N\t"])
@@ -192,19 +190,19 @@ def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, columns):
     (tmp_path / "a.csv").write_text(f"{columns},s\n1,2\n")
     path, schema = str(tmp_path / "a.csv"), form().schema
     with pytest.raises(InputError, match=r"a\.csv: expected column 'n', found .*mean 'n'\?"):
-        files.layouts([path], schema, "by_name", form())
+        files.layouts([path], schema, True, form())
     (tmp_path / "a.csv").write_text(f"{columns},n\n1,2\n")
-    (layout,) = files.layouts([path], schema, "by_name", form())
+    (layout,) = files.layouts([path], schema, True, form())
     assert layout.names == (columns, "n")
 
 
-@pytest.mark.parametrize("columns", ["by_name", "in_order"])
+@pytest.mark.parametrize("by_name", [True, False])
 @pytest.mark.parametrize("first", ["ann@x.org,7", "ann@x.org,ann@x.org", '""'])
-def test_a_header_that_is_a_record_is_a_quote(tmp_path, columns, first):
+def test_a_header_that_is_a_record_is_a_quote(tmp_path, by_name, first):
     """A file without a header has a record there: its values are named as what is quoted."""
     (tmp_path / "a.csv").write_text(f"{first}\n1,2\n")
     with pytest.raises(InputError, match=r"found|twice") as caught:
-        files.layouts([str(tmp_path / "a.csv")], form().schema, columns, form())
+        files.layouts([str(tmp_path / "a.csv")], form().schema, by_name, form())
     shown = str(redacted(caught.value))
     assert "ann@" not in shown
     assert "***" in shown
@@ -226,17 +224,6 @@ def test_no_more_records_than_lines(tmp_path):
         path = tmp_path / "a.csv"
         path.write_bytes(data)
         assert most_records(FoundFile(str(path), len(data), None), "csv") == most
-
-
-@pytest.mark.parametrize(
-    ("source", "columns"),
-    [({"header": False}, "header=False"), ({"format": "json"}, "format json"),
-     ({"format": "parquet"}, "format parquet")],
-)  # fmt: skip
-def test_by_name_needs_names(source, columns):
-    """columns="by_name" is refused where it would do nothing."""
-    with pytest.raises(DeclarationError, match=f"expected csv with a header, found {columns}"):
-        FileSource("in/*", schema="n INT", columns="by_name", **source)
 
 
 def checked(tmp_path, table, declared, **options):

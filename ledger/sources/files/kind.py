@@ -97,6 +97,6 @@ def _check_csv(declared: FileSource) -> None:
 def _layout(declared: FileSource) -> dict[str, Any]:
     """How the text of its files is cut into records and fields."""
     layout: dict[str, Any] = {"format": declared.format, "sep": declared.options.get("sep", ",")}
-    named = declared.format == "json" or declared.columns == "by_name"
+    named = declared.format == "json" or declared.by_name
     closed = {} if named else {"closed": True}
     return layout | closed | ({"multiline": True} if declared.multiline else {})

@@ -48,10 +48,10 @@ class Layout:
     headers: Mapping[str, str]
 
 
-def layouts(paths: list[str], schema: StructType, columns: str, form: Format) -> list[Layout]:
+def layouts(paths: list[str], schema: StructType, by_name: bool, form: Format) -> list[Layout]:
     """The files by the columns of their headers; a file without records may lack it.
 
-    ``columns``: whether a header has the schema's names ``in_order``, or is read ``by_name``.
+    ``by_name``: a header may have other names, in any order, instead of the schema's in order.
     Raises InputError naming file, expected and found names where it is otherwise.
     """
     with ThreadPoolExecutor(8) as pool:
@@ -59,7 +59,7 @@ def layouts(paths: list[str], schema: StructType, columns: str, form: Format) ->
     groups: dict[tuple[str, ...], list[str]] = {}
     for path, line in lines.items():
         names = _names(path, line, form) if line else schema.names
-        check = _check_names if columns == "by_name" else _check_order
+        check = _check_names if by_name else _check_order
         check(path, names, schema)
         groups.setdefault(tuple(names), []).append(path)
     return [
@@ -97,7 +97,7 @@ def _names(path: str, header: str, form: Format) -> list[str]:
 
 def _check_order(path: str, names: list[str], schema: StructType) -> None:
     if names != schema.names:
-        way_out = ", or with columns='by_name'" if set(schema.names) & set(names) else ""
+        way_out = ", or with header='by_name'" if set(schema.names) & set(names) else ""
         raise InputError(
             f"the header of {path} is not the schema's names in order: expected "
             f"{', '.join(schema.names)}; found {', '.join(names)}. Fix the file, or declare the "

@@ -65,9 +65,10 @@ class Reader(SourceReader):
         readers = list(self._readers(self._inputs(claim), values=not self._by_reference))
         if not all(reader.is_by_columns for reader in readers):
             return None
-        by_name = self._source.columns == "by_name"
         done = [
-            Writer(reader, folder, number, by_name, masked, writing.GROUP_BYTES).write(self._spark)
+            Writer(reader, folder, number, self._source.by_name, masked, writing.GROUP_BYTES).write(
+                self._spark
+            )
             for number, reader in enumerate(readers)
         ]
         names = tuple(name for written in done for name in written.names)
@@ -102,7 +103,7 @@ class Reader(SourceReader):
         source, paths = self._source, [file.path for file in inputs]
         layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
         if source.format == "csv" and source.header and paths:
-            layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
+            layouts = files.layouts(paths, self.schema, source.by_name, self._form([]))
         by_path = {file.path: file for file in inputs}
         for layout in layouts:
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
@@ -110,7 +111,7 @@ class Reader(SourceReader):
 
     def _with_names(self, records: DataFrame, form: lines.Format) -> DataFrame:
         """The records with the columns of their file, where these are read by name."""
-        if self._source.columns == "in_order":
+        if not self._source.by_name:
             return records
         return records.withColumn(NAMES, F.lit(BETWEEN.join(form.names)))
 

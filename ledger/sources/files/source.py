@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ledger.core import path_templates
 from ledger.core.declarations import Fault, check
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("csv", "json", "parquet")
-COLUMNS = ("in_order", "by_name")
+HEADERS = (True, False, "by_name")
 SNAPSHOTS = ("copy", "reference")
 
 _TIME_FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 _UTF8 = "files are read as UTF-8, so convert others, for example with iconv"
 _INSTEAD = {
     "multiline": "declare the source with multiline=True",
-    "header": "declare the source with header=True or header=False",
+    "header": "declare the source with header=True, header=False or header='by_name'",
     "nullvalue": "declare the source with null_value=...",
     "delimiter": "it is called 'sep'",
     "encoding": _UTF8,
@@ -54,9 +54,9 @@ class FileSource:
     ``path``: glob, a template over ``interval_start``, ``interval_end`` and ``params``; relative
     paths start from ``ACKLEDGER_DATA``. ``format``: ``csv``, ``json`` (one object a line) or
     ``parquet``. ``schema``: a StructType or a DDL string; a record that does not fit fails, it
-    is never dropped. ``header``: csv files begin with names. ``columns``: these are the
-    schema's, ``in_order``, or are looked up ``by_name``: others are noted and ignored, and a
-    column that a file lacks is null if it may be. ``multiline``: values of csv in quotes may
+    is never dropped. ``header``: csv files begin with the schema's names, in order;
+    ``by_name``: with names in any order, of which others are noted and ignored, and a column that
+    a file lacks is null if it may be. ``multiline``: values of csv in quotes may
     hold line breaks; from the first on one task reads its file. ``null_value``: text that means
     null, for example ``NA``. ``allow_missing``: no matching file means no records instead of an
     error.
@@ -75,11 +75,10 @@ class FileSource:
     _: KW_ONLY
     format: str = "csv"
     schema: "StructType | str"
-    header: bool = True
+    header: bool | Literal["by_name"] = True
     null_value: str | None = None
     allow_missing: bool = False
     incremental: bool = False
-    columns: str = "in_order"
     multiline: bool = False
     snapshot: str = "copy"
     options: Mapping[str, str] = field(default_factory=dict)
@@ -88,11 +87,10 @@ class FileSource:
         check(self, _FAULTS)
         path_templates.check(self.path)
 
-
-def _by_name_of_another(source: FileSource) -> str | None:
-    if source.columns != "by_name" or (source.format == "csv" and source.header):
-        return None
-    return "header=False" if source.format == "csv" else f"format {source.format}"
+    @property
+    def by_name(self) -> bool:
+        """Whether columns are looked up in the header of each file."""
+        return self.format == "csv" and self.header == "by_name"
 
 
 def _unsupported(source: FileSource) -> tuple[str, str] | None:
@@ -141,8 +139,8 @@ _FAULTS: tuple[Fault, ...] = (
         f"format {{it.format!r}} of {{it.path!r}}: expected one of {', '.join(FORMATS)}",
     ),
     (
-        lambda it: it.columns not in COLUMNS,
-        f"columns={{it.columns!r}} of {{it.path!r}}: expected one of {', '.join(COLUMNS)}",
+        lambda it: it.header not in HEADERS,
+        f"header={{it.header!r}} of {{it.path!r}}: expected one of {', '.join(map(repr, HEADERS))}",
     ),
     (
         lambda it: it.snapshot not in SNAPSHOTS,
@@ -152,11 +150,6 @@ _FAULTS: tuple[Fault, ...] = (
         lambda it: it.snapshot == "reference" and it.format == "parquet",
         "snapshot='reference' of {it.path!r}: expected format csv or json, found parquet; leave it"
         " out",
-    ),
-    (
-        _by_name_of_another,
-        "columns='by_name' of {it.path!r}: expected csv with a header, found {culprit}; leave it"
-        " out: columns of json and parquet always go by name",
     ),
     (
         lambda it: it.multiline and it.format != "csv",
