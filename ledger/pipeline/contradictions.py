@@ -67,12 +67,6 @@ def _earlier(graph: Any, step: Step, same: Callable[[Any], bool]) -> str | None:
     return None
 
 
-def _two_units(graph: Any, step: StageStep) -> tuple[str, str] | None:
-    if not step.whole or step.unit == graph.unit:
-        return None
-    return unit_in_words(graph.unit), unit_in_words(step.unit)
-
-
 def _missing_unit_column(graph: Any, step: SourceStep) -> tuple[str, str] | None:
     names = getattr(step.source.schema, "names", None)  # DDL is looked at when it is read
     if names is None or not graph.in_units(step.name):
@@ -112,11 +106,6 @@ OF_STEP = (
         lambda graph, step: step.acks == "on_read" and step.emits == "one",
         'stage {step.name!r}: emits="one" compares outputs with inputs, which acks="on_read" does'
         " not look at",
-    ),
-    Contradiction(
-        StageStep,
-        lambda graph, step: step.unit and not step.whole,
-        "stage {step.name!r} names a unit, {step.unit!r}, which only a stage with whole=True has",
     ),
     Contradiction(
         StageStep,
@@ -174,12 +163,6 @@ OF_GRAPH = (
         ),
         "sinks {culprit!r} and {step.name!r} of pipeline {graph.name!r} write to the same"
         " {step.sink.place}: each batch has one place there, so give one of them another",
-    ),
-    Contradiction(
-        StageStep,
-        _two_units,
-        "pipeline {graph.name!r} has {culprit[0]} and {culprit[1]} (stage {step.name!r}): expected"
-        " one for all its whole stages",
     ),
     Contradiction(
         StageStep,

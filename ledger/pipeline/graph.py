@@ -21,6 +21,7 @@ class Graph:
     steps: Mapping[str, Step]
     references: Mapping[str, Source]
     max_pending: int | None = None
+    unit_columns: tuple[str, ...] = ()
 
     @cached_property
     def checked(self) -> tuple[Step, ...]:
@@ -80,7 +81,7 @@ class Graph:
     def unit(self) -> tuple[str, ...] | None:
         """The source columns whose equal values make a unit, () if the batch is one; None without a
         whole stage: records are replayed one by one."""
-        return self._wholes[0].unit if self._wholes else None
+        return self.unit_columns if self._wholes else None
 
     def in_units(self, name: str) -> bool:
         """Whether records of a source, or what a step makes of them, are replayed by unit."""

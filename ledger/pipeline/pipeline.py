@@ -25,7 +25,7 @@ from ledger.pipeline.steps import (
     StateStep,
     Step,
 )
-from ledger.pipeline.steps.base import checked_name, one_input
+from ledger.pipeline.steps.base import checked_name, named_once, one_input
 from ledger.pipeline.steps.combine import combine_step
 from ledger.pipeline.steps.source import source_step
 from ledger.pipeline.steps.stage import record_step, stage_step, warn_of_aggregates
@@ -61,6 +61,8 @@ class Pipeline:
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
       room for its own waits (None: no limit).
+    - ``unit``: columns of the sources; records with equal values there are replayed together with
+      what a whole stage makes of them. (): a batch is one unit.
     - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
     - ``redact``: columns of the sources that are masked wherever failed records are kept or shown.
     - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: permanently).
@@ -85,6 +87,7 @@ class Pipeline:
         ackers: bool = True,
         max_anchors: int = 10_000,
         max_pending: int | None = None,
+        unit: str | Sequence[str] = (),
         auto_replay: bool = False,
         redact: str | Sequence[str] = (),
         keep: str | float | timedelta | None = None,
@@ -106,6 +109,7 @@ class Pipeline:
         self.ackers = ackers
         self.max_anchors = max_anchors
         self.max_pending = max_pending
+        self.unit = named_once(f"pipeline {name!r}: unit", unit)
         self.auto_replay = auto_replay
         check_limits(name, vars(self))
         self.redact = named_columns(name, redact)
@@ -165,7 +169,6 @@ class Pipeline:
         emits: Emits = "any",
         anchored: bool = True,
         whole: bool = False,
-        unit: str | Sequence[str] = (),
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
@@ -183,7 +186,7 @@ class Pipeline:
           the output has no anchor.
         - ``whole=True``, for joins of tracked inputs, windows and totals: a row may come from
           several records (``merge_anchors``, ``collect_anchors``), and failed ones are replayed
-          with their ``unit``: the batch, or records with equal values in these source columns.
+          with their unit, as the pipeline has it.
         """
 
         def declare(function: Function) -> Function:
@@ -194,7 +197,6 @@ class Pipeline:
                 emits=emits,
                 anchored=anchored,
                 whole=whole,
-                unit=unit,
             )
             self._add(step)
             if anchored and not whole:
@@ -342,7 +344,9 @@ class Pipeline:
     def graph(self) -> Graph:
         """Its steps as a graph, made once: what is tracked, what is replayed together."""
         if self._graph is None:
-            self._graph = Graph(self.name, {**self._steps}, {**self._references}, self.max_pending)
+            self._graph = Graph(
+                self.name, {**self._steps}, {**self._references}, self.max_pending, self.unit
+            )
         return self._graph
 
     def with_steps(

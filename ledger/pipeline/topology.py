@@ -3,7 +3,7 @@
 from typing import Any
 
 from ledger.pipeline.graph import Graph
-from ledger.pipeline.steps import SourceStep, Step
+from ledger.pipeline.steps import SourceStep, StageStep, Step
 from ledger.types import ddl
 
 
@@ -12,8 +12,8 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
 
     What does not hold of it is left out. ``merges``: its rows may be anchored to several
     records; ``units``: of a sink, its rows are withheld by unit; ``after``: it runs after the
-    settlement; ``stateful``: in the order of the batches; ``unit_types``: of a source, the types
-    of the columns that make its units.
+    settlement; ``stateful``: in the order of the batches; ``unit``: of a whole stage, the
+    columns that make its units; ``unit_types``: of a source, their types.
     """
     name = step.name
     flags = {
@@ -28,11 +28,13 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
         "reads": list(step.inputs),
         **step.described(),
         **{flag: True for flag, holds in flags.items() if holds},
-        **_unit_types(graph, step),
+        **_unit(graph, step),
     }
 
 
-def _unit_types(graph: Graph, step: Step) -> dict[str, Any]:
+def _unit(graph: Graph, step: Step) -> dict[str, Any]:
+    if isinstance(step, StageStep) and step.whole:
+        return {"unit": list(graph.unit or ())}
     if not isinstance(step, SourceStep) or not graph.unit or not graph.in_units(step.name):
         return {}
     types = ddl.columns(step.columns) or {}

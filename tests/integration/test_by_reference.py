@@ -350,7 +350,7 @@ def test_units_replay_by_reference(runner, sink_rows, tmp_path):
     path = write(tmp_path, "a.json", lines)
 
     def flow(fixed):
-        own = Pipeline("units", max_replays=3)
+        own = Pipeline("units", max_replays=3, unit="day")
         source = FileSource(
             f"{tmp_path}/in/*", schema="day INT, n INT", format="json", snapshot="reference"
         )
@@ -360,7 +360,7 @@ def test_units_replay_by_reference(runner, sink_rows, tmp_path):
         def sifted(frame):
             return frame if fixed else frame.where("n != 4")
 
-        @own.stage(reads="sifted", whole=True, unit="day")
+        @own.stage(reads="sifted", whole=True)
         def days(frame):
             return frame.groupBy("day").agg(F.sum("n").alias("n"), collect_anchors())
 

@@ -63,7 +63,9 @@ def shop(
     it loses, or fails. ``version``: a column of what it makes. ``short``: the sink reads the
     total, and there is no list.
     """
-    pipeline = Pipeline("shop", **{"guarantee": "at_least_once", "max_replays": 2, **options})
+    pipeline = Pipeline(
+        "shop", unit=unit, **{"guarantee": "at_least_once", "max_replays": 2, **options}
+    )
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")
@@ -73,7 +75,7 @@ def shop(
         rest = failing(without(orders, lose), refuse)
         return rest.withColumn("version", F.lit(version))
 
-    @pipeline.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True)
     def total(orders):
         return (
             without(orders, lose_in_total)
@@ -138,7 +140,7 @@ def test_a_sink_beside_gets_each_row_once(spark, guarantee):
 
 def transient(attempt, guarantee, unit):
     """As the shop, with a check that fails 1 % of what it is given, others at each ``attempt``."""
-    pipeline = Pipeline("transient", guarantee=guarantee, max_replays=3)
+    pipeline = Pipeline("transient", guarantee=guarantee, max_replays=3, unit=unit)
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")
@@ -147,7 +149,7 @@ def transient(attempt, guarantee, unit):
         rest = orders.where(number != 0)
         return rest.withColumn("_failed", F.when(number == 1, "timed out"))
 
-    @pipeline.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True)
     def total(orders):
         sums = [F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders")]
         return orders.groupBy("customer").agg(*sums, collect_anchors())
@@ -201,7 +203,7 @@ def branches(attempt, attempts, unit, guarantee):
     customers and totalled. Every stage loses rows, others at each ``attempt``, the join in the
     first two. ``attempts``: takes how many orders the first stage was given.
     """
-    pipeline = Pipeline("branches", guarantee=guarantee, max_replays=20)
+    pipeline = Pipeline("branches", guarantee=guarantee, max_replays=20, unit=unit)
     for name in ("orders", "returns"):
         pipeline.source(name, FileSource(f"{name}.csv", schema=ORDERS))
     pipeline.source(
@@ -238,7 +240,7 @@ def branches(attempt, attempts, unit, guarantee):
     def united(taxed, returned):
         return taxed.unionByName(returned).where(~sometimes("united", attempt, "id", "cents"))
 
-    @pipeline.stage(reads=["united", "customers"], whole=True, unit=unit)
+    @pipeline.stage(reads=["united", "customers"], whole=True)
     def sold(united, customers):
         rest = united.where(~sometimes("sold", attempt, "id", "cents") | F.lit(attempt > 1))
         joined = rest.alias("u").join(customers.alias("c"), "customer", "inner")
@@ -246,7 +248,7 @@ def branches(attempt, attempts, unit, guarantee):
             "customer", "country", "cents", merge_anchors("u._anchor", "c._anchor")
         )
 
-    @pipeline.stage(reads="sold", whole=True, unit=unit)
+    @pipeline.stage(reads="sold", whole=True)
     def totals(sold):
         return sold.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
 
@@ -436,20 +438,20 @@ def with_a_stage_more():
 
 
 def with_other_inputs():
-    pipeline = Pipeline("shop", guarantee="at_least_once")
+    pipeline = Pipeline("shop", guarantee="at_least_once", unit="customer")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.stage(reads="orders")(published)
-    pipeline.stage(reads="published", whole=True, unit="customer")(checked)
+    pipeline.stage(reads="published", whole=True)(checked)
     pipeline.sink("sales", ParquetSink("sales"), reads="checked")
     return pipeline
 
 
 def with_a_stage_that_was_whole():
-    pipeline = Pipeline("shop", guarantee="at_least_once")
+    pipeline = Pipeline("shop", guarantee="at_least_once", unit="customer")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.stage(reads="orders")(checked)
     pipeline.stage(reads="checked")(total)
-    pipeline.stage(reads="total", whole=True, unit="customer")(published)
+    pipeline.stage(reads="total", whole=True)(published)
     pipeline.sink("sales", ParquetSink("sales"), reads="published")
     return pipeline
 

@@ -93,14 +93,14 @@ def test_after_units_the_latest_attempt_counts(spark):
     """With a whole stage before it, a total holds each unit once: as the replay brought it."""
 
     def windowed(lose=()):
-        pipeline = Pipeline("windowed", guarantee="exactly_once")
+        pipeline = Pipeline("windowed", guarantee="exactly_once", unit="carrier")
         pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
 
         @pipeline.stage(reads="flights")
         def checked(flights):
             return flights.where(~F.col("flight").isin([-1, *lose]))
 
-        @pipeline.stage(reads="checked", whole=True, unit="carrier")
+        @pipeline.stage(reads="checked", whole=True)
         def ranked(flights):
             from pyspark.sql import Window
 

@@ -56,10 +56,10 @@ def ranges(ledger, source="feed"):
 
 def ranked(feed, **options):
     """A feed -> numbers -> a whole stage, by the number -> a folder."""
-    pipeline = fed(feed, **options)
+    pipeline = fed(feed, unit="n", **options)
     del pipeline._steps["out"]
 
-    @pipeline.stage(reads="numbers", whole=True, unit="n")
+    @pipeline.stage(reads="numbers", whole=True)
     def ranked(numbers):
         return numbers
 

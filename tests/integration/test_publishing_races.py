@@ -185,14 +185,14 @@ def ranks(poison):
     """flights -> kept, which fails one -> a rank within the carrier, which makes carriers units
     -> a total.
     """
-    flow = Pipeline("ranks", guarantee="exactly_once", max_replays=0)
+    flow = Pipeline("ranks", guarantee="exactly_once", max_replays=0, unit="carrier")
     flow.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
 
     @flow.stage(reads="flights")
     def checked(flights):
         return flights.withColumn("_failed", F.when(F.col("flight") == poison, "bad"))
 
-    @flow.stage(reads="checked", whole=True, unit="carrier")
+    @flow.stage(reads="checked", whole=True)
     def ranked(flights):
         place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
         return flights.withColumn("place", place)
@@ -414,14 +414,14 @@ def test_a_replays_row_of_the_key_of_a_carried_row_is_refused(runner, tmp_path, 
     """
 
     def build(fail, key):
-        flow = Pipeline("carried_keys", guarantee="exactly_once", max_replays=0)
+        flow = Pipeline("carried_keys", guarantee="exactly_once", max_replays=0, unit="k")
         flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
         @flow.stage(reads="rows")
         def checked(rows):
             return rows.withColumn("_failed", F.when(F.col("n") == fail, "bad"))
 
-        @flow.stage(reads="checked", whole=True, unit="k")
+        @flow.stage(reads="checked", whole=True)
         def ranked(checked):
             place = F.row_number().over(Window.partitionBy("k").orderBy("n"))
             return checked.withColumn("place", place + key)

@@ -18,7 +18,7 @@ SHOP = {
 
 def joining(unit=(), lose=()):
     """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
-    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=2)
+    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=2, unit=unit)
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -26,7 +26,7 @@ def joining(unit=(), lose=()):
     def checked(orders):
         return orders.where(~F.col("id").isin([-1, *lose]))
 
-    @pipeline.stage(reads=["checked", "customers"], whole=True, unit=unit)
+    @pipeline.stage(reads=["checked", "customers"], whole=True)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
         return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
@@ -40,7 +40,7 @@ def by_customer(schema, bad=(), most=9):
     """How many orders each customer has, as units; ``bad``: orders that are refused; ``most``: how
     many a customer may have.
     """
-    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=3)
+    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=3, unit=("customer",))
     pipeline.source("orders", FileSource("orders.csv", schema=schema))
 
     @pipeline.stage(reads="orders")
@@ -48,7 +48,7 @@ def by_customer(schema, bad=(), most=9):
         refused = F.when(F.col("id").isin(-1, *bad), "bad")
         return orders.select("id", "customer", "_anchor", refused.alias("_failed"))
 
-    @pipeline.stage(reads="checked", whole=True, unit=("customer",))
+    @pipeline.stage(reads="checked", whole=True)
     def counted(orders):
         rows = orders.groupBy("customer").agg(F.count(F.lit(1)).alias("n"), collect_anchors())
         return rows.withColumn("_failed", F.when(F.col("n") > most, "too many"))
@@ -155,14 +155,14 @@ def test_a_record_that_is_quarantined_while_its_unit_is_read(runner, tmp_path, s
     """
 
     def flow(*lost):
-        pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=5)
+        pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=5, unit=("customer",))
         pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
         @pipeline.stage(reads="orders")
         def checked(orders):
             return orders.where(~F.col("id").isin([-1, *lost]))
 
-        @pipeline.stage(reads="checked", whole=True, unit=("customer",))
+        @pipeline.stage(reads="checked", whole=True)
         def total(orders):
             return orders.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
 
@@ -253,14 +253,14 @@ def test_rows_of_another_type_are_not_carried_over(runner, tmp_path, sink_rows, 
     """Spark would make texts numbers, to have one column of both."""
 
     def flow(kind, *bad):
-        pipeline = Pipeline("shop", guarantee=guarantee, max_replays=0)
+        pipeline = Pipeline("shop", guarantee=guarantee, max_replays=0, unit=("customer",))
         pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
         @pipeline.stage(reads="orders")
         def checked(orders):
             return orders.withColumn("_failed", F.when(F.col("id").isin(-1, *bad), "bad"))
 
-        @pipeline.stage(reads="checked", whole=True, unit=("customer",))
+        @pipeline.stage(reads="checked", whole=True)
         def total(orders):
             code = F.min("id").cast(kind).alias("code")
             return orders.groupBy("customer").agg(code, collect_anchors())
@@ -319,14 +319,14 @@ def test_two_records_of_a_unit_quarantined_one_after_the_other(runner, tmp_path,
     """The unit is published without both, be it that a publish came between them."""
     orders = "".join(f"{n},a,{n}\n" for n in range(10))
     (tmp_path / "orders.csv").write_text("id,customer,cents\n" + orders)
-    pipeline = Pipeline("refunds", guarantee="exactly_once", max_replays=5)
+    pipeline = Pipeline("refunds", guarantee="exactly_once", max_replays=5, unit=unit)
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")
     def checked(orders):
         return orders.withColumn("_failed", F.when(F.col("id").isin(1, 2), "poisoned"))
 
-    @pipeline.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True)
     def total(orders):
         return orders.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
 

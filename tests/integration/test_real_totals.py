@@ -64,14 +64,14 @@ def totals(poison=None, refused=None):
     """Flights -> a total per carrier and day; ``poison``: a flight refused before it,
     ``refused``: one whose total is refused behind it.
     """
-    pipeline = departures()
+    pipeline = departures(unit=DAY)
 
     @pipeline.stage(reads="departures")
     def checked(flights):
         bad = is_flight(poison) if poison else F.lit(False)
         return flights.withColumn("_failed", F.when(bad, "implausible"))
 
-    @pipeline.stage(reads="checked", whole=True, unit=DAY)
+    @pipeline.stage(reads="checked", whole=True)
     def per_day(flights):
         return flights.groupBy(*DAY).agg(*measures(), collect_anchors())
 
@@ -134,14 +134,14 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
     """
 
     def joined(lossy):
-        pipeline = departures()
+        pipeline = departures(unit="tailnum")
         pipeline.source("planes", FileSource("planes.csv", schema=PLANE, null_value="NA"))
 
         @pipeline.stage(reads="departures")
         def seen(flights):
             return flights.where(~F.lit(lossy) | (F.col("flight") % 50 != 0))
 
-        @pipeline.stage(reads=["seen", "planes"], whole=True, unit="tailnum")
+        @pipeline.stage(reads=["seen", "planes"], whole=True)
         def with_plane(flights, planes):
             plane = planes.select("tailnum", "seats", "_anchor").alias("p")
             both = flights.alias("f").join(plane, "tailnum", "inner")

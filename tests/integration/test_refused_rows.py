@@ -299,10 +299,10 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
         "CREATE TABLE sums (k text, n bigint CONSTRAINT odd CHECK (n <> 3 OR k <> 'a'),"
         " ackledger_batch bigint)",
     )
-    flow = Pipeline("summing", guarantee=guarantee, max_replays=3)
+    flow = Pipeline("summing", guarantee=guarantee, max_replays=3, unit="k")
     flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
-    @flow.stage(reads="rows", whole=True, unit="k")
+    @flow.stage(reads="rows", whole=True)
     def total(rows):
         return rows.groupBy("k").agg(F.sum("n").alias("n"), collect_anchors())
 

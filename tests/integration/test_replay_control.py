@@ -54,11 +54,11 @@ def test_replay_takes_no_more_than_its_limit(ledger):
 
 def by_customer(kind):
     """The chain, with a whole stage whose units are customers."""
-    flow = Pipeline("shop", message_timeout="10s")
+    flow = Pipeline("shop", message_timeout="10s", unit="customer")
     schema = StructType([StructField("customer", kind)]) if not isinstance(kind, str) else None
     flow.source("source", FileSource("in.csv", schema=schema or f"n INT, customer {kind}"))
 
-    @flow.stage(reads="source", whole=True, unit="customer")
+    @flow.stage(reads="source", whole=True)
     def middle(rows):
         return rows
 

@@ -34,7 +34,7 @@ DAYS = (
 
 def orders(lost):
     """The days' orders; those ``lost`` vanish in the first stage."""
-    pipeline = Pipeline("shop", keep="1d", max_replays=2)
+    pipeline = Pipeline("shop", keep="1d", max_replays=2, unit="customer")
     schema = "id INT, customer STRING, cents INT"
     pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
 
@@ -58,7 +58,7 @@ def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
     pipeline = orders(lost)
 
-    @pipeline.stage(reads="checked", whole=True, unit="customer")
+    @pipeline.stage(reads="checked", whole=True)
     def shared(frame):
         return frame.withColumn("day", F.sum("cents").over(Window.partitionBy("customer")))
 

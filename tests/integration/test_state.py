@@ -817,10 +817,11 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
     """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over
     batches.
     """
-    pipeline = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
+    options = {"max_replays": 0 if fail else 2, "unit": "carrier", **options}
+    pipeline = totals(lose=lose, fail=fail, **options)
     del pipeline._steps["balance"], pipeline._steps["balances"], pipeline._steps["departures"]
 
-    @pipeline.stage(reads="checked", whole=True, unit="carrier")
+    @pipeline.stage(reads="checked", whole=True)
     def places(checked):
         from pyspark.sql import Window
 

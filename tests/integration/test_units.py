@@ -36,7 +36,7 @@ def orders_of(*numbers, customer="a"):
 
 def joining(unit=(), lose=(), partition_by=(), **options):
     """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
-    pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=2, **options)
+    pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=2, unit=unit, **options)
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -44,7 +44,7 @@ def joining(unit=(), lose=(), partition_by=(), **options):
     def checked(orders):
         return orders.where(~F.col("id").isin(list(lose) or [-1]))
 
-    @pipeline.stage(reads=["checked", "customers"], whole=True, unit=unit)
+    @pipeline.stage(reads=["checked", "customers"], whole=True)
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
         return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
@@ -103,14 +103,14 @@ def test_no_row_meets_another(spark):
 
 
 def latest(unit=("customer",), lose=()):
-    pipeline = Pipeline("latest", guarantee="at_least_once")
+    pipeline = Pipeline("latest", guarantee="at_least_once", unit=unit)
     pipeline.source("events", FileSource("events.csv", schema=ORDERS))
 
     @pipeline.stage(reads="events")
     def checked(events):
         return events.where(~F.col("id").isin(list(lose) or [-1]))
 
-    @pipeline.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True)
     def last(events):
         newest = Window.partitionBy("customer").orderBy(F.desc("id"))
         ranked = events.withColumn("place", F.row_number().over(newest))
@@ -163,7 +163,9 @@ def totals(poison=None, behind=False, unit=("customer",), lose=None, **options):
     """A total per customer; ``poison``: an order that is refused before the total, or behind it;
     ``lose``: one that the total leaves out.
     """
-    pipeline = Pipeline("totals", **{"guarantee": "at_least_once", "max_replays": 2, **options})
+    pipeline = Pipeline(
+        "totals", **{"guarantee": "at_least_once", "max_replays": 2, **options}, unit=unit
+    )
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")
@@ -171,7 +173,7 @@ def totals(poison=None, behind=False, unit=("customer",), lose=None, **options):
         bad = F.lit(not behind) & (F.col("id") == F.lit(poison if poison is not None else -1))
         return orders.withColumn("_failed", F.when(bad, "poisoned"))
 
-    @pipeline.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True)
     def total(orders):
         rest = orders.where(F.col("id") != F.lit(lose if lose is not None else -1))
         return rest.groupBy("customer").agg(
@@ -288,10 +290,10 @@ def test_the_history_of_a_companion_keeps_what_was_acked(spark):
 
 def test_a_row_of_two_units_is_refused(spark):
     """A row whose records lie in two units fails the stage, naming both."""
-    pipeline = Pipeline("mixed", guarantee="at_least_once")
+    pipeline = Pipeline("mixed", guarantee="at_least_once", unit="customer")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @pipeline.stage(reads="orders", whole=True, unit="customer")
+    @pipeline.stage(reads="orders", whole=True)
     def total(orders):
         return orders.groupBy().agg(F.sum("cents").alias("cents"), collect_anchors())
 
@@ -404,10 +406,10 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
 
     def build(schema):
-        shop = Pipeline("totals", guarantee="at_least_once")
+        shop = Pipeline("totals", guarantee="at_least_once", unit="customer")
         shop.source("orders", FileSource("orders.csv", schema=schema))
 
-        @shop.stage(reads="orders", whole=True, unit="customer")
+        @shop.stage(reads="orders", whole=True)
         def total(orders):
             return orders.groupBy("customer").agg(
                 F.count(F.lit(1)).alias("orders"), collect_anchors()
@@ -428,9 +430,9 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
 def test_two_replays_of_a_batch_in_units(runner, tmp_path):
     """While one replay of a batch is open another is refused: both might take parts of one unit."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,b,x\n")
-    pipeline = Pipeline("totals", guarantee="at_least_once")
+    pipeline = Pipeline("totals", guarantee="at_least_once", unit="customer")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
-    pipeline.stage(reads="orders", whole=True, unit="customer")(again)
+    pipeline.stage(reads="orders", whole=True)(again)
     pipeline.sink("sales", ParquetSink("sales"), reads="again")
     run = runner(pipeline)
     batch = run.open()
@@ -553,14 +555,14 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     )
 
     def build(lose):
-        shop = Pipeline("latest", guarantee="at_least_once", max_replays=9)
+        shop = Pipeline("latest", guarantee="at_least_once", max_replays=9, unit="customer")
         shop.source("orders", FileSource("orders.csv", schema=ORDERS))
 
         @shop.stage(reads="orders")
         def checked(orders):
             return orders.where(~F.col("id").isin(lose))
 
-        @shop.stage(reads="checked", whole=True, unit="customer")
+        @shop.stage(reads="checked", whole=True)
         def total(orders):
             return orders.groupBy("customer").agg(
                 F.count(F.lit(1)).alias("orders"), collect_anchors()
@@ -650,7 +652,9 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
     """
 
     def shop(poisoned):
-        pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h")
+        pipeline = Pipeline(
+            "shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h", unit="customer"
+        )
         pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
         pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -659,7 +663,7 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
             bad = F.lit(poisoned) & (F.col("customer") == "a")
             return customers.withColumn("_failed", F.when(bad, "poisoned"))
 
-        @pipeline.stage(reads=["orders", "checked"], whole=True, unit="customer")
+        @pipeline.stage(reads=["orders", "checked"], whole=True)
         def sold(orders, customers):
             joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
             return joined.select("o.id", "customer", merge_anchors("o._anchor", "c._anchor"))

@@ -111,7 +111,7 @@ class World:
     def pipeline(self, round_: int) -> Pipeline:
         """The plan's pipeline with the faults of a round."""
         plan = self.plan
-        pipeline = Pipeline("random", guarantee=plan.guarantee, max_replays=5)
+        pipeline = Pipeline("random", guarantee=plan.guarantee, max_replays=5, unit=plan.unit or ())
         for source in plan.sources:
             files = FileSource(f"{source.name}/*.csv", schema=SCHEMA, snapshot=self.snapshot)
             pipeline.source(source.name, files, span=self.span)
@@ -153,8 +153,8 @@ class World:
             return
         function = _taking(len(stage.reads), FORMS[stage.form](stage, fates))
         function.__name__ = stage.name
-        whole = {"whole": True, "unit": self.plan.unit} if stage.whole else {}
-        pipeline.stage(reads=stage.reads, acks=stage.acks, emits=stage.emits, **whole)(function)
+        options = {"acks": stage.acks, "emits": stage.emits, "whole": stage.whole}
+        pipeline.stage(reads=stage.reads, **options)(function)
 
 
 def _taking(many: int, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,9 @@ def totals(poison=None, behind=False, unit=("customer",), late=(), **options):
     """A total per customer; ``poison``: refused before the total, or behind it. ``late``: orders
     one of whose two parts is refused, so that the other part reaches the total.
     """
-    pipeline = Pipeline("totals", guarantee="exactly_once", **{"max_replays": 2, **options})
+    pipeline = Pipeline(
+        "totals", guarantee="exactly_once", **{"max_replays": 2, **options}, unit=unit
+    )
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")
@@ -24,7 +26,7 @@ def totals(poison=None, behind=False, unit=("customer",), late=(), **options):
         half = F.col("id").isin([-1, *late]) & (F.col("part") == 2)
         return halves.withColumn("_failed", F.when(refused | half, "poisoned"))
 
-    @pipeline.stage(reads="checked", whole=True, unit=unit)
+    @pipeline.stage(reads="checked", whole=True)
     def total(halves):
         return halves.groupBy("customer").agg(
             F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("parts"), collect_anchors()

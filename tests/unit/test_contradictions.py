@@ -67,7 +67,7 @@ def summed(**options):
 
 def joined(**options):
     """source a -> whole w"""
-    return numbers().stage("w", "a", whole=True, **options)
+    return numbers(**options).stage("w", "a", whole=True)
 
 
 INCREMENTAL = FileSource("in/*.csv", schema="n INT", incremental=True)
@@ -83,15 +83,14 @@ REFUSED = {
     "each batch has one place": numbers()
     .sink("x", "a", ParquetSink("o"))
     .sink("y", "a", ParquetSink("o/")),
-    "one for all its whole stages": joined(unit="n").stage("v", "w", whole=True).sink("out", "v"),
     "compares rows with records": joined().stage("b", "w", emits="one").sink("out", "b"),
     "replace all rows of a unit": joined().sink("out", "w", dedup="exact"),
     "cannot be replaced: leave out unit=": joined(unit="n")
     .stage("u", "w", anchored=False)
     .sink("out", "u"),
-    "which makes its unit": Declared()
+    "which makes its unit": Declared(unit="m")
     .source("a", FileSource("in.csv", schema=StructType().add("n", IntegerType())))
-    .stage("w", "a", whole=True, unit="m")
+    .stage("w", "a", whole=True)
     .sink("out", "w"),
     "unite them in a whole stage": joined()
     .source("b")
@@ -119,7 +118,6 @@ def test_a_contradiction_is_refused(words):
 
 STEPS = {
     "which acks=": lambda: numbers().stage("b", "a", acks="on_read", emits="one"),
-    "only a stage with whole=True has": lambda: numbers().stage("b", "a", unit="n"),
     "acks and emits say nothing": lambda: numbers().stage("b", "a", anchored=False, emits="one"),
     "nothing before all is there": lambda: numbers(settle="hold").combine("c", "a", partial=True),
 }

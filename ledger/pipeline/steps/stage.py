@@ -13,7 +13,6 @@ from ledger.pipeline.steps.base import (
     Step,
     check_option,
     checked_name,
-    named_once,
     one_input,
     parameters,
 )
@@ -44,7 +43,6 @@ class StageStep(Step):
     schema: "StructType | str | None" = None
     anchored: bool = True
     whole: bool = False
-    unit: tuple[str, ...] = ()
     kind = "stage"
     in_words = "a stage"
     files = "outputs"
@@ -67,7 +65,7 @@ class StageStep(Step):
     def described(self) -> dict[str, Any]:
         """See ``Step``. ``joins``: it has several inputs, or references."""
         joins = {"joins": True} if self.references or len(self.inputs) > 1 else {}
-        return {"acks": self.acks, **({"unit": list(self.unit)} if self.whole else {}), **joins}
+        return {"acks": self.acks, **joins}
 
 
 def stage_step(
@@ -78,7 +76,6 @@ def stage_step(
     check_option(name, "acks", options["acks"], get_args(Acks))
     check_option(name, "emits", options["emits"], get_args(Emits))
     inputs, references = parameters("stage", name, function, reads)
-    options["unit"] = named_once(f"stage {name!r}: unit", options["unit"])
     return StageStep(name, function, inputs, references=references, **options)
 
 
