@@ -103,15 +103,9 @@ def _is_replaced(graph: Any, step: SinkStep) -> bool:
 OF_STEP = (
     Contradiction(
         StageStep,
-        lambda graph, step: step.acks == "on_read" and step.emits == "one",
-        'stage {step.name!r}: emits="one" compares outputs with inputs, which acks="on_read" does'
-        " not look at",
-    ),
-    Contradiction(
-        StageStep,
-        lambda graph, step: not step.anchored and (step.acks, step.emits) != ("on_emit", "any"),
-        "stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing"
-        " there",
+        lambda graph, step: step.acks in ("on_read", "untracked") and step.emits == "one",
+        'stage {step.name!r}: emits="one" compares outputs with inputs, which'
+        ' acks="{step.acks}" does not look at',
     ),
     Contradiction(
         CombineStep,

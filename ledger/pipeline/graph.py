@@ -68,7 +68,7 @@ class Graph:
         return self.steps[name]
 
     def tracks(self, name: str) -> bool:
-        """Whether the output of a step is tracked: it ends at a stage with ``anchored=False``."""
+        """Whether the output of a step is tracked: it ends at a stage with ``acks="untracked"``."""
         return self._tracked[self.step(name).name]
 
     def merges(self, name: str) -> bool:

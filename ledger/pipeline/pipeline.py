@@ -167,7 +167,6 @@ class Pipeline:
         reads: str | Sequence[str],
         acks: Acks = "on_emit",
         emits: Emits = "any",
-        anchored: bool = True,
         whole: bool = False,
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
@@ -180,26 +179,18 @@ class Pipeline:
 
         - ``acks``: with ``on_emit`` a record counts as processed only if an output or a drop is
           anchored to it; with ``explicit`` an ack counts as well, and all others fail as "not
-          acked by" the stage; with ``on_read`` every input counts once the stage has committed.
+          acked by" the stage; with ``on_read`` every input counts once the stage has committed;
+          with ``untracked``, too, and tracking ends there: the output has no anchor.
         - ``emits="one"``: a record with more than one output row for an input fails.
-        - ``anchored=False``: tracking ends here. The input is acked once the stage has committed;
-          the output has no anchor.
         - ``whole=True``, for joins of tracked inputs, windows and totals: a row may come from
           several records (``merge_anchors``, ``collect_anchors``), and failed ones are replayed
           with their unit, as the pipeline has it.
         """
 
         def declare(function: Function) -> Function:
-            step = stage_step(
-                function,
-                reads,
-                acks=acks,
-                emits=emits,
-                anchored=anchored,
-                whole=whole,
-            )
+            step = stage_step(function, reads, acks=acks, emits=emits, whole=whole)
             self._add(step)
-            if anchored and not whole:
+            if step.keeps_anchor and not whole:
                 warn_of_aggregates(step)
             return function
 

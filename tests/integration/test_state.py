@@ -910,7 +910,7 @@ def test_what_cannot_be_declared():
         pipeline.sink("more_sink", ParquetSink("more"), reads="more")
 
     def untracked(pipeline):
-        pipeline.stage(reads="checked", anchored=False)(lambda_named("loose"))
+        pipeline.stage(reads="checked", acks="untracked")(lambda_named("loose"))
         pipeline.stateful("tally", Tally.__new__(Tally), reads="loose")
 
     def doubled(pipeline):

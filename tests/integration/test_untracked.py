@@ -29,7 +29,7 @@ def totalled(total=None, dedup="none"):
     def totals(frame):
         return frame.groupBy((F.col("n") % 5).alias("rest")).count()
 
-    pipeline.stage(reads="odd", anchored=False)(total or totals)
+    pipeline.stage(reads="odd", acks="untracked")(total or totals)
 
     @pipeline.stage(reads=(total or totals).__name__)
     def doubled(frame):

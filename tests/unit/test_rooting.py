@@ -15,7 +15,7 @@ def declared(track=None):
         ("alone", {}),
         ("total", {"whole": True} if track is None else {}),
         ("after", {}),
-        ("sums", {"anchored": False}),
+        ("sums", {"acks": "untracked"}),
     ]:
 
         def stage(frame):

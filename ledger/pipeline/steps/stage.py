@@ -21,7 +21,7 @@ from ledger.types.ddl import check_types
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-Acks = Literal["on_emit", "on_read", "explicit"]
+Acks = Literal["on_emit", "on_read", "explicit", "untracked"]
 Emits = Literal["any", "one"]
 
 _AGGREGATES = frozenset(
@@ -41,7 +41,6 @@ class StageStep(Step):
     references: tuple[str, ...]
     emits: Emits = "any"
     schema: "StructType | str | None" = None
-    anchored: bool = True
     whole: bool = False
     kind = "stage"
     in_words = "a stage"
@@ -60,7 +59,7 @@ class StageStep(Step):
 
     @property
     def keeps_anchor(self) -> bool:
-        return self.anchored
+        return self.acks != "untracked"
 
     def described(self) -> dict[str, Any]:
         """See ``Step``. ``joins``: it has several inputs, or references."""

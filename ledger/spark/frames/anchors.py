@@ -168,7 +168,7 @@ class Roots(Rooting):
         if metrics["most"] is not None and int(metrics["most"]) > self._max_anchors:
             raise StageError(
                 f"stage {self._stage!r} returned a row of {metrics['most']} records, max_anchors is"
-                f" {self._max_anchors}: end tracking there (anchored=False), or raise max_anchors"
+                f" {self._max_anchors}: end tracking there (acks='untracked'), or raise max_anchors"
                 " of the pipeline"
             )
         if metrics["strangers"] is not None:
