@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.core.states import SettlePolicy
 from ledger.errors import DeclarationError, suggestion
-from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
 from ledger.sinks.options import is_keyed
 
 
@@ -106,11 +105,6 @@ OF_STEP = (
         lambda graph, step: step.acks in ("on_read", "untracked") and step.emits == "one",
         'stage {step.name!r}: emits="one" compares outputs with inputs, which'
         ' acks="{step.acks}" does not look at',
-    ),
-    Contradiction(
-        CombineStep,
-        lambda graph, step: step.partial and graph.settle is SettlePolicy.HOLD,
-        "{what} is partial, and settle='hold' publishes nothing before all is there",
     ),
 )
 

@@ -224,7 +224,8 @@ class Pipeline:
         acked rows of all of them. It takes one frame of the user's columns for each step in
         ``reads``, and references as keyword-only parameters. Its sinks publish the result once,
         whole. ``partial=True``: it also runs after each settlement over the rows that are acked
-        by then, and the complete result replaces the early one.
+        by then, and the complete result replaces the early one; not with ``settle="hold"``, which
+        publishes nothing early.
         """
 
         def declare(function: Function) -> Function:

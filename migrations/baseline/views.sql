@@ -353,7 +353,8 @@ CROSS JOIN LATERAL (
   SELECT 'rebuild', NULL, b.settled_at FROM pending_rebuild r WHERE r.batch_id = b.batch_id
   UNION ALL
   -- In the last batch of its family: a combine, once nothing of the family is failed and no units
-  -- of it are to be rebuilt, or at once if it is partial; a sink of a combine that has run.
+  -- of it are to be rebuilt, or at once if it is partial and what is acked is published; a sink of
+  -- a combine that has run.
   SELECT 'combine', s.name, b.settled_at
   FROM batch_step s
   WHERE s.batch_id = b.batch_id AND b.status = 'settled' AND s.after AND NOT s.stateful
@@ -365,7 +366,7 @@ CROSS JOIN LATERAL (
       WHEN s.kind = 'sink' THEN EXISTS (
         SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND s.declaration -> 'reads' ? r.step
           AND r.state = 'committed')
-      ELSE (s.partial
+      ELSE (s.partial AND b.settle <> 'hold'
         OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
         AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id))
         AND NOT EXISTS (

@@ -56,6 +56,16 @@ def test_a_partial_total_is_replaced(spark):
     assert totals.daily(again) == totals.oracle()
 
 
+def test_a_partial_total_of_a_batch_that_holds(spark):
+    """With settle="hold" there is no early total: the complete one is the first."""
+    options = {"partial": True, "settle": "hold"}
+    flown = {"flights": totals.FLOWN}
+    result = testing.run_batch(totals.pipeline(lose=[4], **options), flown, spark=spark)
+    assert totals.daily(result) == []
+    again = testing.replay(result, totals.pipeline(**options))
+    assert totals.daily(again) == totals.oracle()
+
+
 @pytest.mark.parametrize("options", [{}, {"max_pending": 5}], ids=str)
 def test_a_clean_batch_has_its_total_at_once(spark, options):
     """Where nothing fails the total is there when the batch is, and the batch is complete: also of

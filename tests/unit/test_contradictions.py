@@ -118,7 +118,6 @@ def test_a_contradiction_is_refused(words):
 
 STEPS = {
     "compares outputs with": lambda: numbers().stage("b", "a", acks="on_read", emits="one"),
-    "nothing before all is there": lambda: numbers(settle="hold").combine("c", "a", partial=True),
 }
 
 
