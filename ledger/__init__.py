@@ -12,29 +12,17 @@ if TYPE_CHECKING:
     from ledger.sinks.delta.sink import DeltaSink
     from ledger.sinks.options import Bloom
     from ledger.sinks.parquet.sink import ParquetSink
+    from ledger.sinks.postgres.declared import Upsert
     from ledger.sinks.postgres.sink import PostgresSink
     from ledger.sources.files.source import FileSource
     from ledger.sources.offsets.source import OffsetSource
     from ledger.sources.table.source import TableSource
 
 __all__ = [
-    "Bloom",
-    "DeltaSink",
-    "FailedRecord",
-    "FileSource",
-    "LedgerError",
-    "OffsetSource",
-    "ParquetSink",
-    "Pipeline",
-    "PostgresSink",
-    "StatefulStage",
-    "TableSource",
-    "acked",
-    "collect_anchors",
-    "dropped",
-    "failed",
-    "merge_anchors",
-]
+    "Bloom", "DeltaSink", "FailedRecord", "FileSource", "LedgerError", "OffsetSource",
+    "ParquetSink", "Pipeline", "PostgresSink", "StatefulStage", "TableSource", "Upsert", "acked",
+    "collect_anchors", "dropped", "failed", "merge_anchors",
+]  # fmt: skip
 _MODULES = {
     "core.outcomes": ("FailedRecord", "acked", "dropped", "failed"),
     "core.stateful": ("StatefulStage",),
@@ -44,6 +32,7 @@ _MODULES = {
     "sinks.delta.sink": ("DeltaSink",),
     "sinks.options": ("Bloom",),
     "sinks.parquet.sink": ("ParquetSink",),
+    "sinks.postgres.declared": ("Upsert",),
     "sinks.postgres.sink": ("PostgresSink",),
     "sources.files.source": ("FileSource",),
     "sources.offsets.source": ("OffsetSource",),

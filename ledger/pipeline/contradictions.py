@@ -186,7 +186,7 @@ OF_GRAPH = (
         SinkStep,
         _claiming,
         "{what}: source {culprit!r} is incremental, its batches have no interval of their own to"
-        ' replace: expected mode="append" or "upsert"',
+        ' replace: expected mode="append" or Upsert(key)',
     ),
     Contradiction(
         SourceStep,

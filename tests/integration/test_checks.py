@@ -19,6 +19,7 @@ from ledger import (
     Pipeline,
     PostgresSink,
     TableSource,
+    Upsert,
 )
 from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
@@ -175,7 +176,7 @@ def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_p
     def same(lines):
         return lines
 
-    flow.sink("kept", PostgresSink("env:SHOP_URL", "kept", mode="upsert", key="id"), reads="same")
+    flow.sink("kept", PostgresSink("env:SHOP_URL", "kept", mode=Upsert("id")), reads="same")
     (tmp_path / "lines.csv").write_text("id\n1\n")
     with target.begin() as connection:
         connection.execute(text("CREATE TABLE kept (id int)"))

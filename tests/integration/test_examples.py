@@ -298,7 +298,7 @@ def _tested_with_faults(block, spark):
 
 @proves(
     "docs/how-to/publish.md",
-    "from ledger import DeltaSink, ParquetSink, PostgresSink",
+    "from ledger import DeltaSink, ParquetSink, PostgresSink, Upsert",
 )
 def _published(block, spark):
     """Three sinks of one stage hold the same rows; a test has a folder for each."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, Upsert
 from ledger.core.column_names import PREFIX, PUBLIC
 from ledger.errors import DeclarationError
 from ledger.sources.parsing.typed import check_schema, struct
@@ -147,7 +147,7 @@ def test_columns_may_have_any_name_without_the_prefix(
     source = write(tmp_path, form, records)
     sinks = {"out": (ParquetSink("out"), "shown")}
     if form == "csv":
-        table = PostgresSink(warehouse_url, "named", mode="upsert", key=["root", "count"])
+        table = PostgresSink(warehouse_url, "named", mode=Upsert(["root", "count"]))
         sinks |= {"table": (table, "yielded"), "delta": (DeltaSink("delta"), "shown")}
     acked, failed = Heard(), Heard()
     run = runner(pipeline(source, sinks, fixed=False, acked=acked, failed=failed))

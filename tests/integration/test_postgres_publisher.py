@@ -22,7 +22,7 @@ import pytest
 import sqlalchemy as sa
 import tenacity
 
-from ledger import PostgresSink
+from ledger import PostgresSink, Upsert
 from ledger.databases import driver_errors
 from ledger.errors import (
     ConfigurationError,
@@ -1083,10 +1083,9 @@ def test_declarations_that_cannot_be(warehouse):
             warehouse.publisher(url=url)
         assert "sesame" not in str(caught.value)
     warehouse.publisher(url="postgresql://nobody@host.invalid/nowhere")
-    with pytest.raises(DeclarationError, match="expected append, upsert, replace_interval"):
-        PostgresSink(warehouse.url, "orders", mode="merge")
-    with pytest.raises(DeclarationError, match="a key goes with mode='upsert'"):
-        PostgresSink(warehouse.url, "orders", mode="upsert")
+    for mode in ("merge", "upsert", Upsert(())):
+        with pytest.raises(DeclarationError, match=r"replace_interval or Upsert\(key\), found"):
+            PostgresSink(warehouse.url, "orders", mode=mode)
     for schema, message in (
         (pa.schema([("ackledger_batch", pa.int64())]), "this name is taken"),
         (pa.schema([("x" * 64, pa.int64())]), "1 to 63 bytes"),

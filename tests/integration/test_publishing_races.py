@@ -15,6 +15,7 @@ from ledger import (
     Pipeline,
     PostgresSink,
     TableSource,
+    Upsert,
     collect_anchors,
     testing,
 )
@@ -361,7 +362,7 @@ def test_records_of_one_key_fail_and_the_others_are_published(runner, tmp_path, 
     numbers(tmp_path, [("a", 1), ("a", 2), ("b", 3)])
     flow = Pipeline("keys", guarantee="exactly_once")
     flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
-    flow.sink("t", PostgresSink(target, "target.t", key="k", mode="upsert"), reads="rows")
+    flow.sink("t", PostgresSink(target, "target.t", mode=Upsert("k")), reads="rows")
     run = runner(flow)
     assert run.settled(run.open()).failed == 2
     rows = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root")
@@ -393,7 +394,7 @@ def test_a_total_with_rows_of_one_key_is_refused_before_it_is_decided(
         else:
             flow.stateful_stage(reads="rows")(checked)
         reads = "combined" if kind == "combine" else "checked"
-        flow.sink("t", PostgresSink(target, "target.t", key="k", mode="upsert"), reads=reads)
+        flow.sink("t", PostgresSink(target, "target.t", mode=Upsert("k")), reads=reads)
         flow.sink("raw", ParquetSink("raw"), reads="rows")
         return flow
 
@@ -426,7 +427,7 @@ def test_a_replays_row_of_the_key_of_a_carried_row_is_refused(runner, tmp_path, 
             place = F.row_number().over(Window.partitionBy("k").orderBy("n"))
             return checked.withColumn("place", place + key)
 
-        flow.sink("t", PostgresSink(target, "target.t", key="place", mode="upsert"), reads="ranked")
+        flow.sink("t", PostgresSink(target, "target.t", mode=Upsert("place")), reads="ranked")
         return flow
 
     numbers(tmp_path, [("a", 1), ("a", 2), ("b", 3)])

@@ -12,7 +12,15 @@ from pyspark.sql import functions as F
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
+from ledger import (
+    DeltaSink,
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    PostgresSink,
+    Upsert,
+    collect_anchors,
+)
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
@@ -111,7 +119,7 @@ def pipeline(url, guarantee, *, fixed=False) -> Pipeline:
     flow.sink("folder", ParquetSink("folder", dedup=dedup), reads="halves")
     flow.sink("delta", DeltaSink("delta", dedup=dedup), reads="halves")
     flow.sink("plain", PostgresSink(url, "plain", dedup=dedup), reads="halves")
-    upsert = PostgresSink(url, "latest", mode="upsert", key="k", dedup=dedup)
+    upsert = PostgresSink(url, "latest", mode=Upsert("k"), dedup=dedup)
     flow.sink("latest", upsert, reads="halves")
     return flow
 

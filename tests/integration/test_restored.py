@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from sqlalchemy.engine import make_url
 from typer.testing import CliRunner
 
-from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, Upsert
 from ledger.batch.upkeep.restored import BATCHES, RECORDS, RUNS, restored
 from ledger.cli import app
 from ledger.errors import ConfigurationError
@@ -116,7 +116,7 @@ def test_a_restored_ledger(backup, spark, settings, warehouse, sink_rows, tmp_pa
     write_days(tmp_path)
     tables = {
         "report": PostgresSink(warehouse.url, "report"),
-        "latest": PostgresSink(warehouse.url, "latest", mode="upsert", key=("day", "n")),
+        "latest": PostgresSink(warehouse.url, "latest", mode=Upsert(("day", "n"))),
         "window_": PostgresSink(warehouse.url, "window_", mode="replace_interval"),
     }
     flow = days({"lake": ParquetSink("lake"), **tables, "delta": DeltaSink("delta")})

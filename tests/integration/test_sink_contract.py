@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable
 
-from ledger import DeltaSink, ParquetSink, Pipeline, PostgresSink
+from ledger import DeltaSink, ParquetSink, Pipeline, PostgresSink, Upsert
 from ledger.errors import DeclarationError, FencedError, LostFileError, StageError
 from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher, Sink
@@ -180,7 +180,7 @@ PLACES = {
     "parquet": _parquet,
     "delta": _delta,
     "append": _postgres(),
-    "upsert": _postgres(mode="upsert", key="id"),
+    "upsert": _postgres(mode=Upsert("id")),
     "replace_interval": _postgres(mode="replace_interval"),
     "sqlite": _sqlite,
 }

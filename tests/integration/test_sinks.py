@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, Upsert
 from ledger.errors import ConfigurationError, StageError
 from ledger.store import embedded
 from tests.support.dying import Died, dies_at
@@ -66,7 +66,7 @@ def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pip
     pipeline.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
     pipeline.sink("folder", ParquetSink("folder"), reads="lossy")
     pipeline.sink("plain", PostgresSink(target, "plain"), reads="lossy")
-    pipeline.sink("latest", PostgresSink(target, "latest", mode="upsert", key="k"), reads="keyed")
+    pipeline.sink("latest", PostgresSink(target, "latest", mode=Upsert("k")), reads="keyed")
     return pipeline
 
 
@@ -255,7 +255,7 @@ def test_an_upsert_keeps_the_newer_interval(runner, tmp_path, target):
 
     earlier = spread(target)
     earlier._steps.pop("latest")
-    earlier.sink("latest", PostgresSink(target, "latest", mode="upsert", key="k"), reads="constant")
+    earlier.sink("latest", PostgresSink(target, "latest", mode=Upsert("k")), reads="constant")
 
     @earlier.stage(reads="keyed")
     def constant(keyed):

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink, Upsert
 
 COUNT = 200
 SPAN = 16  # so their runs leave files of single roots, and settlements read them
@@ -85,8 +85,7 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
         "report": PostgresSink(
             warehouse,
             "report",
-            mode=variant.mode,
-            key=("id", "box") if variant.mode == "upsert" else (),
+            mode=Upsert(("id", "box")) if variant.mode == "upsert" else variant.mode,
             dedup=variant.dedup,
         ),
         "table": DeltaSink("table", dedup=variant.dedup),

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import ArithmeticException, ParseException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from ledger import DeltaSink, ParquetSink, PostgresSink
+from ledger import DeltaSink, ParquetSink, PostgresSink, Upsert
 from ledger.core.column_names import check_names
 from ledger.errors import DeclarationError, StageError
 from ledger.sinks.parquet.publisher import ParquetPublisher
@@ -101,7 +101,7 @@ def test_tables_of_postgresql(table, message):
     with pytest.raises(DeclarationError, match=message):
         PostgresSink("postgresql://x", table)
     with pytest.raises(DeclarationError, match="key of 't': 'id' and 'ID' are one column"):
-        PostgresSink("postgresql://x", "t", mode="upsert", key=("id", "ID"))
+        PostgresSink("postgresql://x", "t", mode=Upsert(("id", "ID")))
 
 
 @pytest.mark.parametrize("name", ["ctid", "xmin", "ackledger_batch", "ackledger_row", "x" * 64])

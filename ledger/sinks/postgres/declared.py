@@ -1,7 +1,20 @@
 """What a sink of a table in PostgreSQL may declare."""
 
+from dataclasses import dataclass
 from typing import Literal
+
+from ledger.sinks.options import names_of
 
 LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
 
 Mode = Literal["append", "upsert", "replace_interval"]
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """A row replaces the one with an equal ``key``; an older row never overwrites a newer one."""
+
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", names_of(self.key))

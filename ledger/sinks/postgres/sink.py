@@ -1,12 +1,12 @@
 """The declaration of a table in PostgreSQL."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal
 
 from ledger.core.declarations import Fault, check
 from ledger.sinks.base import Publisher
-from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
-from ledger.sinks.postgres.declared import LONGEST_NAME, Mode
+from ledger.sinks.options import SinkOptions, require_dedup, require_different
+from ledger.sinks.postgres.declared import LONGEST_NAME, Upsert
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -18,15 +18,14 @@ class PostgresSink(SinkOptions):
 
     Each batch is one transaction there, with a record of its own. ``url``: of SQLAlchemy, or the
     name of an environment variable that holds it, as ``env:REPORTING_URL``. ``mode``: ``append``;
-    ``upsert`` by ``key``, where an older row never overwrites a newer one; ``replace_interval``:
-    what other batches published of the same interval is removed.
+    ``Upsert(key)``; ``replace_interval``: what other batches published of the same interval is
+    removed.
     """
 
     url: str = field(repr=False)  # it may hold a password
     table: str
     _: KW_ONLY
-    key: tuple[str, ...] = ()
-    mode: Mode = "append"
+    mode: Literal["append", "replace_interval"] | Upsert = "append"
     partition_by = ()
     in_place = False
 
@@ -38,6 +37,11 @@ class PostgresSink(SinkOptions):
     def identity(self) -> str:
         """See ``Sink``: the table and its database, as they are declared."""
         return f"{self.url} {self.table}"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """See ``Sink``."""
+        return self.mode.key if isinstance(self.mode, Upsert) else ()
 
     @property
     def replaces_intervals(self) -> bool:
@@ -65,12 +69,11 @@ class PostgresSink(SinkOptions):
             self.url,
             self.table,
             key=self.key,
-            mode=self.mode,
+            mode="upsert" if isinstance(self.mode, Upsert) else self.mode,
             staging_root=f"{settings.storage_root()}/{pipeline}/{name}",
         )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", names_of(self.key))
         require_dedup(self.table, self.dedup)
         require_different(f"key of {self.table!r}", self.key)
         check(self, _FAULTS)
@@ -92,12 +95,7 @@ _FAULTS: tuple[Fault, ...] = (
         "table {it.table!r}: expected a name, or schema.name: name the table",
     ),
     (
-        lambda it: it.mode not in get_args(Mode),
-        f"mode of {{it.table!r}}: expected {', '.join(get_args(Mode))}, found {{it.mode!r}}",
-    ),
-    (
-        lambda it: (it.mode == "upsert") != bool(it.key),
-        "sink of {it.table!r}: a key goes with mode='upsert' and upsert with a key; found"
-        " mode={it.mode!r}, key={it.key!r}",
+        lambda it: it.mode not in ("append", "replace_interval") and not it.key,
+        "mode of {it.table!r}: expected append, replace_interval or Upsert(key), found {it.mode!r}",
     ),
 )
