@@ -40,12 +40,10 @@ def quarantine(
 ) -> Quarantined:
     """Quarantine one failed record, or those of a batch (that failed last at ``step``).
 
-    Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
-    is failed.
+    Raises InputError without a reason, or for a record that never failed or is of another batch,
+    NotReadyError if nothing is failed.
     """
     text = required_reason(reason)
-    if (record is None) == (batch_id is None):
-        raise InputError("expected one record, or --batch, and not both")
     return database.transact(lambda c: _quarantine(c, text, by, record, batch_id, step))
 
 
@@ -99,7 +97,8 @@ def _locate(
 ) -> tuple[int | None, int]:
     """The message, if it is one, and its original batch."""
     if record is None:
-        assert batch_id is not None
+        if batch_id is None:
+            raise InputError("expected a record, or --batch, found neither")
         return None, batches.get_batch(connection, batch_id).original_id
     row = records.failed_record(connection, record)
     if row is None:
@@ -108,6 +107,7 @@ def _locate(
             f"record {record} has not failed, it is {state}: 'ackledger failed --records' lists"
             f" those that did, '{ackledger('explain', record)}' says what became of it"
         )
+    require_names(connection, {"batch_id": batch_id, "record": record})
     return row.message_id, row.batch_id
 
 

@@ -188,7 +188,8 @@ def test_giving_up_is_final_and_audited(ledger, batch):
     """Records that will never be right go to quarantine by hand, one or by step, with who and why;
     nothing else moves."""
     original, roots, _ = batch
-    assert ledger.quarantine("no such city", "me", record=roots[5]).records == 1
+    number = original.batch_id
+    assert ledger.quarantine("no such city", "me", record=roots[5], batch_id=number).records == 1
     assert (
         ledger.quarantine("broken sink", "me", batch_id=original.batch_id, step="sink").records == 2
     )
@@ -215,6 +216,11 @@ def test_giving_up_is_final_and_audited(ledger, batch):
         ledger.quarantine("why", "me", record=roots[2])
     with pytest.raises(InputError, match="the reason is empty"):
         ledger.quarantine(" ", "me", record=roots[0])
+    with pytest.raises(InputError, match="expected a record, or --batch"):
+        ledger.quarantine("why", "me")
+    other, *_ = ledger.whole_batch(keyed(), 1, run_id="other", day=1)
+    with pytest.raises(InputError, match=f"is of batch {number} .* not of"):
+        ledger.quarantine("why", "me", record=roots[0], batch_id=other.batch_id)
 
 
 def test_what_is_quarantined_by_hand_needs_no_second_word(ledger):
