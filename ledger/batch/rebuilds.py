@@ -11,19 +11,17 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import Connection, Row
 
 from ledger.batch.settlement import decide_publications, record_failures
 from ledger.batch.surroundings import Surroundings
 from ledger.core.column_names import UNIT
 from ledger.core.states import BatchStatus
+from ledger.deltas.rows import Longs
 from ledger.storage import parquet
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, rebuilds, runs, settlement
 from ledger.store.queries.publications import FailedRoot
-
-_Longs = npt.NDArray[np.int64]
 
 _ADVICE = (
     "It has the units of the batch's records. Put it back, then clear `settle` in Airflow or type"
@@ -85,7 +83,7 @@ def _roots_of_units(
     return sorted(firsts.values())
 
 
-def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[_Longs, _Longs]]:
+def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[Longs, Longs]]:
     """The roots that sources emitted and the unit of each, file by file."""
     for source in sources:
         for file in database.transact(partial(runs.files, run_id=source.emit_run_id)):

@@ -23,9 +23,9 @@ from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.core.verdict import hops
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
-from ledger.deltas.kernel import Deltas, Places
+from ledger.deltas.kernel import Deltas
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.rows import Flags, Longs, Places
 from ledger.deltas.single_roots import (
     COLUMNS,
     NOTHING,

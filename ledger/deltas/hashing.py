@@ -9,8 +9,9 @@ leaves the hash as it was.
 import numpy as np
 import numpy.typing as npt
 
+from ledger.deltas.rows import Longs
+
 Hashes = npt.NDArray[np.uint64]
-Longs = npt.NDArray[np.int64]
 
 SEED = np.uint64(42)
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (

@@ -16,9 +16,7 @@ import numpy.typing as npt
 from ledger.core.outcomes import REPEATED
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import Hashes
-from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Rows, Texts
-
-Places = npt.NDArray[np.intp]
+from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Texts
 
 _HALF = 32  # bits of a count
 _MOST = (1 << 63) - 1

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -34,7 +33,7 @@ from ledger.deltas.kernel import (
     fold_source,
     united,
 )
-from ledger.deltas.rows import NONE, Flags, Longs, Rows
+from ledger.deltas.rows import NONE, Flags, Longs, Places, Rows
 from ledger.deltas.stored import (
     Part,
     Seen,
@@ -54,7 +53,6 @@ MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot 
 ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns for a row's owner, and whether it goes on
 FEW = 1_000  # records whose text is cut at a time
 _NOTHING = Seen()
-Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)

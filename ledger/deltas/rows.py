@@ -11,7 +11,8 @@ Longs = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp] | Flags | slice  # numbers of rows, whether each is one, or a stretch
+Places = npt.NDArray[np.intp]  # numbers of rows
+Selector = Places | Flags | slice  # numbers of rows, whether each is one, or a stretch
 
 NONE = -1  # the code of no text
 
@@ -33,7 +34,7 @@ class Texts:
         places[order] = np.arange(len(words), dtype=np.int32)
         return cls(places[codes], tuple(words[place] for place in order))  # NONE is the last place
 
-    def __getitem__(self, places: "Places") -> "Texts":
+    def __getitem__(self, places: "Selector") -> "Texts":
         return Texts(self.codes[places], self.words)
 
 
@@ -65,7 +66,7 @@ class Rows:
         flags += [] if self.first is None else [self.first]
         return np.logical_and.reduce(flags) if flags else None
 
-    def take(self, places: "Places") -> "Rows":
+    def take(self, places: "Selector") -> "Rows":
         """The rows at these places."""
         columns = [getattr(self, field.name) for field in fields(self)]
         taken: list[Any] = [None if column is None else column[places] for column in columns]

@@ -10,8 +10,8 @@ import numpy as np
 
 from ledger.core.naming import StepEdges
 from ledger.core.verdict import Hop
-from ledger.deltas.kernel import Deltas, Places, changes, order_of
-from ledger.deltas.rows import Flags, Longs
+from ledger.deltas.kernel import Deltas, changes, order_of
+from ledger.deltas.rows import Flags, Longs, Places
 from ledger.deltas.spans import RootRange
 
 COLUMNS = 4  # delta, acked, emitted_edges, acked_edges: what a run adds to each root or span

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ledger.deltas.kernel import Deltas, united
-from ledger.deltas.rows import Flags, Longs, Places
+from ledger.deltas.rows import Flags, Longs, Selector
 
 MOST_SPANS = 1 << 16  # of a source's range, where the span is chosen
 
@@ -61,7 +61,7 @@ class Spans:
         flags: Flags = inside & (self._mask[place] != ~0)
         return flags
 
-    def _places(self, root: Longs) -> tuple[Flags, Places]:
+    def _places(self, root: Longs) -> tuple[Flags, Selector]:
         """Whether each root is in a range, and in which."""
         place = np.searchsorted(self._first, root, "right") - 1
         return (place >= 0) & (root < self._end[place]), place

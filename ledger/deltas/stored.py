@@ -25,7 +25,7 @@ from ledger.core.column_names import (
 )
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of, order_of
-from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Texts
+from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Selector, Texts
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, read, stored_file
@@ -102,7 +102,7 @@ class Part:
             *(self._of(slice(*place), Seen()) for place in others),
         ]
 
-    def _of(self, places: Places, seen: Seen) -> "Part":
+    def _of(self, places: Selector, seen: Seen) -> "Part":
         carried = None if self.carried is None else self.carried[places]
         return Part(self.rows.take(places), seen, carried)
 
@@ -121,7 +121,7 @@ def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
 
 def anchored_rows(
     table: pa.Table, position: Longs, inputs: Collection[str] = ()
-) -> tuple[Rows, npt.NDArray[np.intp]]:
+) -> tuple[Rows, Places]:
     """The anchors of a table, and which row each is of. ``inputs``: the steps that its run read;
     ``Rows.input`` is a place among them.
     """
@@ -183,7 +183,7 @@ def root_windows(file: DataFile) -> Iterator[Longs]:
                 yield _longs(values.drop_null())
 
 
-def carried_of(table: pa.Table, places: npt.NDArray[np.intp]) -> Flags | None:
+def carried_of(table: pa.Table, places: Places) -> Flags | None:
     """Which of the anchors of rows at ``places`` were taken over from an earlier batch."""
     return _valid(table[CARRIED])[places] if CARRIED in table.column_names else None
 
@@ -217,7 +217,7 @@ Columns = dict[str, pa.Array]
 
 def _anchors(
     table: pa.Table,
-) -> tuple[Columns, npt.NDArray[np.intp], Flags | None, Flags | None]:
+) -> tuple[Columns, Places, Flags | None, Flags | None]:
     """Anchors of rows as columns, which row each is of, and, where rows have lists of them,
     which are the first of their root and which of a row of several roots.
     """
@@ -253,7 +253,7 @@ def _lists(lists: pa.ListArray) -> tuple[Longs, Longs]:
     return offsets[:-1], np.where(_valid(lists), np.diff(offsets), 0)
 
 
-def _marks(table: pa.Table, name: str, places: npt.NDArray[np.intp]) -> Texts | None:
+def _marks(table: pa.Table, name: str, places: Places) -> Texts | None:
     if name not in table.column_names or table[name].null_count == len(table):
         return None
     return texts_of(table[name])[places]

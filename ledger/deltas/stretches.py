@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from ledger.deltas.rows import Longs
+from ledger.deltas.rows import Longs, Places
 from ledger.storage.manifest import DataFile
 
 MOST_STRETCHES = 100  # of a file; rows in more of them are gathered
@@ -23,7 +22,6 @@ Input = tuple[str, int]
 """A step that was read, and the position of one of its rows."""
 
 Bound = TypeVar("Bound", int, Input)  # of a range
-Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ledger.core.text import as_reason
-
-Longs = npt.NDArray[np.int64]
+from ledger.deltas.rows import Longs
 
 _NO_ROW = -1
 
