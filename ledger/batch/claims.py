@@ -248,15 +248,17 @@ def _prospect(
 
 
 def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospect) -> Claim:
-    """What the batch takes: what another has given back, whole, or what its source has. If the
-    pipeline redacts, an error keeps no values: a source that counts its records may quote one.
+    """What the batch takes: what another has given back, whole, or what its source has; all of it
+    where a whole stage needs it. If the pipeline redacts, an error keeps no values: a source that
+    counts its records may quote one.
     """
     ahead = prospect.range
     values: dict[str, Any] = {"start": ahead.start, "number": ahead.number}
     if ahead.released_by is not None:
         return scope.claim(end=ahead.end, records=ahead.records, **values)
+    takes_all = step.incremental and pipeline.graph.in_units(step.name)
     try:
-        claim = step.source.latest(scope, ahead.start, prospect.room)
+        claim = step.source.latest(scope, ahead.start, None if takes_all else prospect.room)
     except Exception as exc:
         if not pipeline.redact:
             raise

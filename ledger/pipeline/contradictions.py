@@ -190,14 +190,6 @@ OF_GRAPH = (
     ),
     Contradiction(
         SourceStep,
-        lambda graph, step: (
-            graph.max_pending is not None and step.incremental and graph.in_units(step.name)
-        ),
-        "{what} feeds a whole stage, which needs all records of a unit at once, and max_pending"
-        " would have a batch take less than is new: leave out max_pending",
-    ),
-    Contradiction(
-        SourceStep,
         lambda graph, step: step.track is not None and graph.in_units(step.name),
         "{what} feeds a whole stage, and a replay could not read its untracked records again: leave"
         " out track=",

@@ -20,7 +20,6 @@ class Graph:
     name: str
     steps: Mapping[str, Step]
     references: Mapping[str, Source]
-    max_pending: int | None = None
     unit_columns: tuple[str, ...] = ()
 
     @cached_property

@@ -336,9 +336,7 @@ class Pipeline:
     def graph(self) -> Graph:
         """Its steps as a graph, made once: what is tracked, what is replayed together."""
         if self._graph is None:
-            self._graph = Graph(
-                self.name, {**self._steps}, {**self._references}, self.max_pending, self.unit
-            )
+            self._graph = Graph(self.name, {**self._steps}, {**self._references}, self.unit)
         return self._graph
 
     def with_steps(

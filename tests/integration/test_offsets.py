@@ -394,6 +394,22 @@ def test_units_of_a_source(runner, feed, shown):
     assert shown() == [1, 2, 3]
 
 
+def test_a_whole_stage_gets_all_that_is_new(runner, feed, shown):
+    """With max_pending no unit is cut: a batch takes all, and the next one waits for it."""
+    run = runner(ranked(feed, max_pending=1))
+    first = run.open_day(1)
+    with pytest.raises(BackPressureError, match="batch 1 has yet to read it"):
+        run.open_day(2)
+    run.step(first, "feed")
+    with pytest.raises(BackPressureError, match="3 records are pending in batches 1"):
+        run.open_day(2)
+    run.settled(first)
+    feed.add(4)
+    run.settled(run.open_day(2))
+    assert shown() == [1, 2, 3, 4]
+    assert [call[2] for call in feed.calls if call[0] == "latest"] == [None, None]
+
+
 def test_a_replay_needs_nothing_of_the_source(runner, feed, shown):
     """What failed comes from the ledger's snapshot, though the source has forgotten it all."""
     run = runner(fed(feed, lose=[2]))

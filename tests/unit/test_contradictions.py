@@ -98,10 +98,6 @@ REFUSED = {
     .sink("x", "c")
     .sink("out", "w"),
     "no interval of their own to": Declared().source("a", INCREMENTAL).sink("out", "a", INTERVALS),
-    "would have a batch take less": Declared(max_pending=9)
-    .source("a", INCREMENTAL)
-    .stage("w", "a", whole=True)
-    .sink("out", "w"),
     "could not read its untracked": Declared()
     .source("a", track="n > 0")
     .stage("w", "a", whole=True)

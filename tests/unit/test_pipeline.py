@@ -131,36 +131,6 @@ def unread_source(pipeline):
     pipeline.source("second", SOURCE)
 
 
-def limited(incremental):
-    """A pipeline with ``max_pending``, a whole stage, a combine, and untracked records beside."""
-    pipeline = Pipeline("limited", max_pending=10)
-    source = FileSource("in.csv", schema="n INT", incremental=incremental)
-    pipeline.source("source", source)
-    pipeline.source("clicks", source, track="n > 0")
-    pipeline.stage(reads="source", whole=True)(whole)
-    pipeline.combine(reads="clicks")(total)
-    pipeline.sink("out", ParquetSink("out"), reads="whole")
-    pipeline.sink("totals", ParquetSink("totals"), reads="total")
-    return pipeline
-
-
-def whole(source):
-    return source
-
-
-def total(clicks):
-    return clicks
-
-
-def test_max_pending_cuts_no_interval():
-    """What needs all records of an interval goes with ``max_pending``. A batch that reads what is
-    new would take less of a unit than there is.
-    """
-    assert len(limited(incremental=False).steps()) == 4
-    with pytest.raises(DeclarationError, match=r"'source' .* would have a batch take less"):
-        limited(incremental=True).steps()
-
-
 def unknown_reference(pipeline):
     @pipeline.stage(reads="source")
     def other(rows, *, sides):
