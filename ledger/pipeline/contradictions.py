@@ -51,9 +51,12 @@ def _untracked(graph: Any, step: Step) -> bool:
     return not all(map(graph.tracks, step.inputs))
 
 
-def _tracked_beside(graph: Any, step: Step) -> str | None:
-    tracked = filter(graph.tracks, step.inputs)
-    return next(tracked, None) if _untracked(graph, step) else None
+def _lost_anchor(graph: Any, step: Step) -> str | None:
+    """An input that is not tracked any more, of a step that needs its anchors, or that reads
+    tracked rows as well: nobody would ack these."""
+    untracked = [name for name in step.inputs if not graph.tracks(name)]
+    is_mixed = len(untracked) < len(step.inputs)
+    return untracked[0] if untracked and (step.needs_anchor or is_mixed) else None
 
 
 def _earlier(graph: Any, step: Step, same: Callable[[Any], bool]) -> str | None:
@@ -116,20 +119,9 @@ OF_GRAPH = (
     ),
     Contradiction(
         Step,
-        lambda graph, step: step.ends_tracking and _untracked(graph, step),
-        "{what} reads what is not tracked any more, so the ledger does not know which of its"
-        " rows are acked: keep the anchor up to it",
-    ),
-    Contradiction(
-        Step,
-        _tracked_beside,
-        "{what} reads {culprit!r}, which is tracked, beside inputs that are not: expected all or"
-        " none",
-    ),
-    Contradiction(
-        StageStep,
-        lambda graph, step: step.by_record and _untracked(graph, step),
-        "{what} takes records, and its input is not tracked any more",
+        _lost_anchor,
+        "{what} reads {culprit!r}, which is not tracked any more, and needs to know its records:"
+        " keep the anchor up to it",
     ),
     Contradiction(
         SinkStep,

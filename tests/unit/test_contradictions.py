@@ -50,6 +50,10 @@ class Declared:
         self.pipeline.combine(reads=reads, **options)(self._function(name, 1))
         return self
 
+    def stateful(self, name, reads):
+        self.pipeline.stateful_stage(reads=reads)(self._function(name, 2))
+        return self
+
     def sink(self, name, reads, sink=None, **options):
         self.pipeline.sink(name, sink or ParquetSink(name, **options), reads=reads)
         return self
@@ -75,9 +79,7 @@ INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
 
 REFUSED = {
     "nothing reads": numbers().stage("b", "a").sink("out", "a"),
-    "so the ledger does not know which": summed().combine("c", "u").sink("out", "c"),
-    "which is tracked, beside": summed().stage("b", "a", "u").sink("out", "b"),
-    "takes records, and": summed().records("b", "u").sink("out", "b"),
+    "and needs to know its records": summed().combine("c", "u").sink("out", "c"),
     "whole and once": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
     "recognizes duplicates": summed().sink("out", "u", dedup="exact"),
     "each batch has one place": numbers()
@@ -110,6 +112,21 @@ def test_a_contradiction_is_refused(words):
     """A pipeline that has it is no pipeline, by a message in these words."""
     with pytest.raises(DeclarationError, match=words):
         REFUSED[words].pipeline.steps()
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        summed().stage("b", "a", "u").sink("out", "b"),
+        summed().records("b", "u").sink("out", "b"),
+        summed().stateful("b", "u").sink("out", "b"),
+    ],
+    ids=["beside tracked rows", "by record", "a state"],
+)
+def test_what_needs_tracked_rows(declared):
+    """It is refused where they are not tracked any more."""
+    with pytest.raises(DeclarationError, match="reads 'u', which is not tracked any more, and"):
+        declared.pipeline.steps()
 
 
 STEPS = {

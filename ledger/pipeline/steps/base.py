@@ -58,6 +58,11 @@ class Step:
         return not self.ends_tracking
 
     @property
+    def needs_anchor(self) -> bool:
+        """Whether it reads tracked rows alone."""
+        return self.ends_tracking
+
+    @property
     def is_kept_elsewhere(self) -> bool:
         """Whether users find its result without a sink."""
         return self.is_published

@@ -58,6 +58,10 @@ class StageStep(Step):
         return self.schema
 
     @property
+    def needs_anchor(self) -> bool:
+        return self.by_record
+
+    @property
     def keeps_anchor(self) -> bool:
         return self.acks != "untracked"
 
