@@ -125,8 +125,11 @@ OF_GRAPH = (
     ),
     Contradiction(
         SinkStep,
-        lambda graph, step: graph.follows(step.name) and step.sink.dedup != "none",
-        '{what} publishes what {step.reads!r} makes, whole and once: expected dedup="none"',
+        lambda graph, step: (
+            step.sink.dedup != "none" and (graph.follows(step.name) or _is_replaced(graph, step))
+        ),
+        "{what} publishes what {step.reads!r} makes as a whole, in the place of what it made"
+        ' before: expected dedup="none"',
     ),
     Contradiction(
         SinkStep,
@@ -149,11 +152,6 @@ OF_GRAPH = (
         lambda graph, step: step.emits == "one" and graph.merges(step.name),
         'stage {step.name!r}: emits="one" compares rows with records one by one, and after a whole'
         " stage a row may be of several",
-    ),
-    Contradiction(
-        SinkStep,
-        lambda graph, step: _is_replaced(graph, step) and step.sink.dedup != "none",
-        '{what}: a whole stage makes replays replace all rows of a unit, so expected dedup="none"',
     ),
     Contradiction(
         SinkStep,

@@ -80,13 +80,12 @@ INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
 REFUSED = {
     "nothing reads": numbers().stage("b", "a").sink("out", "a"),
     "and needs to know its records": summed().combine("c", "u").sink("out", "c"),
-    "whole and once": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
+    "in the place of what it made": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
     "recognizes duplicates": summed().sink("out", "u", dedup="exact"),
     "each batch has one place": numbers()
     .sink("x", "a", ParquetSink("o"))
     .sink("y", "a", ParquetSink("o/")),
     "compares rows with records": joined().stage("b", "w", emits="one").sink("out", "b"),
-    "replace all rows of a unit": joined().sink("out", "w", dedup="exact"),
     "cannot be replaced: leave out unit=": joined(unit="n")
     .stage("u", "w", acks="untracked")
     .sink("out", "u"),
@@ -127,6 +126,12 @@ def test_what_needs_tracked_rows(declared):
     """It is refused where they are not tracked any more."""
     with pytest.raises(DeclarationError, match="reads 'u', which is not tracked any more, and"):
         declared.pipeline.steps()
+
+
+def test_a_whole_stage_replaces_its_rows():
+    """A sink behind it compares none, as one behind a combine."""
+    with pytest.raises(DeclarationError, match="publishes what 'w' makes as a whole"):
+        joined().sink("out", "w", dedup="exact").pipeline.steps()
 
 
 STEPS = {
