@@ -72,12 +72,13 @@ def check(
 def _interval(
     target: str | None, start: datetime | None, end: datetime | None, params: list[str] | None
 ) -> Interval | None:
-    if target is None and (start or end or params):
-        raise InputError("an interval and parameters are a pipeline's: name one, MODULE:PIPELINE")
-    if start is not None and end is not None:
+    if target and start and end:
         return Interval(start, end, params_of(params or []))
-    if start is not None or end is not None:
-        raise InputError("expected both --interval-start and --interval-end, or neither")
+    if start or end or params:
+        raise InputError(
+            "an interval and parameters need MODULE:PIPELINE, --interval-start and --interval-end:"
+            " give all of them"
+        )
     return None
 
 

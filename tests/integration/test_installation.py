@@ -198,5 +198,6 @@ def test_the_command_says_it_line_by_line(environment, database, monkeypatch):
     assert [row["check"] for row in rows] == SUBJECTS
     monkeypatch.setattr(installation, "MOST_SKEW", timedelta(seconds=-1))
     assert CliRunner().invoke(app, ["check"]).exit_code == 1
-    refused = CliRunner().invoke(app, ["check", "--param", "a=b"])
-    assert "are a pipeline's: name one" in str(refused.exception)
+    for options in (["--param", "a=b"], ["m:p", "--interval-start", "2026-01-01"]):
+        refused = CliRunner().invoke(app, ["check", *options])
+        assert "an interval and parameters need MODULE:PIPELINE" in str(refused.exception)
