@@ -1,7 +1,7 @@
 """A pipeline as a DAG.
 
-Its run opens a batch, submits a driver for each step or one for all, settles, and tells complete
-from incomplete. Everything that connects, or needs Java, is imported when a task runs.
+Its run opens a batch, submits a driver for each step or one for all, settles, and is red if
+the batch is incomplete. Everything that connects, or needs Java, is imported when a task runs.
 """
 
 import logging

@@ -285,7 +285,7 @@ def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> N
     """Add what the files of the runs have of the roots that are asked for, and note which have
     rows; two runs are read at once.
     """
-    ended = Event()  # one has failed, or nobody waits any more
+    ended = Event()  # one has failed, or its reader has stopped
 
     def read(number: int) -> None:
         try:

@@ -51,7 +51,7 @@ class FoldFiles:
 
     @property
     def posted(self) -> list[str]:
-        """The files that nobody needs once they are posted."""
+        """The files that are not needed once they are posted."""
         paths = [self.rows.path if self.rows else None, self.fails, self.messages]
         return [path for path in paths if path is not None]
 
@@ -201,7 +201,7 @@ class DriverFiles:
 
 
 def new_path(folder: str, kind: str) -> str:
-    """A file's name that no other has, whoever tries the same again."""
+    """A file's name that no other has, also if the same is tried again."""
     return f"{folder}/{kind}-{uuid4().hex}.parquet"
 
 

@@ -29,7 +29,7 @@ from ledger.store.queries import runs
 # How files are written. In a stage's output root and parent are runs of sorted integers: without a
 # dictionary the v2 writer stores them as deltas, 10 MB where Spark's defaults take 38 (16 million
 # rows). A snapshot has neither. Hadoop's committer renames files, not folders, which a store may
-# refuse or copy: nobody reads the folder until the manifest says what is in it.
+# refuse or copy: no reader opens the folder until the manifest says what is in it.
 SNAPSHOT = {
     "compression": "zstd",
     "mapreduce.fileoutputcommitter.algorithm.version": "2",

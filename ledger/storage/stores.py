@@ -1,7 +1,7 @@
 """The files of any store, by path or URL: the one way to them but for Spark's.
 
 A path comes back as it was written: fsspec itself calls ``s3a://`` ``s3://``, which a Spark may not
-know, and forgets the host of ``webhdfs://``. A store that is no local folder may fail for a moment:
+know, and forgets the host of ``webhdfs://``. A store that is no local folder may fail for a while:
 what fails for a cause that may pass is tried again, and is then an UnavailableError. Nothing is
 taken from a listing that was read before: others write beside this process. That a file is not
 there is never concluded from an error.
@@ -126,7 +126,7 @@ def modified_at(entry: Entry) -> datetime:
     """When a file was written; the epoch where the store does not tell."""
     names = ("mtime", "LastModified", "last_modified")
     instant: Any = next(filter(None, map(entry.info.get, names)), None)
-    if "modificationTime" in entry.info:  # of WebHDFS, which fsspec tells in the local time
+    if "modificationTime" in entry.info:  # of WebHDFS, which fsspec has in local time
         instant = entry.info["modificationTime"] / 1000
     if instant is None:
         fs, place = _at(entry.path)
@@ -141,9 +141,10 @@ def modified_at(entry: Entry) -> datetime:
 
 
 def version(entry: Entry) -> str:
-    """What tells a file from another of its size and time that was written in its place; empty
-    where the store tells nothing. Of a local file it is when the file was last changed, by its
-    permissions and links, too: a time that nobody sets."""
+    """What distinguishes a file from another of its size and time that was written in its place;
+    empty where the store has nothing of the kind. Of a local file it is when the file was last
+    changed, by its permissions and links, too: a time that no program sets.
+    """
     names = ("created",) if is_local(entry.path) else _VERSIONS
     return next((str(entry.info[name]) for name in names if name in entry.info), "")
 

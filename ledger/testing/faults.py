@@ -24,7 +24,7 @@ POINTS = tuple(_PLACES)
 
 
 class Crash(BaseException):
-    """What ``crash_at`` raises: the process is gone, nobody says that its run failed."""
+    """What ``crash_at`` raises: the process is gone, and its run is not reported as failed."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def lose_file(step_name: str) -> Fault:
 
 def crash_at(point: str) -> Fault:
     """The process dies at ``point``: ``batch_opened``, ``output_written`` or ``deltas_posted``
-    (of the first source), ``steps_committed`` (before the settlement). Nobody says that its run
-    failed.
+    (of the first source), ``steps_committed`` (before the settlement). Its run is not
+    reported as failed.
     """
     if point not in POINTS:
         raise DeclarationError(f"crash_at({point!r}){suggestion(point, POINTS)}")

@@ -50,7 +50,7 @@ def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery)
     """The delivery, without batches to replace whose numbers another ledger has there.
 
     Raises IntegrityError unless all batches that the sink has of another ledger are before it: a
-    row tells its batch by number.
+    row has its batch as a number.
     """
     of = record.c
     others = (of.sink == delivery.sink, of.pipeline_since != delivery.pipeline_since)

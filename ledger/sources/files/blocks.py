@@ -86,7 +86,7 @@ def cut(path: str, form: Format, header: str | None) -> list[Block]:
 
 
 class _Digest:
-    """Tells the bytes of a block from any others."""
+    """Distinguishes the bytes of a block from any others."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)

@@ -200,7 +200,7 @@ def _sight(
 def _numbered(
     connection: Connection, table: SourceTable, relations: Relations, wait_seconds: float
 ) -> Value | None:
-    """Whoever drew a value below the greatest one visible holds a lock by now, or has ended."""
+    """Writers of values below the greatest visible one hold a lock by now, or have ended."""
     with asking(connection):
         top = _greatest(connection, table, None)
     if top is None:

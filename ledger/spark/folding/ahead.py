@@ -23,7 +23,7 @@ def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
     left to be posted is removed.
 
     Raises FencedError when the batch was decided and its partition is gone, UnavailableError when
-    the ledger does not answer: nobody knows then whether it took the rows, so that nothing is
+    the ledger does not answer: whether it took the rows is unknown then, so nothing is
     tried again within the run; and IntegrityError unless the files have what the tasks folded.
     """
     unposted = (deltas for files in outcome.files for deltas in files.read_rows())
