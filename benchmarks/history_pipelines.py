@@ -16,7 +16,8 @@ def name_of(number: int) -> str:
 def pipeline(number: int) -> Pipeline:
     """The pipeline with this number, from 1, as the history has it."""
     shape = number % SHAPES
-    flow = Pipeline(name_of(number), max_replays=1, auto_replay=number % 3 == 0)
+    unit = "customer" if shape == 3 else ()
+    flow = Pipeline(name_of(number), max_replays=1, auto_replay=number % 3 == 0, unit=unit)
     path = f"{flow.name}/{{{{ interval_start | ds }}}}.csv"
     flow.source("orders", FileSource(path, schema=ORDERS), key="order_id", on_fail=_notified)
 
@@ -24,9 +25,7 @@ def pipeline(number: int) -> Pipeline:
     def cleaned(orders: Any) -> Any:
         return orders
 
-    by_unit = {"whole": True, "unit": "customer"} if shape == 3 else {}
-
-    @flow.stage(reads="cleaned", **by_unit)
+    @flow.stage(reads="cleaned", whole=shape == 3)
     def priced(cleaned: Any) -> Any:
         return cleaned
 

@@ -93,7 +93,7 @@ def pipeline_dag(
     - ``target``: MODULE:NAME of the pipeline for its jobs; default: the module that declared it.
     - ``room_poll``: how often a run that waits for room (``max_pending``) looks again.
 
-    Raises DeclarationError if the pipeline is not one, or there is no such server.
+    Raises DeclarationError if the pipeline is not one, or ``spark`` none of these.
     """
     _check(pipeline, submit)
     operator = _operator(pipeline, spark)
@@ -147,7 +147,7 @@ def _own_tasks() -> set[str]:
 
 
 def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
-    """What makes the tasks of Spark jobs. Raises DeclarationError for an address of no server."""
+    """What makes the tasks of Spark jobs. Raises DeclarationError for what does not."""
     dag = f"the DAG of {pipeline.name!r}"
     if isinstance(spark, str):
         try:
@@ -155,7 +155,7 @@ def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
         except ConfigurationError as exc:
             raise DeclarationError(f"spark= of {dag}: {exc}") from None
         return spark_connect(spark)
-    if not callable(spark):
+    if not callable(spark) or spark is SparkSubmit:
         raise DeclarationError(
             f"spark= of {dag}: expected SparkSubmit(...), the address of a Spark Connect server, or"
             f" a function that makes a task, found {spark!r}"

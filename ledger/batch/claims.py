@@ -3,7 +3,8 @@ that opens the batch accepts what they offer.
 
 An interval is claimed by one batch. Files, and ranges between offsets, are claimed by the batch
 that finds them unclaimed. What an abandoned batch has claimed, the next one takes. ``max_pending``
-is a gate before all of this: a batch takes what there is room for, or does not open.
+is a gate before all of this: a batch takes what there is room for, or does not open. An interval is
+never cut, nor what is new for a whole stage.
 """
 
 import json

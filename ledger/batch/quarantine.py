@@ -112,12 +112,13 @@ def _locate(
 
 
 def _nothing(connection: Connection, record: int | None, batch_id: int, step: str | None) -> str:
+    where = f" at {step}" if step else ""
     if record is not None:
         row = records.failed_record(connection, record)
         assert row is not None
-        return f"record {record} is {row.status}: only a failed one is quarantined by hand"
+        at = f" at {row.step}" if step else ""
+        return f"record {record} is {row.status}{at}: only a failed one{where} is quarantined"
     require_names(connection, {"batch_id": batch_id, "step": step})
-    where = f" at {step}" if step else ""
     return (
         f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "
         f"do not count): {ackledger('failed', batch=batch_id)}"

@@ -22,7 +22,7 @@ from ledger.cli.base import (
     params_of,
     show,
 )
-from ledger.core.connect_server import is_remote
+from ledger.core.connect_server import checked_place, is_remote
 from ledger.core.run_request import Interval
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -50,13 +50,13 @@ def check(
 
     A line for each thing, with what to do where it is wrong; then the exit code is 1.
 
-    Without a pipeline the installation: versions, Java or a Spark Connect server, storage,
+    Without a pipeline the installation: versions, Java or the Spark Connect server, storage,
     database, roles, clock, the sweeper's last run, batches that wait for a machine with their
     storage. With one, what a run of it needs: database, Spark, storage, sources and sinks; with an
     interval, also whether its source files are there. Nothing is claimed.
     """
     interval = _interval(target, interval_start, interval_end, param)
-    remote = spark if is_remote(spark) else None
+    remote = spark if is_remote(checked_place(spark)) else None
     if target is None:
         findings = examine_installation(Settings(), remote)
     else:

@@ -37,7 +37,7 @@ def status(
         typer.Option(
             "--watch",
             help="Refresh until none of them is open, or Ctrl-C; on a terminal, in place. With"
-            " --json print them then, once.",
+            " --json print them once, at the end.",
         ),
     ] = False,
     as_json: Json = False,

@@ -200,7 +200,9 @@ class _Searched:
 def _held(done: Forgotten, searched: _Searched) -> RenderableType:
     """Every file that has the values, when it goes, and which sinks may have them, too."""
     if not searched.values:
-        return tables.line("files were not searched: name the person with \"... = '...'\"")
+        return tables.line(
+            "files were not searched: name the person, ackledger forget \"... = '...'\""
+        )
     of_what = f"files that have {searched.for_what}, in any column"
     parts = [tables.line(f"{of_what}: {len(searched.files):,}", "yellow")]
     for file in searched.files:
@@ -214,7 +216,7 @@ def _held(done: Forgotten, searched: _Searched) -> RenderableType:
         )
     if searched.by_key:
         also = "a file without the key is not among them: search for what else names the person"
-        parts.append(tables.line(f"{also}, with \"... = '...'\""))
+        parts.append(tables.line(f"{also}, ackledger forget \"... = '...'\""))
     others = {file.batch_id: file.pipeline for file in searched.files if file.published}
     for batch_id in sorted(others.keys() - {batch.batch_id for batch in done.holding}):
         sinks = f"batch {batch_id} of {others[batch_id]} may have {_PUBLISHED}"

@@ -52,7 +52,7 @@ from ledger.cli.base import (
 )
 from ledger.cli.failing import going_on
 from ledger.cli.progress import progress_of
-from ledger.core.connect_server import is_remote
+from ledger.core.connect_server import checked_place, is_remote
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import Guarantee
 from ledger.errors import BackPressureError, Failures, NotReadyError
@@ -110,6 +110,7 @@ class CommandTarget:
 
 def place(target: str, spark: str) -> CommandTarget:
     """Where a command runs the pipeline at ``target``, with the ledger connected."""
+    checked_place(spark)
     settings = Settings()
     return CommandTarget(target, load(target), settings, connect(settings), spark)
 

@@ -116,5 +116,5 @@ def _unquoted(text: str, quote: str) -> str:
 def _misread(condition: str, text: str) -> InputError:
     return InputError(
         f"condition {condition!r}: expected comparisons of a field with a text or a number, joined "
-        f'by AND, for example "{_EXAMPLE}"; found {text!r}'
+        f'by AND, for example "{_EXAMPLE}", or the number of a record; found {text!r}'
     )

@@ -1,6 +1,7 @@
 """Spark Connect servers: steps may run on one instead of in a Spark of their own."""
 
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from ledger.core.extras import require_package
 from ledger.errors import ConfigurationError, UnavailableError
 
 _PORT = 15002  # of Spark, where the address names none
+_MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 PATIENCE = 5.0  # seconds
 
 _log = logging.getLogger(__name__)
@@ -18,6 +20,20 @@ _log = logging.getLogger(__name__)
 def is_remote(spark: str) -> bool:
     """Whether it is the address of a Spark Connect server, and no master."""
     return spark.startswith("sc://")
+
+
+def checked_place(spark: str) -> str:
+    """Where Spark runs, as a command is told: a master, or the address of a Spark Connect server.
+    Raises ConfigurationError for anything else, and as ``checked_address``.
+    """
+    if is_remote(spark):
+        checked_address(spark)
+    elif not _MASTERS.fullmatch(spark):
+        raise ConfigurationError(
+            f"--spark {spark.partition(';')[0]}: expected a Spark master (local[*],"
+            " spark://HOST:PORT, yarn, k8s://...) or a Spark Connect server, sc://HOST:PORT"
+        )
+    return spark
 
 
 def checked_address(remote: str) -> tuple[str, int]:

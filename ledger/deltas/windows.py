@@ -20,6 +20,7 @@ from ledger.errors import IntegrityError
 from ledger.storage.folders import RUN_AGAIN
 from ledger.storage.manifest import DataFile
 
+MOST_PIECES = 16  # of a window that is gathered
 SAMPLED = 1_000  # roots of a window, by which rows are cut into parts
 Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
 
@@ -49,7 +50,7 @@ class Windowed(ABC):
         """
         waiting: list[Part] = []  # rows of one root, the greatest so far
         for part in self.parts(file):
-            for piece, is_ordered in _pieces(part):
+            for piece, is_ordered in _pieces(part, stretches.MOST_STRETCHES):
                 if self.by_input and not is_ordered:
                     raise IntegrityError(f"{file.path} has changed under its fold. {RUN_AGAIN}")
                 root = piece.rows.root
@@ -83,7 +84,7 @@ class Windowed(ABC):
 
     def _ordered(self, file: DataFile) -> list[Part]:
         """The rows of a file, in pieces that are each in the order of their roots."""
-        pieces = (piece for part in self.parts(file) for piece in _pieces(part))
+        pieces = (piece for part in self.parts(file) for piece in _pieces(part, MOST_PIECES))
         return [piece if is_ordered else piece.ordered() for piece, is_ordered in pieces]
 
 
@@ -97,12 +98,12 @@ def _borders(pieces: Sequence[Longs]) -> Longs:
     return sample[np.arange(1, parts) * len(sample) // max(parts, 1)]
 
 
-def _pieces(part: Part) -> Iterator[tuple[Part, bool]]:
+def _pieces(part: Part, most: int) -> Iterator[tuple[Part, bool]]:
     """A window cut where its roots descend, and whether they lie in order then: a window that
-    would come to too many pieces stays one.
+    would come to more than ``most`` pieces stays one.
     """
     places = descents(part.rows.root)
-    if len(places) >= stretches.MOST_STRETCHES:
+    if len(places) >= most:
         yield part, False
         return
     before = 0

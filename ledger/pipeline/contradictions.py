@@ -53,7 +53,7 @@ def _untracked(graph: Any, step: Step) -> bool:
 
 def _lost_anchor(graph: Any, step: Step) -> str | None:
     """An input that is not tracked any more, of a step that needs its anchors, or that reads
-    tracked rows as well: nobody would ack these."""
+    tracked rows as well, which would get no acks there."""
     untracked = [name for name in step.inputs if not graph.tracks(name)]
     is_mixed = len(untracked) < len(step.inputs)
     return untracked[0] if untracked and (step.needs_anchor or is_mixed) else None
@@ -75,6 +75,11 @@ def _missing_unit_column(graph: Any, step: SourceStep) -> tuple[str, str] | None
         return None
     missing = (column for column in graph.unit or () if column not in names)
     return next(((column, suggestion(column, names)) for column in missing), None)
+
+
+def _unit_of_none(graph: Any, step: SourceStep) -> str | None:
+    """The unit, where no whole stage uses it."""
+    return ", ".join(graph.unit_columns) if graph.unit is None else None
 
 
 def _mixed_sources(graph: Any, step: Step) -> tuple[str, str] | None:
@@ -113,6 +118,12 @@ OF_STEP = (
 
 OF_GRAPH = (
     Contradiction(
+        SourceStep,
+        _unit_of_none,
+        "pipeline {graph.name!r} has a unit, {culprit!r}, which whole stages alone have: declare a"
+        " stage with whole=True, or leave out unit=",
+    ),
+    Contradiction(
         Step,
         _is_unread,
         "nothing reads {what}: add a stage or a sink that reads it, or remove it",
@@ -120,7 +131,7 @@ OF_GRAPH = (
     Contradiction(
         Step,
         _lost_anchor,
-        "{what} reads {culprit!r}, which is not tracked any more, and needs to know its records:"
+        "{what} reads {culprit!r}, which is not tracked any more, and all that it reads has to be:"
         " keep the anchor up to it",
     ),
     Contradiction(
@@ -128,8 +139,8 @@ OF_GRAPH = (
         lambda graph, step: (
             step.sink.dedup != "none" and (graph.follows(step.name) or _is_replaced(graph, step))
         ),
-        "{what} publishes what {step.reads!r} makes as a whole, in the place of what it made"
-        ' before: expected dedup="none"',
+        "{what} gets all rows of a unit, a combine or a state again, and replaces what it had:"
+        ' expected dedup="none"',
     ),
     Contradiction(
         SinkStep,

@@ -60,7 +60,7 @@ class Pipeline:
     - ``ackers``: False turns tracking off.
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
-      room for its own waits (None: no limit).
+      room waits (None: no limit). An interval, and what is new for a whole stage, is never cut.
     - ``unit``: columns of the sources; records with equal values there are replayed together with
       what a whole stage makes of them. (): a batch is one unit.
     - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.

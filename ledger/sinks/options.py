@@ -1,5 +1,6 @@
 """What every sink takes, and how it recognizes what it has delivered already."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,5 +79,5 @@ def require_different(what: str, names: tuple[str, ...]) -> None:
             )
 
 
-def names_of(columns: str | tuple[str, ...]) -> tuple[str, ...]:
+def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)

@@ -178,7 +178,7 @@ COMMENT ON COLUMN declared_step.after IS 'Whether it runs after the settlement.'
 COMMENT ON COLUMN declared_step.stateful IS
   'Whether it is a state over batches or reads one: it runs in the order of the batches.';
 COMMENT ON COLUMN declared_step.partial IS
-  'Whether it is a combine that runs while records are failed, too.';
+  'Whether it is a combine that runs while records are failed, too, unless its batch holds.';
 COMMENT ON COLUMN declared_step.merges IS 'Whether its rows may be anchored to several records.';
 COMMENT ON COLUMN declared_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
 COMMENT ON COLUMN declared_step.notice IS
@@ -210,7 +210,7 @@ COMMENT ON COLUMN batch_step.after IS 'Whether it runs after the settlement.';
 COMMENT ON COLUMN batch_step.stateful IS
   'Whether it is a state over batches or reads one: it runs in the order of the batches.';
 COMMENT ON COLUMN batch_step.partial IS
-  'Whether it is a combine that runs while records are failed, too.';
+  'Whether it is a combine that runs while records are failed, too, unless its batch holds.';
 COMMENT ON COLUMN batch_step.merges IS 'Whether its rows may be anchored to several records.';
 COMMENT ON COLUMN batch_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
 COMMENT ON COLUMN batch_step.notice IS

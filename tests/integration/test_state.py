@@ -922,7 +922,7 @@ def test_what_cannot_be_declared():
     refused("reads 'balance', a state over batches.*only sinks", behind)
     refused("reads 'balance', a state over batches.*only sinks", combined)
     refused("stateful 'tally' .*not tracked any more", untracked)
-    refused("publishes what 'balance' makes", doubled)
+    refused("gets all rows of a unit, a combine or a state again", doubled)
     refused("nothing reads stateful 'nobody'", unread)
     refused(
         "the state so far, checked",

@@ -78,9 +78,10 @@ INCREMENTAL = FileSource("in/*.csv", schema="n INT", incremental=True)
 INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
 
 REFUSED = {
+    "which whole stages alone have": numbers(unit="n").sink("out", "a"),
     "nothing reads": numbers().stage("b", "a").sink("out", "a"),
-    "and needs to know its records": summed().combine("c", "u").sink("out", "c"),
-    "in the place of what it made": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
+    "all that it reads has to be": summed().combine("c", "u").sink("out", "c"),
+    "and replaces what it had": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
     "recognizes duplicates": summed().sink("out", "u", dedup="exact"),
     "each batch has one place": numbers()
     .sink("x", "a", ParquetSink("o"))
@@ -128,10 +129,20 @@ def test_what_needs_tracked_rows(declared):
         declared.pipeline.steps()
 
 
-def test_a_whole_stage_replaces_its_rows():
-    """A sink behind it compares none, as one behind a combine."""
-    with pytest.raises(DeclarationError, match="publishes what 'w' makes as a whole"):
-        joined().sink("out", "w", dedup="exact").pipeline.steps()
+@pytest.mark.parametrize("reads", ["w", "b"])
+def test_a_replay_by_unit_replaces_rows(reads):
+    """A sink after a whole stage, or beside one, compares none."""
+    declared = joined().stage("b", "a").sink("x", "w").sink("y", "b")
+    declared.sink("out", reads, dedup="exact")
+    with pytest.raises(DeclarationError, match="'out' of pipeline 'p' gets all rows of a unit"):
+        declared.pipeline.steps()
+
+
+@pytest.mark.parametrize("acks", ["on_read", "untracked"])
+def test_one_row_is_compared_by_what_is_emitted(acks):
+    """A stage that acks by reading looks at no outputs."""
+    with pytest.raises(DeclarationError, match=f'which acks="{acks}" does not look at'):
+        numbers().stage("b", "a", acks=acks, emits="one")
 
 
 STEPS = {

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.deltas import stored, stretches
+from ledger.deltas import stored, stretches, windows
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
 from ledger.deltas.kernel import fold_emitted, fold_output
@@ -101,6 +101,8 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))
             monkeypatch.setattr(stretches, "MOST_STRETCHES", draw.choice([0, 1, 2, 100]))
+            monkeypatch.setattr(windows, "MOST_PIECES", draw.choice([0, 1, 2, 100]))
+            monkeypatch.setattr(windows, "SAMPLED", draw.choice([1, 2, 1_000]))
             parts, way = driver.fold_files(portion, footers)
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
             whole = list(portion.gathered(files))

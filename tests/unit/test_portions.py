@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.deltas import kernel, portions, stretches
+from ledger.deltas import kernel, portions, stretches, windows
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
@@ -457,17 +457,25 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
     assert as_dict(kernel.united([deltas for _, deltas in parts])) == oracle.deltas()
 
 
-@pytest.mark.parametrize("window", [3, 40])
-def test_all_rows_of_a_root_are_folded_together(window):
-    """In parts of about a window, of whatever files, in whatever order their rows lie."""
+@pytest.mark.parametrize("sampled", [1, 1_000])
+@pytest.mark.parametrize("pieces", [0, 16])
+@pytest.mark.parametrize("window", [1, 3, 7, 40])
+def test_all_rows_of_a_root_are_folded_together(window, pieces, sampled, monkeypatch):
+    """In parts of about a window, of whatever files, in whatever order their rows lie, however few
+    roots the parts are cut by; rows without a root are counted.
+    """
+    monkeypatch.setattr(windows, "MOST_PIECES", pieces)
+    monkeypatch.setattr(windows, "SAMPLED", sampled)
     root = np.random.default_rng(3).integers(-5, 5, 40)
     rows = [(n, [(int(some), 0, n)], None, None, None) for n, some in enumerate(root)]
-    files = written([rows[:15], rows[15:]], 1, lists=False)
-    output = portions.Output(files, fold_emitted, edges_of(1), len(rows))
+    untracked = [(n, [], None, None, None) for n in range(40, 45)]
+    files = written([rows[:15], rows[15:], untracked], 1, lists=False)
+    output = portions.Output(files, fold_emitted, edges_of(1), 45)
     with windows_of(window):
         parts = list(output.gathered(files))
-    assert sum(part.wrote.rows for part in parts) == 40
+    assert sum(part.wrote.rows for part in parts) == 45
     posted = [some for part in parts for some in part.deltas.root.tolist()]
     assert sorted(posted) == sorted(set(root.tolist()))
     most = max(int(part.deltas.acked_edges.sum()) for part in parts)
     assert (most == 40) == (window == 40)
+    assert len(parts) <= -(-40 // window)

@@ -5,12 +5,13 @@ import threading
 import time
 
 import pytest
+from typer.testing import CliRunner
 
-from ledger.cli.base import LOCAL
+from ledger.cli.base import LOCAL, app
 from ledger.cli.running import CommandTarget
 from ledger.core import connect_server as remote
 from ledger.core import extras
-from ledger.core.connect_server import briefly, checked_address, require_server
+from ledger.core.connect_server import briefly, checked_address, checked_place, require_server
 from ledger.errors import ConfigurationError, UnavailableError
 from tests.support.ports import free_port
 
@@ -56,11 +57,27 @@ def test_whether_a_server_answers():
         require_server(f"sc://127.0.0.1:{free_port()}")
 
 
-@pytest.mark.parametrize("spark", [LOCAL, "spark://h:1", "sc://h:1"])
+@pytest.mark.parametrize("spark", [LOCAL, "local", "yarn", "spark://h:1", "k8s://https://h:1",
+                                   "local-cluster[2,1,1024]", "sc://h:1"])  # fmt: skip
 def test_a_run_has_one_place(spark):
     """--spark takes a master or a server, and only a server is connected to."""
-    at = CommandTarget("etl:shop", None, None, None, spark)
+    at = CommandTarget("etl:shop", None, None, None, checked_place(spark))
     assert at.remote == (spark if spark == "sc://h:1" else None)
+
+
+@pytest.mark.parametrize("spark", ["sc:h", "sc//h:1", "SC://h", "h:7077", "sc:/h;token=t", ""])
+def test_a_place_that_is_none(spark):
+    """What is neither a master nor a server is refused before anything starts."""
+    with pytest.raises(ConfigurationError, match="expected a Spark master") as raised:
+        checked_place(spark)
+    assert "token" not in str(raised.value)
+
+
+@pytest.mark.parametrize("command", ["check etl:shop", "check", "publish etl:shop"])
+def test_commands_check_the_place(command):
+    """Before they load a pipeline, or ask the ledger."""
+    result = CliRunner().invoke(app, [*command.split(), "--spark", "sc:h"])
+    assert isinstance(result.exception, ConfigurationError)
 
 
 def test_leaving_waits_briefly(monkeypatch, caplog):

@@ -17,8 +17,6 @@ _FEW = 5  # reasons that a message names
 def require_names(connection: Connection, filters: Mapping[str, Any]) -> None:
     """Raise InputError if the ledger does not know one of these: pipeline, batch_id, step, source,
     reason (a SQL pattern), record. None, or left out: any. What else is chosen is not looked at.
-
-    Asked where nothing matches: what matches is known.
     """
     pipeline, batch_id = filters.get("pipeline"), filters.get("batch_id")
     if pipeline is not None:

@@ -274,7 +274,7 @@ class _Tree:
         if self._is_carried and rows.carries:
             yield Branch(step.name, Fate.ACKED, _TAKEN_OVER)
         else:
-            read = step.declared.get("acks") == "on_read"
+            read = step.declared.get("acks") in ("on_read", "untracked")
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
     def _branch(self, step: _Step, row: Row) -> Branch:
