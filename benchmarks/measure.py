@@ -153,8 +153,8 @@ class Bench:
         """Seconds of one step with its commit, and the files that it read."""
         batch = self.batch_before(pipeline, name)
         taken = self.step_of(batch, pipeline, name)
-        (source,) = self.database.transact(lambda c: batches.sources(c, batch.batch_id))
-        return taken, self._job(pipeline).manifest(source.emit_run_id).paths
+        (emit,) = self.database.transact(lambda c: batches.emits(c, batch.batch_id))
+        return taken, self._job(pipeline).manifest(emit.emit_run_id).paths
 
     def batch_before(self, pipeline: Pipeline, name: str) -> Batch:
         """A batch whose steps before ``name`` have run."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -21,7 +22,6 @@ from ledger.batch.advice.batches import instead_of_a_second_run
 from ledger.batch.recovery import stands_at
 from ledger.core.json_values import as_json
 from ledger.core.run_request import Interval
-from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.errors import BackPressureError, InputError, NotReadyError, redacted
 from ledger.pipeline.load import known_target
@@ -171,24 +171,14 @@ def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> in
 
 def claim_of(connection: Connection, batch_id: int, source: str) -> Claim:
     """What a batch has claimed of a source, the files as they were then."""
-    rows = queries.files_of(connection, batch_id, source)
-    files = tuple(FoundFile(row.path, row.bytes, row.modified_at, row.digest) for row in rows)
-    row = batches.source_of(connection, batch_id, source)
-    return Claim(
-        source,
-        row.path,
-        files,
-        row.claim_start,
-        row.claim_end,
-        row.claim_number,
-        row.claim_records,
-    )
+    files = tuple(queries.files_of(connection, FoundFile, batch_id, source))
+    return queries.of_source(connection, partial(Claim, source, files=files), batch_id, source)
 
 
 def reread_claim(connection: Connection, replay: Batch, source: str) -> Claim:
     """What the original of a replay has claimed of a source, where the source has it now."""
     claim = claim_of(connection, replay.original_id, source)
-    return replace(claim, path=batches.source_of(connection, replay.batch_id, source).path)
+    return replace(claim, path=claim_of(connection, replay.batch_id, source).path)
 
 
 def save(
@@ -300,10 +290,10 @@ def _unclaimed(
     if not files:
         return []
     paths = [file.path for file in files]
-    claimed = queries.claimed_files(connection, opening.pipeline_id, source, paths)
-    seen = {(row.path, row.bytes, row.modified_at) for row in claimed}
+    claimed = queries.claimed_files(connection, FoundFile, opening.pipeline_id, source, paths)
+    seen = {(file.path, file.bytes, file.modified_at) for file in claimed}
     # Of each path the last content alone: one that comes back is new, touched or not.
-    newest = {row.path: row.digest for row in claimed}
+    newest = {file.path: file.digest for file in claimed}
     new = [
         file
         for file in files
@@ -324,7 +314,7 @@ def _check_free(connection: Connection, pipeline: Pipeline, opening: Opening) ->
             raise InputError(
                 f"source {step.name!r} of pipeline {pipeline.name!r}: the interval"
                 f" {start.isoformat()} to {end.isoformat()} belongs to batch {owner.batch_id}"
-                f" ({BatchStatus(owner.status).words}; run {owner.run_id!r}); a second batch would"
+                f" ({owner.status.words}; run {owner.run_id!r}); a second batch would"
                 f" deliver it twice. {sentences(instead)}"
             )
 

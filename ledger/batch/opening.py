@@ -227,8 +227,8 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
         )
     ((batch_id, status),) = statuses.items()
     others = [*batches.undecided_of(connection, batch_id)]
-    if status != BatchStatus.SETTLED or others:
-        busy = f"batch {others[0]} is not" if others else f"it is {BatchStatus(status).words}"
+    if status is not BatchStatus.SETTLED or others:
+        busy = f"batch {others[0]} is not" if others else f"it is {status.words}"
         raise NotReadyError(
             f"batch {batch_id} has this interval and can be replaced once it is settled with all"
             f" that belongs to it: {busy}"

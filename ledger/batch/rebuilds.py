@@ -8,10 +8,9 @@ one takes the unit without them.
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.settlement import decide_publications, record_failures
 from ledger.batch.surroundings import Surroundings
@@ -21,6 +20,7 @@ from ledger.deltas.rows import Longs
 from ledger.storage import parquet
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, rebuilds, runs, settlement
+from ledger.store.queries.batches import Emit
 from ledger.store.queries.publications import FailedRoot
 
 _ADVICE = (
@@ -43,39 +43,36 @@ def _rebuild(at: Surroundings, batch_id: int) -> None:
     database, graph = at.database, at.pipeline.graph
     failed = database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
-    sources = [
-        row
-        for row in database.transact(lambda c: batches.sources(c, batch_id))
-        if row.emit_run_id is not None and graph.in_units(row.source)
-    ]
+    emits = database.transact(lambda c: batches.emits(c, batch_id))
+    emits = [emit for emit in emits if graph.in_units(emit.source)]
     step, roots = "", list[int]()
     if spoiling and graph.unit:
-        step, roots = spoiling[0].step, _roots_of_units(database, sources, spoiling)
+        step, roots = spoiling[0].step, _roots_of_units(database, emits, spoiling)
     elif spoiling and not any(row.live for row in spoiling):
-        step, roots = spoiling[0].step, _root_of_batch(sources, spoiling)
+        step, roots = spoiling[0].step, _root_of_batch(emits, spoiling)
     database.transact(lambda c: request(c, batch_id, roots, step, failed))
 
 
-def _root_of_batch(sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]) -> list[int]:
+def _root_of_batch(emits: Sequence[Emit], spoiling: Sequence[FailedRoot]) -> list[int]:
     """The first root of a batch, which is one unit, that did not fail."""
     failed = {row.root_id for row in spoiling}
-    ranges = (range(row.first_root, row.first_root + row.roots) for row in sources)
+    ranges = (range(emit.first_root, emit.first_root + emit.roots) for emit in emits)
     return list(islice((root for roots in ranges for root in roots if root not in failed), 1))
 
 
 def _roots_of_units(
-    database: Database, sources: Sequence[Row[Any]], spoiling: Sequence[FailedRoot]
+    database: Database, emits: Sequence[Emit], spoiling: Sequence[FailedRoot]
 ) -> list[int]:
     """A root that did not fail of each unit of which nothing is to be replayed."""
     failed = np.array([row.root_id for row in spoiling], np.int64)
     live = np.array([row.live for row in spoiling], bool)
     ready, waiting = np.array([], np.int64), np.array([], np.int64)
-    for roots, units in _emitted(database, sources):
+    for roots, units in _emitted(database, emits):
         ready = np.union1d(ready, units[np.isin(roots, failed[~live])])
         waiting = np.union1d(waiting, units[np.isin(roots, failed[live])])
     ready = np.setdiff1d(ready, waiting)
     firsts: dict[int, int] = {}
-    for roots, units in _emitted(database, sources):
+    for roots, units in _emitted(database, emits):
         sound = np.isin(units, ready) & ~np.isin(roots, failed)
         own, places = np.unique(units[sound], return_index=True)
         for unit, root in zip(own.tolist(), roots[sound][places].tolist(), strict=True):
@@ -83,17 +80,17 @@ def _roots_of_units(
     return sorted(firsts.values())
 
 
-def _emitted(database: Database, sources: Sequence[Row[Any]]) -> Iterator[tuple[Longs, Longs]]:
-    """The roots that sources emitted and the unit of each, file by file."""
-    for source in sources:
-        for file in database.transact(partial(runs.files, run_id=source.emit_run_id)):
+def _emitted(database: Database, emits: Sequence[Emit]) -> Iterator[tuple[Longs, Longs]]:
+    """The roots of emits and the unit of each, file by file."""
+    for emit in emits:
+        for file in database.transact(partial(runs.files, run_id=emit.emit_run_id)):
             with parquet.stored_file(file.path, _ADVICE) as stored:
                 column = parquet.read(stored, [UNIT]).column(0).combine_chunks()
             roots = np.arange(file.rows, dtype=np.int64) + file.first_position
-            tracked = roots < source.roots  # the others lie after them
+            tracked = roots < emit.roots  # the others lie after them
             tracked &= column.is_valid().to_numpy(zero_copy_only=False)  # and parsed
-            units = np.from_dlpack(column.fill_null(0))
-            yield roots[tracked] + source.first_root, units[tracked]
+            units = np.from_dlpack(column.fill_null(0)).astype(np.int64, copy=False)
+            yield roots[tracked] + emit.first_root, units[tracked]
 
 
 def request(

@@ -14,7 +14,7 @@ from ledger.deltas.spans import RootRange
 from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting
-from ledger.spark.frames.inputs import emitted_source
+from ledger.spark.frames.inputs import emit_of
 from ledger.spark.job import Job, require_equal
 from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Run
@@ -133,9 +133,8 @@ def _roots(job: Job, run: OpenedRun, name: str, read: Run) -> range | None:
     """The roots of a source's snapshot; None of any other step."""
     if not job.pipeline.step(name).makes_roots:
         return None
-    source = emitted_source(job, run.batch.batch_id, read.step_run_id)
-    first = int(source.first_root)
-    return range(first, first + int(source.roots))
+    emit = emit_of(job, run.batch.batch_id, read.step_run_id)
+    return range(emit.first_root, emit.first_root + emit.roots)
 
 
 def posted(record: Record, outcome: FoldOutcome) -> Record:

@@ -102,11 +102,11 @@ def _acked(folder: Path, dialect: Dialect) -> dict[int, Row | Failed]:
 
 def _emitted(job: Job, batch_id: int) -> Iterator[tuple[int, str]]:
     """The records that the source has read, with the name of the file of each, in its order."""
-    (source,) = job.database.transact(lambda c: batches.sources(c, batch_id))
+    (emit,) = job.database.transact(lambda c: batches.emits(c, batch_id))
     names = set()
-    for stored in job.manifest(source.emit_run_id).files:
+    for stored in job.manifest(emit.emit_run_id).files:
         column = pq.read_table(stored.path, columns=[FILE])[FILE].to_pylist()
-        first = source.first_root + stored.first_position
+        first = emit.first_root + stored.first_position
         for root, url in enumerate(column, first):
             # A line like the header that comes again has no file: it is the batch's only one then.
             file = Path(unquote(url)).name if url else None

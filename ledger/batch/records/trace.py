@@ -167,7 +167,7 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
         if run.state is RunState.COMMITTED
     }
     published = publications.states(connection, batch_id)
-    emitted = {row.source: row for row in batches.sources(connection, batch_id)}
+    emits = {emit.source: emit for emit in batches.emits(connection, batch_id)}
     steps = []
     for declared in batch.topology:
         if declared.get("after"):
@@ -176,8 +176,8 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
         if run_id is None:
             steps.append(_Step(declared))
             continue
-        files, source = runs.files(connection, run_id), emitted.get(declared["name"])
-        range_ = (0, 0) if source is None else (source.first_root, source.roots)
+        files, emit = runs.files(connection, run_id), emits.get(declared["name"])
+        range_ = (0, 0) if emit is None else (emit.first_root, emit.roots)
         steps.append(_Step(declared, files, published.get(run_id), *range_))
     return batch, steps
 

@@ -12,21 +12,13 @@ from ledger.databases.driver_errors import translated
 from ledger.errors import LedgerError, WaitedError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, following, health, partitions, replays, upkeep
+from ledger.store.queries.replays import ReplayRequest
 
 NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines
 DROP_LOCK_TIMEOUT = "500ms"  # how long a clean-up may wait for writers before it is put off
 # How long a run has to finish by itself what follows the settlement.
 OVERDUE_AFTER = timedelta(minutes=15)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ReplayRequest:
-    """A batch whose pipeline asks for automatic replay, with the number of its failed records."""
-
-    batch_id: int
-    pipeline: str
-    records: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ def sweep_once(
     return Swept(
         tuple(settled),
         tuple(dropped),
-        tuple(ReplayRequest(row.batch_id, row.pipeline, row.records) for row in asking),
+        tuple(asking),
         tuple(overdue),
         errors,
     )

@@ -90,23 +90,24 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     Of a unit that several batches delivered, whole, the latest counts.
     """
     outputs = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
-    for row in outputs:
-        if row.step_run_id is None:
+    committed = [(batch_id, run_id) for batch_id, run_id in outputs if run_id is not None]
+    for batch_id, run_id in outputs:
+        if run_id is None:
             raise InputError(
-                f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline"
+                f"{name!r} reads {reads!r}, which batch {batch_id} has not run: the pipeline"
                 " has changed since, and a total over the rest would be wrong. Reprocess the"
                 " interval"
             )
     in_units = job.pipeline.graph.in_units(name)
     deliveries: list[tuple[DataFrame, DataFrame | None]] = []
-    for row in outputs:
-        hidden, units = not_acked(job, row.batch_id, name), None
+    for batch_id, run_id in committed:
+        hidden, units = not_acked(job, batch_id, name), None
         if in_units and job.pipeline.graph.unit:
-            units = hidden.keep_units(emitted_units(job, row.batch_id))
-        rows = hidden.keep(delivered_rows(job, row.batch_id, row.step_run_id))
+            units = hidden.keep_units(emitted_units(job, batch_id))
+        rows = hidden.keep(delivered_rows(job, batch_id, run_id))
         deliveries.append((rows, units))
         one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
-        if one_unit and emitted_in_units(job, row.batch_id):
+        if one_unit and emitted_in_units(job, batch_id):
             break  # the batch is the unit, and this one delivered it
     return latest_rows(deliveries, name)
 
@@ -153,16 +154,16 @@ def united(parts: Sequence[DataFrame], name: str) -> DataFrame:
 
 def emitted_in_units(job: Job, batch_id: int) -> int:
     """Records of sources in units that a batch emitted."""
-    sources = job.database.transact(lambda c: batches.sources(c, batch_id))
-    return sum(row.roots or 0 for row in sources if job.pipeline.graph.in_units(row.source))
+    emits = job.database.transact(lambda c: batches.emits(c, batch_id))
+    return sum(emit.roots for emit in emits if job.pipeline.graph.in_units(emit.source))
 
 
 def emitted_units(job: Job, batch_id: int) -> DataFrame:
     """The units, ``UNIT``, of the records that a batch emitted."""
     frames = [
-        read_files(job.spark, job.manifest(row.emit_run_id)).select(UNIT)
-        for row in job.database.transact(lambda c: batches.sources(c, batch_id))
-        if row.emit_run_id is not None and carries_unit(job.pipeline, row.source)
+        read_files(job.spark, job.manifest(emit.emit_run_id)).select(UNIT)
+        for emit in job.database.transact(lambda c: batches.emits(c, batch_id))
+        if carries_unit(job.pipeline, emit.source)
     ]
     return reduce(DataFrame.unionByName, frames)
 
@@ -183,9 +184,8 @@ def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
     ``UNIT``.
     """
     frames = []
-    for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
-        if row.emit_run_id is None or not job.pipeline.graph.in_units(row.source):
-            continue
-        rows = stored_rows(job, row.emit_run_id, ROOT, row.first_root)
-        frames.append(rows.select(ROOT, *([UNIT] if UNIT in rows.columns else [])))
+    for emit in job.database.transact(lambda c: batches.emits(c, batch_id)):
+        if job.pipeline.graph.in_units(emit.source):
+            rows = stored_rows(job, emit.emit_run_id, ROOT, emit.first_root)
+            frames.append(rows.select(ROOT, *([UNIT] if UNIT in rows.columns else [])))
     return frames

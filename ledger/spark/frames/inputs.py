@@ -1,11 +1,9 @@
 """Frames that are handed to stages and sinks: the committed output of a step, anchored."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Row
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import (
@@ -33,6 +31,7 @@ from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
+from ledger.store.queries.batches import Emit
 
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
@@ -144,19 +143,19 @@ def _emitted(
     """What a source's snapshot passes on: roots are dense over its first positions. Untracked
     records lie after them and have none.
     """
-    source = emitted_source(job, batch_id, emit_run_id)
+    emit = emit_of(job, batch_id, emit_run_id)
     parsed = snapshot.where(F.col(ERROR).isNull())
-    rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(int(source.first_root)))
-    if source.roots < manifest.rows:
-        return rows.withColumn(ROOT, F.when(F.col(POSITION) < source.roots, F.col(ROOT)))
+    rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(emit.first_root))
+    if emit.roots < manifest.rows:
+        return rows.withColumn(ROOT, F.when(F.col(POSITION) < emit.roots, F.col(ROOT)))
     return rows
 
 
-def emitted_source(job: Job, batch_id: int, emit_run_id: int) -> Row[Any]:
-    """The source of a batch that an emit run counts for, as ``batches.sources`` has it."""
-    for source in job.database.transact(lambda c: batches.sources(c, batch_id)):
-        if source.emit_run_id == emit_run_id:
-            return source
+def emit_of(job: Job, batch_id: int, emit_run_id: int) -> Emit:
+    """The emit of a batch by a run. Raises FencedError where that counts no more."""
+    for emit in job.database.transact(lambda c: batches.emits(c, batch_id)):
+        if emit.emit_run_id == emit_run_id:
+            return emit
     raise FencedError(
         f"emit run {emit_run_id} of batch {batch_id} was superseded meanwhile: run this step again"
     )

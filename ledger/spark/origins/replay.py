@@ -170,5 +170,6 @@ def _stored(job: Job, emit: Row[Any]) -> DataFrame:
 
 def _snapshot(job: Job, original_id: int, source: str) -> DataFrame:
     """Every record of an original batch's source, with ``MESSAGE``."""
-    emit = job.database.transact(lambda c: batches.source_of(c, original_id, source))
+    emits = job.database.transact(lambda c: batches.emits(c, original_id))
+    emit = next(emit for emit in emits if emit.source == source)
     return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root)

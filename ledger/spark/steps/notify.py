@@ -1,12 +1,10 @@
 """Notify sources of what became of their messages, once their batch is settled permanently."""
 
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Row
 
 from ledger.batch.state_runs import call_in_order
 from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
@@ -17,6 +15,7 @@ from ledger.spark.frames.inputs import records
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, claims, publications
+from ledger.store.queries.batches import Emit
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
@@ -33,13 +32,13 @@ def notify(job: Job, batch_id: int) -> list[str]:
             f"batch {batch_id} is {batch.status.words}: sources are notified once it is settled"
         )
     names = []
-    for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
-        step = job.pipeline.source_named(row.source)
+    for emit in job.database.transact(lambda c: batches.emits(c, batch_id)):
+        step = job.pipeline.source_named(emit.source)
         if step.source.commits:
             _commit(job, step)
-        if row.notified_at is None and step.wants_notice:
+        if emit.notified_at is None and step.wants_notice:
             if step.hears_of_messages:
-                _notify(job, batch_id, step, row)
+                _notify(job, step, emit)
             reached("source notified", step.name)
             job.database.transact(
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)
@@ -51,8 +50,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
 
 def _commit(job: Job, step: SourceStep) -> None:
     """Notify a source of each range that is committed as a whole, in order; it never fails."""
-    due = job.database.transact(lambda c: claims.uncommitted(c, job.pipeline.name, step.name))
-    ends = {row.batch_id: row.claim_end for row in due}
+    ends = job.database.transact(lambda c: claims.uncommitted(c, job.pipeline.name, step.name))
     call_in_order(
         job.database,
         job.pipeline,
@@ -63,23 +61,23 @@ def _commit(job: Job, step: SourceStep) -> None:
     )
 
 
-def _notify(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
-    messages = _messages(job, source)
-    failed = _failed(job, batch_id)
+def _notify(job: Job, step: SourceStep, emit: Emit) -> None:
+    messages = _messages(job, emit)
+    failed = _failed(job, emit.batch_id)
     if step.on_ack is not None:
-        step.on_ack(batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
+        step.on_ack(emit.batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
     reached("acks notified", step.name)
     if step.on_fail is not None:
-        step.on_fail(batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
+        step.on_fail(emit.batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
 
 
-def _messages(job: Job, source: Row[Any]) -> DataFrame:
+def _messages(job: Job, emit: Emit) -> DataFrame:
     """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
     may have any name, ``raw``, and its root."""
-    manifest = job.manifest(source.emit_run_id)
-    stored = records(job, manifest, ROOT, source.first_root)
-    if source.roots < manifest.rows:  # the others are untracked
-        stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
+    manifest = job.manifest(emit.emit_run_id)
+    stored = records(job, manifest, ROOT, emit.first_root)
+    if emit.roots < manifest.rows:  # the others are untracked
+        stored = stored.where(F.col(ROOT) < emit.first_root + emit.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
     record = F.struct(*(f"`{name}`" for name in stored.columns if not is_own(name)))
     raw = F.col(RAW).cast("string").alias("raw")

@@ -36,9 +36,9 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     marked = local_numbers(job.spark, MESSAGE, again).withColumn(FAILED, F.lit(True))
     rows, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
     earlier = [
-        stored_rows(job, row.emit_run_id, ROOT, row.first_root).select(MESSAGE, ROOT)
-        for row in emits
-        if row.source == step.name and row.batch_id != original
+        stored_rows(job, emit.emit_run_id, ROOT, emit.first_root).select(MESSAGE, ROOT)
+        for emit in emits
+        if emit.source == step.name and emit.batch_id != original
     ]
     if earlier:
         newest = (
@@ -159,9 +159,9 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
     units, ``UNIT``; None if its sources name none.
     """
     graph, frames = job.pipeline.graph, []
-    for row in job.database.transact(lambda c: batches.sources(c, run.batch.batch_id)):
-        if row.source in graph.sources(step.name) and graph.in_units(row.source):
-            rows = stored_rows(job, row.emit_run_id, ROOT, row.first_root)
+    for emit in job.database.transact(lambda c: batches.emits(c, run.batch.batch_id)):
+        if emit.source in graph.sources(step.name) and graph.in_units(emit.source):
+            rows = stored_rows(job, emit.emit_run_id, ROOT, emit.first_root)
             if CARRIED in rows.columns:
                 own = [name for name in (ROOT, CARRIED, UNIT) if name in rows.columns]
                 frames.append(rows.where(F.col(CARRIED).isNotNull()).select(*own))
@@ -171,7 +171,7 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
 def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     """How many records are carried over from which batch."""
     emits = job.database.transact(lambda c: replays.settled_emits(c, run.batch.original_id))
-    ranges = [(row.batch_id, row.first_root, row.first_root + row.roots - 1) for row in emits]
+    ranges = [(emit.batch_id, emit.first_root, emit.first_root + emit.roots - 1) for emit in emits]
     spans = job.spark.createDataFrame(
         ranges, "_ackledger_batch bigint, _ackledger_first bigint, _ackledger_last bigint"
     )

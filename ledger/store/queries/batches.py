@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.states import (
     BATCH_TRANSITIONS,
@@ -16,6 +16,7 @@ from ledger.core.states import (
     SettlePolicy,
 )
 from ledger.errors import InputError, NotReadyError
+from ledger.store.queries.rows import all_of, first_of
 
 # A reason why the family of an original f is kept: a batch of it is not decided.
 UNDECIDED = """
@@ -95,15 +96,32 @@ FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 
 
-def _batch(row: Row[Any] | None) -> Batch | None:
-    if row is None:
-        return None
-    fields = dict(row._mapping)
-    fields["kind"] = BatchKind(fields["kind"])
-    fields["status"] = BatchStatus(fields["status"])
-    fields["guarantee"] = Guarantee(fields["guarantee"])
-    fields["settle"] = SettlePolicy(fields["settle"])
-    return Batch(**fields)
+def _batch(kind: str, status: str, guarantee: str, settle: str, **others: Any) -> Batch:
+    return Batch(
+        kind=BatchKind(kind),
+        status=BatchStatus(status),
+        guarantee=Guarantee(guarantee),
+        settle=SettlePolicy(settle),
+        **others,
+    )
+
+
+@dataclass(frozen=True)
+class Emit:
+    """What a batch has read of a source, by the run of it that counts. ``roots``: how many."""
+
+    batch_id: int
+    source: str
+    emit_run_id: int
+    first_root: int
+    roots: int
+    notified_at: datetime | None
+
+
+EMITS = """
+SELECT s.batch_id, s.source, s.emit_run_id, s.first_root, s.roots, s.notified_at
+FROM batch_source s JOIN batch b USING (batch_id) WHERE s.emit_run_id IS NOT NULL
+"""
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
@@ -112,14 +130,13 @@ def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) ->
         _BATCH + "WHERE p.name = :pipeline AND b.dag_id = :dag_id AND b.run_id = :run_id"
     )
     keys = {"pipeline": pipeline, "dag_id": dag_id, "run_id": run_id}
-    return _batch(connection.execute(statement, keys).first())
+    return first_of(_batch, connection.execute(statement, keys))
 
 
 def get_batch(connection: Connection, batch_id: int) -> Batch:
     """The batch of that number. Raises InputError if there is none."""
-    batch = _batch(
-        connection.execute(text(_BATCH + "WHERE b.batch_id = :id"), {"id": batch_id}).first()
-    )
+    statement = text(_BATCH + "WHERE b.batch_id = :id")
+    batch = first_of(_batch, connection.execute(statement, {"id": batch_id}))
     if batch is None:
         last = connection.execute(text("SELECT max(batch_id) FROM batch")).scalar()
         latest = "which has none yet" if last is None else f"whose latest is {last}"
@@ -222,35 +239,21 @@ def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
 
 def claiming_batch(
     connection: Connection, pipeline_id: int | None, source: str, start: datetime, end: datetime
-) -> Row[Any] | None:
-    """The batch (batch_id, status, dag_id, run_id, params) that has claimed this interval of this
-    source.
-    """
-    statement = text("""
-        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params
-        FROM batch_source s JOIN batch b USING (batch_id)
+) -> Batch | None:
+    """The batch that has claimed this interval of this source."""
+    statement = text(f"""
+        {_BATCH} JOIN batch_source s USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
           AND s.interval_start = :start AND s.interval_end = :end
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "start": start, "end": end}
-    return connection.execute(statement, keys).first()
+    return first_of(_batch, connection.execute(statement, keys))
 
 
-def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its
-    claim: claim_number, claim_start, claim_end, claim_records.
-    """
-    statement = text("""
-        SELECT source, path, emit_run_id, first_root, roots, notified_at, claim_number,
-               claim_start, claim_end, claim_records
-        FROM batch_source WHERE batch_id = :id ORDER BY source
-    """)
-    return connection.execute(statement, {"id": batch_id}).all()
-
-
-def source_of(connection: Connection, batch_id: int, source: str) -> Row[Any]:
-    """As ``sources``, of one."""
-    return next(row for row in sources(connection, batch_id) if row.source == source)
+def emits(connection: Connection, batch_id: int) -> list[Emit]:
+    """What a batch has read of each of its sources, by source."""
+    statement = text(f"{EMITS} AND s.batch_id = :id ORDER BY s.source")
+    return all_of(Emit, connection.execute(statement, {"id": batch_id}))
 
 
 def set_notified(connection: Connection, batch_id: int, source: str) -> None:
@@ -349,10 +352,8 @@ def set_released(connection: Connection, batch_id: int, released: bool) -> None:
 
 def open_batches(connection: Connection) -> list[int]:
     """Numbers of all open batches, oldest first."""
-    rows = connection.execute(
-        text("SELECT batch_id FROM batch WHERE status = 'open' ORDER BY batch_id")
-    )
-    return [row.batch_id for row in rows]
+    statement = text("SELECT batch_id FROM batch WHERE status = 'open' ORDER BY batch_id")
+    return list(connection.execute(statement).scalars())
 
 
 def reserve_roots(connection: Connection, count: int, span: int = 1) -> int:

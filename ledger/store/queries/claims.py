@@ -1,14 +1,14 @@
 """Statements about what batches claim of sources: intervals, files, ranges between offsets."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
-from ledger.store.queries.rows import first_of
+from ledger.store.queries.rows import T, all_of, first_of, one_of
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,25 @@ def clear_range(connection: Connection, batch_id: int, source: str, number: int)
     return connection.execute(statement, keys).rowcount == 1
 
 
+def of_source(connection: Connection, kind: Callable[..., T], batch_id: int, source: str) -> T:
+    """What a batch has claimed of a source, but for files: path, start, end, number, records."""
+    statement = text("""
+        SELECT path, claim_start AS start, claim_end AS "end", claim_number AS number,
+               claim_records AS records
+        FROM batch_source WHERE batch_id = :id AND source = :source
+    """)
+    keys = {"id": batch_id, "source": source}
+    return one_of(kind, connection.execute(statement, keys))
+
+
 def claimed_files(
-    connection: Connection, pipeline_id: int | None, source: str, paths: Sequence[str]
-) -> Sequence[Row[Any]]:
-    """Claims of files with these paths, each path's newest last: path, bytes, modified_at,
-    digest.
-    """
+    connection: Connection,
+    kind: Callable[..., T],
+    pipeline_id: int | None,
+    source: str,
+    paths: Sequence[str],
+) -> list[T]:
+    """Claims of these paths, each path's newest last: path, bytes, modified_at, digest."""
     statement = text("""
         SELECT path, bytes, modified_at, digest FROM claimed_file
         WHERE pipeline_id = :pipeline_id AND source = :source
@@ -134,16 +147,16 @@ def claimed_files(
         ORDER BY path, claimed_at
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "paths": list(paths)}
-    return connection.execute(statement, keys).all()
+    return all_of(kind, connection.execute(statement, keys))
 
 
-def files_of(connection: Connection, batch_id: int, source: str) -> Sequence[Row[Any]]:
-    """Files that a batch has claimed of a source, by path: path, bytes, modified_at, digest."""
+def files_of(connection: Connection, kind: Callable[..., T], batch_id: int, source: str) -> list[T]:
+    """Files that a batch has claimed of a source, by path, as ``claimed_files``."""
     statement = text("""
         SELECT path, bytes, modified_at, digest FROM claimed_file
         WHERE batch_id = :id AND source = :source ORDER BY path
     """)
-    return connection.execute(statement, {"id": batch_id, "source": source}).all()
+    return all_of(kind, connection.execute(statement, {"id": batch_id, "source": source}))
 
 
 def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -167,10 +180,10 @@ def release(connection: Connection, batch_id: int) -> None:
     connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
 
 
-def uncommitted(connection: Connection, pipeline: str, source: str) -> Sequence[Row[Any]]:
+def uncommitted(connection: Connection, pipeline: str, source: str) -> dict[int, Any]:
     """Ranges of a source that are committed as a whole, with all before them, and that it was not
-    notified of: their batches are settled, and published by the sinks. In order: batch_id,
-    claim_end.
+    notified of: their batches are settled, and published by the sinks. In order: the batch, and
+    where its range ends.
     """
     statement = text("""
         SELECT batch_id, claim_end FROM (
@@ -188,7 +201,8 @@ def uncommitted(connection: Connection, pipeline: str, source: str) -> Sequence[
         ) r
         WHERE is_whole ORDER BY claim_number
     """)
-    return connection.execute(statement, {"pipeline": pipeline, "source": source}).all()
+    rows = connection.execute(statement, {"pipeline": pipeline, "source": source})
+    return {row.batch_id: row.claim_end for row in rows}
 
 
 def set_committed(connection: Connection, batch_id: int, source: str) -> None:

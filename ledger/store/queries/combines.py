@@ -3,9 +3,8 @@ failed any more, and partial ones after each settlement.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 
 def is_last(connection: Connection, batch_id: int) -> bool:
@@ -21,9 +20,11 @@ def is_last(connection: Connection, batch_id: int) -> bool:
     return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
-def committed_outputs(connection: Connection, original_id: int, step: str) -> Sequence[Row[Any]]:
-    """The settled batches of a family, latest first, with the committed run of a step: batch_id,
-    step_run_id, null where it was added later; not those that expired without it.
+def committed_outputs(
+    connection: Connection, original_id: int, step: str
+) -> list[tuple[int, int | None]]:
+    """The settled batches of a family, latest first, with the committed run of a step, null where
+    it was added later; not those that expired without it.
     """
     statement = text("""
         SELECT b.batch_id, r.step_run_id FROM batch b
@@ -35,7 +36,8 @@ def committed_outputs(connection: Connection, original_id: int, step: str) -> Se
                  SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :step))
         ORDER BY b.settled_at DESC, b.batch_id DESC
     """)
-    return connection.execute(statement, {"original": original_id, "step": step}).all()
+    rows = connection.execute(statement, {"original": original_id, "step": step})
+    return [(row.batch_id, row.step_run_id) for row in rows]
 
 
 def is_due(connection: Connection, batch_id: int, steps: Sequence[str]) -> bool:

@@ -1,13 +1,14 @@
 """Statements about failed messages and their replays."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
+from ledger.store.queries.batches import EMITS, Emit
 from ledger.store.queries.rows import all_of, one_of
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
@@ -105,6 +106,15 @@ class DueCause:
     repeated: int
     last: int
     max_replays: int
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """A batch whose pipeline asks for automatic replay, with the number of its failed records."""
+
+    batch_id: int
+    pipeline: str
+    records: int
 
 
 def _as_found(message: str) -> str:
@@ -210,8 +220,8 @@ def quarantined_messages(connection: Connection, original_batch_id: int, source:
         SELECT message_id FROM failed_message
         WHERE original_batch_id = :id AND source = :source AND status = 'quarantined'
     """)
-    rows = connection.execute(statement, {"id": original_batch_id, "source": source})
-    return [row.message_id for row in rows]
+    keys = {"id": original_batch_id, "source": source}
+    return list(connection.execute(statement, keys).scalars())
 
 
 def messages_to_run(connection: Connection, original_batch_id: int, source: str) -> list[int]:
@@ -224,21 +234,19 @@ def messages_to_run(connection: Connection, original_batch_id: int, source: str)
         WHERE m.original_batch_id = :id AND m.source = :source
           AND m.status IN ('failed', 'replaying') AND NOT r.shared
     """)
-    rows = connection.execute(statement, {"id": original_batch_id, "source": source})
-    return [row.message_id for row in rows]
+    keys = {"id": original_batch_id, "source": source}
+    return list(connection.execute(statement, keys).scalars())
 
 
-def settled_emits(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
-    """The emits that count of an original batch and its settled replays: batch_id, source,
-    emit_run_id, first_root, roots. A message's latest has the greatest root: one replay by unit
-    is open at a time.
+def settled_emits(connection: Connection, original_batch_id: int) -> list[Emit]:
+    """The emits that count of an original batch and its settled replays. A message's latest has
+    the greatest root: one replay by unit is open at a time.
     """
-    statement = text("""
-        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.roots
-        FROM batch b JOIN batch_source s USING (batch_id)
-        WHERE b.family_id = :id AND b.status = 'settled' AND s.roots > 0 ORDER BY s.emit_run_id
+    statement = text(f"""
+        {EMITS} AND b.family_id = :id AND b.status = 'settled' AND s.roots > 0
+        ORDER BY s.emit_run_id
     """)
-    return connection.execute(statement, {"id": original_batch_id}).all()
+    return all_of(Emit, connection.execute(statement, {"id": original_batch_id}))
 
 
 def unemitted_claims(connection: Connection, batch_id: int) -> int:
@@ -267,7 +275,7 @@ def claimed_sources(connection: Connection, batch_id: int) -> list[str]:
         SELECT DISTINCT source FROM failed_message
         WHERE replay_batch_id = :id AND status = 'replaying' ORDER BY source
     """)
-    return [row.source for row in connection.execute(statement, {"id": batch_id})]
+    return list(connection.execute(statement, {"id": batch_id}).scalars())
 
 
 def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> list[int]:
@@ -278,8 +286,8 @@ def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> li
           AND b.run_id = :run_id || '-' || b.original_batch_id
         ORDER BY 1
     """)
-    rows = connection.execute(statement, {"pipeline": pipeline, "run_id": run_id})
-    return [row.original_batch_id for row in rows]
+    keys = {"pipeline": pipeline, "run_id": run_id}
+    return list(connection.execute(statement, keys).scalars())
 
 
 def batches_to_replay(
@@ -361,9 +369,9 @@ def causes_to_replay(
     return all_of(DueCause, connection.execute(statement, keys))
 
 
-def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:
+def automatic_replays(connection: Connection, now: datetime) -> list[ReplayRequest]:
     """Batches of pipelines with ``auto_replay`` that have failed messages due, and may be
-    replayed now: batch_id, pipeline, records.
+    replayed now.
     """
     statement = text("""
         SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS records
@@ -382,4 +390,4 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
             WHERE r.family_id = b.batch_id AND r.kind = 'replay' AND r.status IN ('open', 'held')))
         GROUP BY 1, 2 ORDER BY 1
     """)
-    return connection.execute(statement, {"now": now}).all()
+    return all_of(ReplayRequest, connection.execute(statement, {"now": now}))
