@@ -49,13 +49,13 @@ def check_limit(connection: Connection, batch: Batch) -> None:
     limit = batch.max_failed_ratio
     if limit is None or batch.released:
         return
-    new = holds.new_failures(connection, batch.batch_id, batch.original_id)
-    records = new.roots or queries.total_roots(connection, batch.batch_id)
-    if new.failed <= limit * records:
+    failed, roots, step = holds.new_failures(connection, batch.batch_id, batch.original_id)
+    records = roots or queries.total_roots(connection, batch.batch_id)
+    if failed <= limit * records:
         return
     preview = Preview(*holds.computed_failures(connection, batch.batch_id, batch.original_id))
-    counted = _counted(batch, new.failed, records)
-    raise OverLimitError(f"{counted}. Most failed at {new.step}", preview)
+    counted = _counted(batch, failed, records)
+    raise OverLimitError(f"{counted}. Most failed at {step}", preview)
 
 
 def _counted(batch: Batch, failed: int, records: int) -> str:

@@ -190,7 +190,7 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
 
 def _has_masked_keys(connection: Connection, replay: Batch, step: SourceStep) -> bool:
     failed = payloads.failed_keys(connection, replay.original_id, step.name, step.key)
-    return any(is_masked(value) for row in failed for value in row.key)
+    return any(is_masked(value) for _, key, _ in failed for value in key)
 
 
 def claim_messages(

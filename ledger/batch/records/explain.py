@@ -1,12 +1,12 @@
 """Explain a record: what became of it, where it was last seen, what it holds, what to do next."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.advice.actions import Action, lines
 from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, RecordState, of_records, state_of
@@ -19,6 +19,9 @@ from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, records
+from ledger.store.queries.holds import SampledRecord
+from ledger.store.queries.payloads import FailedMessage
+from ledger.store.queries.records import DecidedAttempt, EmittedRoot, LastFailure
 
 NOT_DECIDED = "on hold: not decided"
 _EDGES = re.compile(rf"(-?\d+) {EDGES} (.+?), (-?\d+) acked")
@@ -62,12 +65,12 @@ def explain(database: Database, number: int) -> Explanation:
         sampled = database.transact(lambda c: holds.record(c, number))
     if sampled is not None:
         undecided = explained(database, number)
-        return replace(undecided, source_line=_line(sampled, sampled.layout or {}))
+        return replace(undecided, source_line=_line(sampled))
     record = _failed_record(database, number)
-    if record is not None and (record.content is None or record.content_root < record.root_id):
+    if record is not None and (record.content_root or 0) < record.root_id:
         try_to_keep(database, record.batch_id)
         record = _failed_record(database, number)
-    line = None if record is None else _line(record, _layout(record))
+    line = None if record is None else _line(record)
     return replace(explained(database, number), source_line=line)
 
 
@@ -90,32 +93,32 @@ def explained(database: Database, number: int) -> Explanation:
         accepted_by=next((row.accepted_by for row in decided if row.holds), None),
         last_seen=last_seen,
         missing=missing,
-        attempts=tuple(dict(row._mapping) for row in tried),
-        decisions=tuple(dict(row._mapping) for row in decided),
+        attempts=tuple(map(asdict, tried)),
+        decisions=tuple(map(asdict, decided)),
         next=tuple(lines(of_records(_case(record)))),
     )
 
 
-def _of(row: Row[Any], verdict: str, **others: Any) -> Explanation:
+def _of(row: LastFailure | SampledRecord | EmittedRoot, verdict: str, **others: Any) -> Explanation:
     """A record by its row, whose columns are called as the fields are, and other fields."""
     ids = {"record": row.message_id, "root": row.root_id}
     return Explanation(**{**_columns(row, Explanation), **ids, "verdict": verdict, **others})
 
 
-def _columns(row: Row[Any], fields_of: type[Case | Explanation]) -> dict[str, Any]:
+def _columns(row: object, fields_of: type[Case | Explanation]) -> dict[str, Any]:
     """The columns of a row that are called as fields of a class are."""
     names = {each.name for each in fields(fields_of)}
-    return {name: value for name, value in row._mapping.items() if name in names}
+    return {name: value for name, value in vars(row).items() if name in names}
 
 
-def _failed_record(database: Database, number: int) -> Row[Any] | None:
+def _failed_record(database: Database, number: int) -> LastFailure | None:
     return database.transact(lambda c: records.failed_record(c, number))
 
 
-def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -> Explanation:
+def _on_hold(database: Database, sampled: SampledRecord, failed_before: int | None) -> Explanation:
     """A record that would fail if its batch, which is on hold, were settled as it is."""
 
-    def look(connection: Connection) -> tuple[Sequence[Row[Any]], str]:
+    def look(connection: Connection) -> tuple[list[DecidedAttempt], str]:
         batch = batches.get_batch(connection, sampled.batch_id)
         tried = [] if failed_before is None else records.attempts(connection, failed_before)
         return tried, on_hold(connection, batch)
@@ -125,7 +128,7 @@ def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -
         sampled,
         NOT_DECIDED,
         missing=f"it would fail at {sampled.step}: {sampled.reason}",
-        attempts=tuple(dict(row._mapping) for row in tried),
+        attempts=tuple(map(asdict, tried)),
         next=(sentences,),
     )
 
@@ -143,7 +146,7 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
     return _of(root, root.status, next=(str(action),))
 
 
-def _last_seen(record: Row[Any]) -> tuple[str, str]:
+def _last_seen(record: LastFailure) -> tuple[str, str]:
     """The step that last passed on a row of a record; which row is missing after it, and why."""
     edges = _EDGES.match(record.detail or "")
     if edges is None:
@@ -162,29 +165,25 @@ def _last_seen(record: Row[Any]) -> tuple[str, str]:
     return producers, f"{gap}: {record.reason}"
 
 
-def _layout(record: Row[Any]) -> Mapping[str, Any]:
-    return next((step for step in record.topology if step["name"] == record.source), {})
-
-
-def _line(record: Row[Any], layout: Mapping[str, Any]) -> int | None:
-    if record.source_file is None or record.source_row is None:
+def _line(record: FailedMessage) -> int | None:
+    if record.source_file is None or record.source_row is None or record.content is None:
         return None
-    sought = Sought(record.source_row, record.content, record.parsed)
-    return lines_of(record.source_file, [sought], layout).get(record.source_row)
+    sought = Sought(record.source_row, record.content, bool(record.parsed))
+    return lines_of(record.source_file, [sought], record.layout or {}).get(record.source_row)
 
 
-def _has_key(record: Row[Any]) -> bool:
+def _has_key(record: LastFailure) -> bool:
     """Whether its key could be read; where its content is not kept yet, it may be."""
     return record.content is None or None not in (record.key or {"": None}).values()
 
 
-def _case(record: Row[Any]) -> Case:
+def _case(record: LastFailure) -> Case:
     steps = {step["name"]: step for step in record.topology}
     by_unit = any(step.get("merges") for step in steps.values())
     own = {
         "cause": Cause(record.cause),
         "state": state_of(record),
-        "rereads": bool(_layout(record).get("rereads")) and not by_unit and _has_key(record),
+        "rereads": bool((record.layout or {}).get("rereads")) and not by_unit and _has_key(record),
         "reprocesses": not any(step.get("incremental") for step in steps.values()),
         "record": record.message_id,
         "joins": bool(steps.get(record.step, {}).get("joins")),

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row
-
 from ledger.core.redaction import NOTHING, Redaction, as_text, is_masked
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, payloads, redactions, runs
 from ledger.store.queries.batches import Batch
+from ledger.store.queries.payloads import EmittedRecords
 
 if TYPE_CHECKING:
     from ledger.batch.records.snapshots import Payload
@@ -45,9 +44,9 @@ def keep_payloads(database: Database, batch_id: int) -> int:
         (payloads.missing, batch.original_id, payloads.insert),
         (payloads.read_again, batch.original_id, payloads.replace),
     ):
-        for row in database.transact(partial(question, batch_id=number)):
-            emitted = database.transact(partial(batches.get_batch, batch_id=row.batch_id))
-            for rows in _chunks(_read(database, emitted, row, redact)):
+        for emitted in database.transact(partial(question, batch_id=number)):
+            reader = database.transact(partial(batches.get_batch, batch_id=emitted.batch_id))
+            for rows in _chunks(_read(database, reader, emitted, redact)):
                 written += database.transact(partial(write, rows=rows))
     return written
 
@@ -80,12 +79,12 @@ def failed_keys(
     pseudonym for one of them, whatever the pipeline redacts by now.
     """
     rows = database.transact(lambda c: payloads.failed_keys(c, original_id, source, names))
-    if not any(is_masked(value) for row in rows for value in row.key):
-        return [(row.message_id, row.key, row.parsed) for row in rows]
+    if not any(is_masked(value) for _, key, _ in rows for value in key):
+        return rows
     original = database.transact(lambda c: batches.get_batch(c, original_id))
     emits = database.transact(lambda c: payloads.of_source(c, original_id, source))
-    contents = (payload for row in emits for payload in _read(database, original, row, NOTHING))
-    return [_keyed(payload, names) for payload in contents]
+    contents = (record for each in emits for record in _read(database, original, each, NOTHING))
+    return [_keyed(record, names) for record in contents]
 
 
 def _keyed(payload: "Payload", names: Sequence[str]) -> tuple[int, list[str | None], bool]:
@@ -96,16 +95,16 @@ def _keyed(payload: "Payload", names: Sequence[str]) -> tuple[int, list[str | No
 
 
 def _read(
-    database: Database, batch: Batch, source: Row[Any], redact: Redaction
+    database: Database, batch: Batch, emitted: EmittedRecords, redact: Redaction
 ) -> Iterator["Payload"]:
-    """What records of a source contain, from its snapshot of a batch."""
+    """What records of a batch's emit contain, from its snapshot."""
     # Its libraries take longer to load than most commands take.
     from ledger.batch.records import snapshots
 
-    files = database.transact(partial(runs.files, run_id=source.emit_run_id))
+    files = database.transact(partial(runs.files, run_id=emitted.emit_run_id))
     check_files(Manifest(files), _NO_CONTENT)
-    layout = next((step for step in batch.topology if step["name"] == source.source), {})
-    return snapshots.payloads(batch.original_id, source, files, layout, redact)
+    layout = next((step for step in batch.topology if step["name"] == emitted.source), {})
+    return snapshots.payloads(batch.original_id, emitted, files, layout, redact)
 
 
 def _chunks(contents: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from sqlalchemy import Row
 
 from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, RAW, is_own
 from ledger.core.paths import without_file_scheme
@@ -23,6 +22,7 @@ from ledger.core.redaction import Redaction
 from ledger.errors import MASK
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
+from ledger.store.queries.payloads import EmittedRecords
 from ledger.types.arrow import rebuilt
 
 MOST_CHARACTERS = 10_000
@@ -46,13 +46,13 @@ class Payload:
 
 def payloads(
     batch_id: int,
-    source: Row[Any],
+    emitted: EmittedRecords,
     files: Sequence[DataFile],
     layout: Mapping[str, Any],
     redact: Redaction,
 ) -> Iterator[Payload]:
-    """The failed records of one source, in order."""
-    positions = np.asarray(source.roots, np.int64) - source.first_root
+    """Records of one emit, in order."""
+    positions = np.asarray(emitted.roots, np.int64) - emitted.first_root
     whole = all(_located(file.path) for file in files)
     numbers = _Numbers() if whole else None
     for file in files:
@@ -64,7 +64,7 @@ def payloads(
             if len(local) == 0:
                 continue
             rows = rows_at(stored, local)
-        messages, roots = source.messages[first:last], source.roots[first:last]
+        messages, roots = emitted.messages[first:last], emitted.roots[first:last]
         records = zip(messages, roots, read_rows(rows, layout, redact), row_numbers, strict=True)
         for message, root, row, number in records:
             yield Payload(message, batch_id, root, *row, number)

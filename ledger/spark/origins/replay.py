@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import starmap
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.state_guards import ANEW
 from ledger.core.column_names import ERROR, MESSAGE, RAW, ROOT, UNIT, is_own
@@ -26,6 +25,7 @@ from ledger.spark.origins.base import Origin
 from ledger.spark.units.carried import with_carried
 from ledger.spark.units.units import STATE, included, with_unit
 from ledger.store.queries import batches, payloads, replays
+from ledger.store.queries.payloads import EmittedRecords
 
 BROADCAST_MESSAGES = 1_000_000
 _CLAIMED, _TAKEN = "_ackledger_claimed", "_ackledger_taken"
@@ -41,9 +41,9 @@ class _Replay(Origin):
 
 @dataclass(frozen=True)
 class FromRecords(_Replay):
-    """The claimed records alone. ``emits``: as ``payloads.claimed`` has them."""
+    """The claimed records alone. ``emits``: those that read them last."""
 
-    emits: Sequence[Row[Any]]
+    emits: Sequence[EmittedRecords]
 
     def read(self) -> DataFrame:
         """The records as they were read last, parsed again."""
@@ -101,13 +101,13 @@ class FromUnits(_Replay):
         others = _snapshot(self.job, original, self.step.name).join(numbers, MESSAGE, "left_anti")
         return with_unit(self.job, self.step, self.reader.parse_again(others))
 
-    def _claimed(self) -> list[tuple[SourceStep, Row[Any]]]:
-        """The claimed records of each source in units that has some, as ``payloads.claimed``."""
+    def _claimed(self) -> list[tuple[SourceStep, EmittedRecords]]:
+        """The claimed records of each source in units that has some."""
         graph, batch = self.job.pipeline.graph, self.run.batch
         sources = [step for step in self.job.pipeline.sources() if graph.in_units(step.name)]
         keys = (batch.batch_id, batch.original_id)
 
-        def ask(connection: Connection) -> list[tuple[SourceStep, Row[Any]]]:
+        def ask(connection: Connection) -> list[tuple[SourceStep, EmittedRecords]]:
             return [
                 (step, emit)
                 for step in sources
@@ -116,7 +116,9 @@ class FromUnits(_Replay):
 
         return self.job.database.transact(ask)
 
-    def _of_units(self, rows: DataFrame, claimed: list[tuple[SourceStep, Row[Any]]]) -> DataFrame:
+    def _of_units(
+        self, rows: DataFrame, claimed: list[tuple[SourceStep, EmittedRecords]]
+    ) -> DataFrame:
         """The records of the claimed records' units, and the claimed ones that are of none."""
         names = [f"`{name}`" for name in rows.columns]
         own = [number for step, emit in claimed if step is self.step for number in emit.messages]
@@ -127,7 +129,7 @@ class FromUnits(_Replay):
         joined = joined.join(of_source, MESSAGE, "left")
         return joined.where(F.coalesce(_TAKEN, _CLAIMED)).select(*names)
 
-    def _units(self, step: SourceStep, emit: Row[Any]) -> DataFrame:
+    def _units(self, step: SourceStep, emit: EmittedRecords) -> DataFrame:
         """The units of a source's records."""
         stored = _stored(self.job, emit)
         parsed = step.source.reader(self.job.spark).parse_again(stored)
@@ -158,8 +160,8 @@ def raw(stored: DataFrame) -> Column:
     return F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))
 
 
-def _stored(job: Job, emit: Row[Any]) -> DataFrame:
-    """Records that a run read, as they are stored, with ``MESSAGE``; of ``payloads.by_emit``."""
+def _stored(job: Job, emit: EmittedRecords) -> DataFrame:
+    """Records that a run read, as they are stored, with ``MESSAGE``."""
     roots, messages = pa.array(emit.roots, pa.int64()), pa.array(emit.messages, pa.int64())
     numbers = local_rows(job.spark, {ROOT: roots, MESSAGE: messages})
     if len(roots) <= BROADCAST_MESSAGES:

@@ -82,10 +82,12 @@ class FromSource(FromRecords):
             texts = (frame.select(MESSAGE, raw(frame).alias(RAW)) for frame in self.stored())
             return reduce(DataFrame.unionByName, texts)
         batch_id, source = self.run.batch.batch_id, self.step.name
-        rows = self.job.database.transact(lambda c: payloads.claimed_contents(c, batch_id, source))
+        contents = self.job.database.transact(
+            lambda c: payloads.claimed_contents(c, batch_id, source)
+        )
         columns = {
-            MESSAGE: pa.array([row.message_id for row in rows], pa.int64()),
-            RAW: pa.array([row.content.encode() for row in rows], pa.binary()),
+            MESSAGE: pa.array(list(contents), pa.int64()),
+            RAW: pa.array([content.encode() for content in contents.values()], pa.binary()),
         }
         return local_rows(self.job.spark, columns)
 

@@ -4,14 +4,21 @@ of their failures, which is kept while the batch is on hold.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.queries.payloads import FailedMessage, by_emit, conditions_sql, copy_content
+from ledger.store.queries.payloads import (
+    EmittedRecords,
+    FailedMessage,
+    by_emit,
+    conditions_sql,
+    copy_content,
+)
 from ledger.store.queries.reports import FailureSummary
-from ledger.store.queries.rows import all_of
+from ledger.store.queries.rows import all_of, first_of
 
 REASONS = 100  # by source and step; rarer ones are counted together
 ON_HOLD = "on hold"  # the status of records that would fail
@@ -19,10 +26,12 @@ SAMPLE = 100  # records of a reason
 LARGEST_SAMPLE = 2_000  # records of a batch
 
 
-def new_failures(connection: Connection, batch_id: int, original_id: int) -> Row[Any]:
-    """Within the settlement of a batch, after its failures are recorded: failed, its records that
-    failed through their own fault and had not in an earlier batch of its family; step, where most
-    of them did; roots, the original's, null while that is not settled.
+def new_failures(
+    connection: Connection, batch_id: int, original_id: int
+) -> tuple[int, int | None, str | None]:
+    """Within the settlement of a batch, after its failures are recorded: how many of its records
+    failed through their own fault and had not in an earlier batch of its family; of how many, the
+    original's roots, null while that is not settled; the step where most of them did.
     """
     statement = text("""
         WITH own AS MATERIALIZED (
@@ -36,7 +45,8 @@ def new_failures(connection: Connection, batch_id: int, original_id: int) -> Row
                (SELECT step FROM own GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1) AS step
         FROM batch b WHERE b.batch_id = :original
     """)
-    return connection.execute(statement, {"batch": batch_id, "original": original_id}).one()
+    row = connection.execute(statement, {"batch": batch_id, "original": original_id}).one()
+    return row.failed, row.roots, row.step
 
 
 _REASONS = """
@@ -123,6 +133,15 @@ class WouldFail:
     records: int
 
 
+@dataclass(frozen=True)
+class SampledRecord(FailedMessage):
+    """A record that the preview of a batch on hold has."""
+
+    root_id: int
+    interval_start: datetime
+    interval_end: datetime
+
+
 def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
     """What batches on hold would record, most records first. ``selection``: as for
     ``reports.failures``; omitted: any."""
@@ -156,6 +175,12 @@ _OF_BATCHES = """
       AND (cast(:step AS text) IS NULL OR h.step = :step)
       AND (cast(:reason AS text) IS NULL OR h.reason LIKE :reason)
 """
+_COLUMNS = f"""
+    f.message_id, h.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
+    '{ON_HOLD}' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file, f.source_row,
+    f.content, f.parsed, (SELECT s.declaration FROM batch_step s
+                          WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
+"""
 _SAMPLE = _OF_BATCHES.replace(
     "JOIN batch b", "JOIN hold_sample f USING (batch_id, number) JOIN batch b", 1
 )
@@ -170,33 +195,19 @@ def sample(
     """Records of batches on hold that would fail, as ``payloads.records`` has failed ones; of each
     batch those that its preview has."""
     where, keys = conditions_sql(conditions)
-    statement = text(f"""
-        SELECT f.message_id, h.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
-               '{ON_HOLD}' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file,
-               f.source_row, f.content, f.parsed, (SELECT s.declaration FROM batch_step s
-                WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
-        {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit
-    """)
+    statement = text(f"SELECT {_COLUMNS} {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit")
     keys = {**_ANY, **selection, **keys, "limit": limit}
     return all_of(FailedMessage, connection.execute(statement, keys))
 
 
-def record(connection: Connection, number: int) -> Row[Any] | None:
-    """A sampled record of a batch on hold, by a root or its message: message_id, root_id, batch_id,
-    pipeline, source, step, reason, key, content, parsed, source_file, source_row, interval_start,
-    interval_end, layout."""
-    statement = text("""
-        SELECT f.message_id, f.root_id, f.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
-               f.key, f.content, f.parsed, f.source_file, f.source_row, b.interval_start,
-               b.interval_end, (SELECT s.declaration FROM batch_step s
-                WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
-        FROM hold_sample f
-        JOIN hold_failure h USING (batch_id, number)
-        JOIN batch b USING (batch_id)
-        JOIN pipeline p USING (pipeline_id)
-        WHERE f.root_id = :number OR f.message_id = :number
+def record(connection: Connection, number: int) -> SampledRecord | None:
+    """A sampled record of a batch on hold, by a root or its message."""
+    statement = text(f"""
+        SELECT {_COLUMNS}, f.root_id, b.interval_start, b.interval_end
+        {_SAMPLE} AND (f.root_id = :number OR f.message_id = :number)
     """)
-    return connection.execute(statement, {"number": number}).first()
+    keys = {**_ANY, "number": number}
+    return first_of(SampledRecord, connection.execute(statement, keys))
 
 
 def is_over_limit(connection: Connection, batch_id: int) -> bool:
@@ -214,8 +225,8 @@ def batches_on_hold(connection: Connection, batch_ids: Sequence[int]) -> list[in
     return list(connection.execute(statement, {"ids": list(batch_ids)}).scalars())
 
 
-def without_content(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """The sampled records of a batch on hold whose content is not copied yet, as ``by_emit``."""
+def without_content(connection: Connection, batch_id: int) -> list[EmittedRecords]:
+    """The sampled records of a batch on hold whose content is not copied yet."""
     records = """
         SELECT h.message_id, h.root_id, h.batch_id FROM hold_sample h
         WHERE h.batch_id = :id AND h.content IS NULL AND NOT EXISTS (

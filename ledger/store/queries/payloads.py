@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.conditions import Comparison
 from ledger.databases.driver_errors import raw_cursor
@@ -48,9 +48,22 @@ class Fields:
     names: Sequence[str]
 
 
-def by_emit(connection: Connection, records: str, **keys: Any) -> Sequence[Row[Any]]:
-    """By batch and source that read them: batch_id, source, emit_run_id, first_root, messages and
-    their roots (in order). ``records``: a SELECT of message_id, root_id, batch_id."""
+@dataclass(frozen=True)
+class EmittedRecords:
+    """Records that one emit of a batch has read: messages and their roots, in order of these.
+    ``first_root``: of all that it has read."""
+
+    batch_id: int
+    source: str
+    emit_run_id: int
+    first_root: int
+    messages: list[int]
+    roots: list[int]
+
+
+def by_emit(connection: Connection, records: str, **keys: Any) -> list[EmittedRecords]:
+    """Records by batch and source that read them. ``records``: a SELECT of message_id, root_id,
+    batch_id."""
     statement = text(f"""
         SELECT s.batch_id, s.source, s.emit_run_id, s.first_root,
                array_agg(x.message_id ORDER BY x.root_id) AS messages,
@@ -60,7 +73,7 @@ def by_emit(connection: Connection, records: str, **keys: Any) -> Sequence[Row[A
                            AND x.root_id < s.first_root + s.roots
         WHERE s.emit_run_id IS NOT NULL GROUP BY s.batch_id, s.source ORDER BY 1, 2
     """)
-    return connection.execute(statement, keys).all()
+    return all_of(EmittedRecords, connection.execute(statement, keys))
 
 
 _OF_ORIGINAL = """
@@ -77,24 +90,24 @@ _READ_AGAIN = """
 """
 
 
-def missing(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """The messages of an original whose content is not kept, as ``by_emit``."""
+def missing(connection: Connection, batch_id: int) -> list[EmittedRecords]:
+    """The messages of an original whose content is not kept."""
     records = f"""{_OF_ORIGINAL} m.original_batch_id = :id
       AND NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)"""
     return by_emit(connection, records, id=batch_id)
 
 
-def of_source(connection: Connection, batch_id: int, source: str) -> Sequence[Row[Any]]:
-    """The messages of an original's source, as ``by_emit``."""
+def of_source(connection: Connection, batch_id: int, source: str) -> list[EmittedRecords]:
+    """The messages of an original's source."""
     records = f"{_OF_ORIGINAL} m.original_batch_id = :id AND m.source = :source"
     return by_emit(connection, records, id=batch_id, source=source)
 
 
 def claimed(
     connection: Connection, replay_batch_id: int, original_id: int, source: str
-) -> Sequence[Row[Any]]:
-    """The messages that a replay has claimed of a source, as ``by_emit``, each with the attempt
-    that read what it contains."""
+) -> list[EmittedRecords]:
+    """The messages that a replay has claimed of a source, each with the attempt that read what it
+    contains."""
     records = f"""
         SELECT m.message_id, coalesce(x.root_id, m.message_id) AS root_id,
                coalesce(x.batch_id, m.original_batch_id) AS batch_id
@@ -105,9 +118,9 @@ def claimed(
     return by_emit(connection, records, **keys)
 
 
-def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+def read_again(connection: Connection, batch_id: int) -> list[EmittedRecords]:
     """The messages of an original that a replay has read again, and whose kept content is that of
-    an earlier attempt, as ``by_emit``."""
+    an earlier attempt."""
     records = f"""
         SELECT x.* FROM ({_READ_AGAIN}) x
         JOIN failed_payload f ON f.message_id = x.message_id AND f.root_id < x.root_id
@@ -130,7 +143,7 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
                       WHERE h.batch_id = b.batch_id AND h.content IS NULL)
         ORDER BY batch_id
     """)
-    return [row.batch_id for row in connection.execute(statement, {"pipeline": pipeline})]
+    return list(connection.execute(statement, {"pipeline": pipeline}).scalars())
 
 
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
@@ -165,9 +178,9 @@ def copy_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
 
 def failed_keys(
     connection: Connection, batch_id: int, source: str, names: Sequence[str]
-) -> Sequence[Row[Any]]:
+) -> list[tuple[int, list[str | None], bool]]:
     """The messages of an original's source, with the values of these columns as text, null where
-    they are not known: message_id, key, parsed."""
+    they are not known, and whether it parsed."""
     statement = text("""
         SELECT m.message_id, ARRAY(
           SELECT coalesce(f.key ->> u.name, CASE WHEN f.parsed THEN f.content::jsonb ->> u.name END)
@@ -177,18 +190,18 @@ def failed_keys(
         WHERE m.original_batch_id = :id AND m.source = :source ORDER BY 1
     """)
     keys = {"id": batch_id, "source": source, "names": list(names)}
-    return connection.execute(statement, keys).all()
+    return [(row.message_id, row.key, row.parsed) for row in connection.execute(statement, keys)]
 
 
-def claimed_contents(connection: Connection, batch_id: int, source: str) -> Sequence[Row[Any]]:
-    """The messages that a replay has claimed of a source, with what they contained: message_id,
-    content."""
+def claimed_contents(connection: Connection, batch_id: int, source: str) -> dict[int, str]:
+    """The messages that a replay has claimed of a source, with what they contained."""
     statement = text("""
         SELECT m.message_id, coalesce(f.content, '') AS content
         FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying' ORDER BY 1
     """)
-    return connection.execute(statement, {"id": batch_id, "source": source}).all()
+    rows = connection.execute(statement, {"id": batch_id, "source": source})
+    return {row.message_id: row.content for row in rows}
 
 
 def copied_field(value: Any) -> str:

@@ -1,12 +1,16 @@
 """Statements about single records: what became of one, and quarantining one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.errors import InputError
 from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, STATE
+from ledger.store.queries.payloads import FailedMessage
+from ledger.store.queries.rows import all_of, first_of
 
 # A reason why the family of an original f is kept: its records may be replayed.
 RECORDS_FAILED = """
@@ -24,12 +28,70 @@ RECORDS_QUARANTINED = """
 """
 
 
-def failed_record(connection: Connection, number: int) -> Row[Any] | None:
-    """A message that failed at least once, by its id or by a root of it, with its last failure:
-    message_id, root_id, status, accepted_by, attempts, state, cause, due_at, replay_batch_id,
-    pipeline, target, batch_id, batch_status, interval_start, interval_end, params, dag_id (of the
-    original), source, topology (of the batch in which it failed), step, reason, detail, key,
-    content_root, content, parsed, source_file, source_row, expired_at, forgotten_at."""
+@dataclass(frozen=True)
+class LastFailure(FailedMessage):
+    """A message that failed at least once, with its last failure. ``topology`` and ``layout`` are
+    of the batch of that failure, all else of the original. ``content_root``: that has the content.
+    """
+
+    root_id: int
+    state: str
+    cause: str
+    due_at: datetime | None
+    replay_batch_id: int | None
+    target: str | None
+    batch_status: str
+    interval_start: datetime
+    interval_end: datetime
+    params: Mapping[str, Any]
+    dag_id: str
+    topology: Sequence[Mapping[str, Any]]
+    detail: str | None
+    content_root: int | None
+    expired_at: datetime | None
+    forgotten_at: datetime | None
+
+
+@dataclass(frozen=True)
+class EmittedRoot:
+    """A root of any state."""
+
+    root_id: int
+    message_id: int
+    batch_id: int
+    pipeline: str
+    source: str
+    status: str
+
+
+@dataclass(frozen=True)
+class DecidedAttempt:
+    """A decided attempt of a message that failed once. ``detail``: of a failure."""
+
+    attempt: int
+    batch_id: int
+    root_id: int
+    outcome: str
+    step: str | None
+    reason: str | None
+    detail: str | None
+    decided_at: datetime
+
+
+@dataclass(frozen=True)
+class PersonalDecision:
+    """Who accepted that a message stays out. ``by_hand``: by quarantining it. ``holds``: it is
+    about the last attempt, and stands."""
+
+    accepted_by: str
+    accepted_at: datetime
+    reason: str
+    by_hand: bool
+    holds: bool
+
+
+def failed_record(connection: Connection, number: int) -> LastFailure | None:
+    """A message that failed at least once, by its id or by a root of it."""
     statement = text(f"""
         SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
                m.attempts,
@@ -39,7 +101,9 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
                b.params, b.dag_id, m.source, (
                  SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
-                 WHERE s.batch_id = r.batch_id) AS topology,
+                 WHERE s.batch_id = r.batch_id) AS topology, (
+                 SELECT s.declaration FROM batch_step s
+                 WHERE s.batch_id = r.batch_id AND s.name = m.source) AS layout,
                r.step, r.reason, r.detail,
                f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
                CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
@@ -53,21 +117,22 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
           (SELECT message_id FROM replay_root WHERE root_id = :id LIMIT 1),
           (SELECT message_id FROM failed_root WHERE root_id = :id), :id)
     """)
-    return connection.execute(statement, {"id": number}).first()
+    return first_of(LastFailure, connection.execute(statement, {"id": number}))
 
 
-def emitted_root(connection: Connection, root_id: int) -> Row[Any]:
-    """A root of any state, as the function ``root_state`` has it. Raises InputError if it was never
-    emitted."""
-    statement = text("SELECT * FROM root_state(:id)")
-    row = connection.execute(statement, {"id": root_id}).first()
-    if row is None:
+def emitted_root(connection: Connection, number: int) -> EmittedRoot:
+    """The root of this number. Raises InputError if it was never emitted."""
+    statement = text("""
+        SELECT root_id, message_id, batch_id, pipeline, source, status FROM root_state(:id)
+    """)
+    root = first_of(EmittedRoot, connection.execute(statement, {"id": number}))
+    if root is None:
         shown = " as 'ackledger failed --records' shows it" if _lists_any(connection) else ""
         raise InputError(
-            f"no record {root_id}: expected the number of a record{shown}; numbers go from 1 to"
+            f"no record {number}: expected the number of a record{shown}; numbers go from 1 to"
             f" {_last_root(connection)} so far, with gaps"
         )
-    return row
+    return root
 
 
 def _lists_any(connection: Connection) -> bool:
@@ -87,22 +152,19 @@ def _last_root(connection: Connection) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
-def attempts(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
-    """Every decided attempt of a message that failed once, in order: attempt, batch_id, root_id,
-    outcome, step, reason, detail, decided_at."""
+def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
+    """Every decided attempt of a message that failed once, in order."""
     statement = text("""
         SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.step, h.reason, f.detail,
                h.decided_at
         FROM replay_history h LEFT JOIN failed_root f ON f.root_id = h.root_id
         WHERE h.message_id = :id ORDER BY h.attempt
     """)
-    return connection.execute(statement, {"id": message_id}).all()
+    return all_of(DecidedAttempt, connection.execute(statement, {"id": message_id}))
 
 
-def decisions(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
-    """Who accepted that a message stays out, be it by quarantining it by hand, in order:
-    accepted_by, accepted_at, reason, by_hand, holds (for its last attempt).
-    """
+def decisions(connection: Connection, message_id: int) -> list[PersonalDecision]:
+    """Who accepted that a message stays out, in order."""
     statement = text("""
         SELECT c.accepted_by, c.accepted_at, c.reason, EXISTS (
                  SELECT FROM manual_quarantine q
@@ -113,7 +175,7 @@ def decisions(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
         JOIN accepted_root a ON a.root_id = r.root_id JOIN acceptance c USING (acceptance_id)
         WHERE m.message_id = :id ORDER BY c.accepted_at
     """)
-    return connection.execute(statement, {"id": message_id}).all()
+    return all_of(PersonalDecision, connection.execute(statement, {"id": message_id}))
 
 
 def quarantine(
