@@ -1,5 +1,6 @@
 """Show in a test that a pipeline loses nothing: see ``ledger.testing.lab``."""
 
+from ledger.store.queries.reports import Failure
 from ledger.testing.faults import (
     POINTS,
     Crash,
@@ -9,7 +10,7 @@ from ledger.testing.faults import (
     lose_file,
     lose_rows,
 )
-from ledger.testing.lab import START, BatchResult, Failure, replay, resume, run_batch, sweep
+from ledger.testing.lab import START, BatchResult, replay, resume, run_batch, sweep
 
 __all__ = [
     "POINTS",

@@ -57,6 +57,7 @@ from ledger.store import embedded
 from ledger.store.connection import Database
 from ledger.store.queries import reports
 from ledger.store.queries.batches import Batch, get_batch
+from ledger.store.queries.reports import Failure
 from ledger.store.upgrade import upgrade
 from ledger.testing.faults import Crash, Fault
 from ledger.types.fitting import yielded
@@ -64,18 +65,6 @@ from ledger.types.fitting import yielded
 Rows = Sequence[Mapping[str, Any]] | DataFrame
 START = datetime(2000, 1, 1, tzinfo=UTC)
 _numbers = count(1)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One record that failed in the batch: ``status`` is what became of it by now."""
-
-    message_id: int
-    source: str
-    step: str
-    reason: str
-    detail: str | None
-    status: str
 
 
 @dataclass(frozen=True)
@@ -301,7 +290,7 @@ class _Lab:
             summary.status,
             summary.held_reason,
             summary.roots,
-            [Failure(**row._mapping) for row in failed],
+            failed,
             {
                 step.name: self._sink_rows(pipeline, step.name, batch_id)
                 for step in pipeline.sinks()

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.advice.records import Case
 from ledger.batch.opening import open_replay
 from ledger.batch.rebuilds import request
 from ledger.batch.records.payloads import keep_all, try_to_keep
@@ -486,7 +487,7 @@ def test_advice_names_commands_that_work(ledger, batch, cli):
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
     def cases(**selection):
-        cases_ = ledger.transact(reports.failed_cases, {**none, **selection})
+        cases_ = ledger.transact(reports.failed_cases, {**none, **selection}, Case.of)
         return {row.step: row for row in cases_}
 
     ledger.keep_payloads(original.batch_id)

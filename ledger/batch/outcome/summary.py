@@ -14,6 +14,7 @@ from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome, is_tolerated
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
+from ledger.store.queries.reports import StepRows
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
     family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
     lost = family.failed + family.quarantined
     steps = database.transact(lambda c: reports.step_table(c, batch_id))
-    cases = database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
+    cases = database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}, Case.of))
     undecided = not BatchStatus(row.status).decided
     return Summary(
         batch_id,
@@ -113,7 +114,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.accepted,
         Policy(batch.tolerate, lost, family.total),
         database.transact(lambda c: follow_ups.pending(c, batch_id)),
-        tuple(map(Case.of, cases)),
+        tuple(cases),
         database.transact(lambda c: stands_at(c, batch)) if undecided else None,
         database.transact(lambda c: failures_of(c, batch_id)) if undecided else (),
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
@@ -121,7 +122,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
     )
 
 
-def _step(row: Any) -> dict[str, Any]:
+def _step(row: StepRows) -> dict[str, Any]:
     return {
         "name": row.step,
         "kind": row.kind,

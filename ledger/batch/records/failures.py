@@ -36,10 +36,9 @@ def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSumm
 
 def cases(database: Database, filters: Mapping[str, Any]) -> list[Case]:
     """Failed records, and those in quarantine, by cause. ``filters``: as of ``failures``."""
-    rows = database.transact(
-        lambda c: reports.failed_cases(c, filters), engine=database.payload_reader
+    return database.transact(
+        lambda c: reports.failed_cases(c, filters, Case.of), engine=database.payload_reader
     )
-    return [Case.of(row) for row in rows]
 
 
 def holds_of(database: Database, batch_ids: Sequence[int]) -> list[str]:

@@ -1,14 +1,14 @@
 """Statements behind the command line's tables; they read the documented views."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, OF_BATCH, STATE
-from ledger.store.queries.rows import all_of, one_of
+from ledger.store.queries.rows import T, all_of, one_of
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,18 @@ class StepRows:
     path: str | None
 
 
+@dataclass(frozen=True)
+class Failure:
+    """One record that failed in the batch: ``status`` is what became of it by now."""
+
+    message_id: int
+    source: str
+    step: str
+    reason: str
+    detail: str | None
+    status: str
+
+
 def batch_counts(connection: Connection, batch_id: int) -> Counts:
     """One batch's row of ``batch_status``."""
     statement = text("SELECT * FROM batch_status WHERE batch_id = :id")
@@ -123,9 +135,11 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
     return all_of(FailureSummary, connection.execute(statement, dict(selection)))
 
 
-def failed_cases(connection: Connection, selection: Mapping[str, Any]) -> Sequence[Row[Any]]:
+def failed_cases(
+    connection: Connection, selection: Mapping[str, Any], case_of: Callable[[Any], T]
+) -> list[T]:
     """Messages that are neither recovered nor accepted by a person, by original batch, step, cause
-    and state, most first.
+    and state, most first; each row as ``case_of`` makes a case of it.
 
     ``selection``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
@@ -161,16 +175,16 @@ def failed_cases(connection: Connection, selection: Mapping[str, Any]) -> Sequen
         ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)
     keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **selection}
-    return connection.execute(statement, keys).all()
+    return [case_of(row) for row in connection.execute(statement, keys)]
 
 
-def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Records that failed in a batch: message_id, source, step, reason, detail, status by now."""
+def failed_records(connection: Connection, batch_id: int) -> list[Failure]:
+    """Records that failed in a batch."""
     statement = text("""
         SELECT message_id, source, step, reason, detail, status FROM failed_root_payload
         WHERE batch_id = :id ORDER BY message_id
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(Failure, connection.execute(statement, {"id": batch_id}))
 
 
 def family(connection: Connection, batch_id: int, limit: int | None = None) -> list[int]:
