@@ -9,9 +9,8 @@ retention removes them, as they hold records that never failed.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.records.held_values import texts
 from ledger.batch.records.payloads import keep_all
@@ -23,7 +22,10 @@ from ledger.core.redaction import is_masked
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import forgetting, holds, payloads, pipelines, records
+from ledger.store.queries.forgetting import Holding
 from ledger.store.queries.payloads import FailedMessage
+
+__all__ = ["Holding"]
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,6 @@ class RecordToForget:
     batch_id: int
     status: str
     accepted_by: str | None = None
-
-
-@dataclass(frozen=True)
-class Holding:
-    """A batch whose files may still hold the records. ``keep_seconds``: of its pipeline; None: they
-    are kept permanently. ``published``: a sink has published rows of it, and these are the sink's.
-    """
-
-    batch_id: int
-    pipeline: str
-    files: int
-    bytes: int
-    keep_seconds: float | None
-    published: bool
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,7 @@ def named(database: Database, number: int) -> list[RecordToForget]:
     return [_record(row)]
 
 
-def _record(row: Row[Any] | FailedMessage) -> RecordToForget:
+def _record(row: FailedMessage) -> RecordToForget:
     return RecordToForget(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
 
 
@@ -108,7 +96,7 @@ def matching(
     return database.transact(look)
 
 
-def _undecided(sampled: Row[Any] | FailedMessage) -> NotReadyError:
+def _undecided(sampled: FailedMessage) -> NotReadyError:
     """Why a record is not forgotten that the preview of a batch on hold has."""
     return NotReadyError(
         f"record {sampled.message_id} is not decided: batch {sampled.batch_id} is on hold, and"
@@ -159,5 +147,4 @@ def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
 
 def holding(database: Database, numbers: Sequence[int]) -> list[Holding]:
     """The batches whose files, or whose sinks, may hold these records."""
-    rows = database.transact(lambda c: forgetting.holding(c, numbers))
-    return [Holding(**row._mapping) for row in rows if row.files or row.published]
+    return database.transact(lambda c: forgetting.holding(c, numbers))

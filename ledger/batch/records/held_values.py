@@ -4,17 +4,16 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from unicodedata import normalize
 
 import pyarrow as pa
-from sqlalchemy import Row
 
 from ledger.core.column_names import PLACE
 from ledger.storage import parquet, stores
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
 from ledger.store.queries import forgetting
+from ledger.store.queries.forgetting import RunFolder
 
 _LONG = 4  # characters; a shorter value is found as a whole word alone
 
@@ -48,7 +47,7 @@ def files_with(
     )
 
 
-def _files(run: Row[Any]) -> Iterator[str]:
+def _files(run: RunFolder) -> Iterator[str]:
     require_reachable(run.folder)
     for folder in (run.folder, *beside(run.folder, f"kept-{run.step_run_id}-")):
         files = stores.files_below(folder)

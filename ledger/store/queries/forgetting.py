@@ -1,15 +1,43 @@
 """Statements about records that are forgotten: what they contained, and what holds it still."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import all_of
 
 # Whether a sink shows rows of batch b.
 _PUBLISHED = """
     EXISTS (SELECT FROM publication x WHERE x.batch_id = b.batch_id
             AND x.published_at IS NOT NULL AND x.replaced_at IS NULL)
 """
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A batch whose files may still hold the records. ``keep_seconds``: of its pipeline; None: they
+    are kept permanently. ``published``: a sink has published rows of it, and these are the sink's.
+    """
+
+    batch_id: int
+    pipeline: str
+    files: int
+    bytes: int
+    keep_seconds: float | None
+    published: bool
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run whose files are not removed; the others as of ``Holding``."""
+
+    step_run_id: int
+    folder: str
+    batch_id: int
+    pipeline: str
+    keep_seconds: float | None
+    published: bool
 
 
 def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
@@ -27,9 +55,9 @@ def forget(connection: Connection, message_ids: Sequence[int]) -> int:
     return int(connection.execute(statement, {"ids": list(message_ids)}).scalar_one())
 
 
-def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """The batches of these records' families: batch_id, pipeline, keep_seconds, files and bytes
-    that their runs committed and that are not removed, published (whether a sink shows rows of it).
+def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]:
+    """The batches of these records' families that have files which their runs committed and that
+    are not removed, or whose rows a sink shows.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, p.keep_seconds,
@@ -47,12 +75,12 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[
           WHERE message_id = ANY (cast(:ids AS bigint[])))
         GROUP BY b.batch_id, p.name, p.keep_seconds ORDER BY b.batch_id
     """)
-    return connection.execute(statement, {"ids": list(message_ids)}).all()
+    rows = all_of(Holding, connection.execute(statement, {"ids": list(message_ids)}))
+    return [row for row in rows if row.files or row.published]
 
 
-def run_folders(connection: Connection, pipeline: str | None) -> Sequence[Row[Any]]:
-    """The folders of runs whose files are not removed: step_run_id, batch_id, pipeline,
-    keep_seconds, folder, published (whether a sink shows rows of the batch)."""
+def run_folders(connection: Connection, pipeline: str | None) -> list[RunFolder]:
+    """The folders of runs whose files are not removed."""
     statement = text(f"""
         SELECT r.step_run_id, r.batch_id, p.name AS pipeline, p.keep_seconds, r.folder,
                {_PUBLISHED} AS published
@@ -61,4 +89,4 @@ def run_folders(connection: Connection, pipeline: str | None) -> Sequence[Row[An
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
         ORDER BY r.batch_id, r.step_run_id
     """)
-    return connection.execute(statement, {"pipeline": pipeline}).all()
+    return all_of(RunFolder, connection.execute(statement, {"pipeline": pipeline}))
