@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.root_files import note_removed, remove
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.core.probes import reached
-from ledger.core.states import Need
 from ledger.pipeline import steps
 from ledger.storage import stores
 from ledger.storage.folders import (
@@ -36,6 +34,7 @@ from ledger.storage.folders import (
 )
 from ledger.store.connection import Database
 from ledger.store.queries import batches, pipelines, retention, runs
+from ledger.store.queries.retention import NeededFamily, RunWithFiles
 from ledger.store.queries.root_files import RunWithRootFiles
 from ledger.store.queries.root_files import unneeded as root_files_left
 
@@ -67,17 +66,6 @@ class GcOptions:
     def scope(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
         """Pipeline, families and time, as queries take them."""
         return self.pipeline, self.families, self.keep_seconds
-
-
-@dataclass(frozen=True)
-class NeededFamily:
-    """A family whose files may be read again: its original, and why. ``target``: of its pipeline,
-    MODULE:PIPELINE, if the ledger knows it."""
-
-    batch_id: int
-    pipeline: str
-    need: Need
-    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -155,11 +143,9 @@ def _looked_at(
         say("looking at batches", first, len(candidates))
         some = candidates[first : first + _AT_ONCE]
         look = partial(retention.needs, families=some, keep=keep, now=instant)
-        for row in database.transact(look):
-            if row.need is None:
-                free.append(row.batch_id)
-            else:
-                needs.append(NeededFamily(row.batch_id, row.pipeline, Need(row.need), row.target))
+        needed = database.transact(look)
+        needs += needed
+        free += sorted(set(some) - {family.batch_id for family in needed})
     return free[: options.most], needs
 
 
@@ -189,8 +175,7 @@ def _expire(connection: Connection, family_id: int, keep: float | None, instant:
     pipelines.lock(connection, pipeline)
     if batches.lock_batch(connection, family_id, skip_locked=True) is None:
         return False
-    (row,) = retention.needs(connection, [family_id], keep, instant)
-    if row.need is not None:
+    if retention.needs(connection, [family_id], keep, instant):
         return False
     retention.expire(connection, family_id)
     reached("expiring files")
@@ -211,12 +196,12 @@ class _Removal:
         """Remove all files of a batch that has expired, and its filters."""
         rows = self._database.transact(lambda c: retention.runs_with_files(c, batch_id))
         done = [run.step_run_id for run in rows if self._remove(run, expired=True)]
-        filters = self._database.transact(lambda c: retention.filter_bytes(c, batch_id))
-        self.removed[_FILTERS] += Size(filters.filters, filters.bytes)
+        filters = self._database.transact(lambda c: retention.size_of_filters(c, batch_id))
+        self.removed[_FILTERS] += filters
         if not self._dry_run:
             self._database.transact(lambda c: _note(c, done, batch_id, len(done) == len(rows)))
 
-    def remove_dead(self, rows: Sequence[Row[Any]]) -> None:
+    def remove_dead(self, rows: Sequence[RunWithFiles]) -> None:
         """Remove the files of runs that will never count."""
         done = [run.step_run_id for run in rows if self._remove(run, expired=False)]
         if done and not self._dry_run:
@@ -239,7 +224,7 @@ class _Removal:
         if not self._dry_run:
             note_removed(self._database, done)
 
-    def _remove(self, run: Row[Any], *, expired: bool) -> bool:
+    def _remove(self, run: RunWithFiles, *, expired: bool) -> bool:
         """Remove what a run wrote, unless readers of a table read it there; whether nothing remains
         to be removed. ``expired``: with what was staged beside it since.
         """

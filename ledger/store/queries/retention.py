@@ -2,13 +2,15 @@
 removed, and which runs are dead."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.states import Need
+from ledger.storage.folders import Size
 from ledger.store.queries import batches, checkpoints, dedup, records
+from ledger.store.queries.rows import all_of, one_of
 
 # Whether retention looks at a pipeline p at all, and before which time a family is old enough.
 _SCOPE = """
@@ -57,6 +59,32 @@ _REASONS = (
 _NEED = " ".join(f"WHEN {condition} THEN '{need}'" for need, condition in _REASONS)
 
 
+@dataclass(frozen=True)
+class NeededFamily:
+    """A family whose files may be read again: its original, and why. ``target``: of its pipeline,
+    MODULE:PIPELINE, if the ledger knows it."""
+
+    batch_id: int
+    pipeline: str
+    need: Need
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class RunWithFiles:
+    """A run whose files are not removed. ``kind``: of the step. ``wrote``: there is, or was, the
+    place of its folder. ``left_to_table``: its files are part of what readers read."""
+
+    step_run_id: int
+    batch_id: int
+    kind: str
+    folder: str | None
+    dead: bool
+    wrote: bool
+    in_place: bool
+    left_to_table: bool
+
+
 def candidates(
     connection: Connection,
     pipeline: str | None,
@@ -81,10 +109,8 @@ def candidates(
 
 def needs(
     connection: Connection, families: Sequence[int], keep: float | None, now: datetime
-) -> Sequence[Row[Any]]:
-    """Why the files of these families may be reread: batch_id (of the original), pipeline,
-    target, need; null: they will not be.
-    """
+) -> list[NeededFamily]:
+    """Those of these families whose files may be reread, and why."""
     statement = text(f"""
         SELECT f.batch_id, p.name AS pipeline, p.target, CASE {_NEED} END AS need
         FROM batch f JOIN pipeline p USING (pipeline_id)
@@ -94,7 +120,11 @@ def needs(
         WHERE f.batch_id = ANY (cast(:families AS bigint[])) ORDER BY 1
     """)
     keys = {"families": list(families), "keep": keep, "now": now}
-    return connection.execute(statement, keys).all()
+    return [
+        NeededFamily(row.batch_id, row.pipeline, Need(row.need), row.target)
+        for row in connection.execute(statement, keys)
+        if row.need is not None
+    ]
 
 
 def expire(connection: Connection, family_id: int) -> None:
@@ -142,15 +172,12 @@ LEFT JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
 """
 
 
-def runs_with_files(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Runs of a batch whose files are not removed: step_run_id, batch_id, kind (of the step),
-    folder, dead, wrote (there is, or was, the place of its folder), in_place, left_to_table (its
-    files are part of what readers read).
-    """
+def runs_with_files(connection: Connection, batch_id: int) -> list[RunWithFiles]:
+    """Runs of a batch whose files are not removed."""
     statement = text(f"""
         {_RUN} WHERE r.batch_id = :id AND r.files_removed_at IS NULL ORDER BY r.step_run_id
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return all_of(RunWithFiles, connection.execute(statement, {"id": batch_id}))
 
 
 def dead_runs(
@@ -159,9 +186,9 @@ def dead_runs(
     families: Sequence[int] | None,
     keep: float | None,
     before: datetime,
-) -> Sequence[Row[Any]]:
+) -> list[RunWithFiles]:
     """Runs that will never count, of batches whose files have not expired and of which nothing has
-    happened since ``before``, as ``runs_with_files``.
+    happened since ``before``.
     """
     statement = text(f"""
         {_RUN}
@@ -177,16 +204,16 @@ def dead_runs(
     """)
     family_ids = None if families is None else list(families)
     keys = {"pipeline": pipeline, "families": family_ids, "keep": keep, "before": before}
-    return connection.execute(statement, keys).all()
+    return all_of(RunWithFiles, connection.execute(statement, keys))
 
 
-def filter_bytes(connection: Connection, batch_id: int) -> Row[Any]:
-    """The Bloom filters of a batch's sinks: filters, bytes."""
+def size_of_filters(connection: Connection, batch_id: int) -> Size:
+    """The Bloom filters of a batch's sinks."""
     statement = text("""
-        SELECT count(*) AS filters, coalesce(sum(octet_length(f.filter)), 0)::bigint AS bytes
+        SELECT count(*) AS files, coalesce(sum(octet_length(f.filter)), 0)::bigint AS bytes
         FROM dedup_filter f JOIN step_run r USING (step_run_id) WHERE r.batch_id = :id
     """)
-    return connection.execute(statement, {"id": batch_id}).one()
+    return one_of(Size, connection.execute(statement, {"id": batch_id}))
 
 
 def set_removed(connection: Connection, batch_id: int) -> None:
