@@ -5,9 +5,8 @@ waiting. ``advice`` has the words.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.batches import Standing, of_hold, of_obstacle, of_standing
@@ -21,6 +20,7 @@ from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, holds, runs
 from ledger.store.queries.batches import Batch
+from ledger.store.queries.checkpoints import UnfinishedStep, WaitingState
 from ledger.store.queries.runs import Run
 
 
@@ -48,7 +48,7 @@ def on_hold(connection: Connection, batch: Batch) -> str:
     return f"batch {batch.batch_id} is {batch.status.words}. {stands_at(connection, batch)}"
 
 
-def _standing(step: Row[Any]) -> Standing:
+def _standing(step: UnfinishedStep) -> Standing:
     """Of a batch at this step, see ``unfinished_step``."""
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
@@ -80,11 +80,12 @@ def waiting_states(connection: Connection, pipeline: str | None = None) -> list[
     ]
 
 
-def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
+def _why(connection: Connection, row: WaitingState, asked: int | None = None) -> str:
     batch = batches.get_batch(connection, row.batch_id)
     if row.state == "due" or row.waits_because == Obstacle.STATE_DUE:
         due = of_obstacle(Obstacle.STATE_DUE, batch.target or ANY_TARGET, batch.original_id)
         return f"is due: {due}"
+    assert row.waits_for_batch_id is not None and row.waits_because is not None
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
     interval = f"(interval {instant(batch.interval_start)} to {instant(batch.interval_end)})"

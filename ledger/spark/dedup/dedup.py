@@ -10,12 +10,11 @@ and a row dropped in its favour would be lost with it.
 
 from collections.abc import Sequence
 from functools import cached_property, reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import DELIVERED, IDENTITY, POSITION, ROOT
@@ -30,6 +29,7 @@ from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, runs
 from ledger.store.queries import dedup as queries
+from ledger.store.queries.dedup import EarlierDelivery
 
 # Written out to the last microsecond: JSON's default keeps milliseconds.
 _EXACT = {
@@ -113,7 +113,7 @@ class Deduplicator:
                 )
 
     @cached_property
-    def _earlier(self) -> Sequence[Row[Any]]:
+    def _earlier(self) -> list[EarlierDelivery]:
         """Committed runs of this sink in the settled batches to compare with."""
         batch, sink = self._run.batch, self._step.name
         if self._key:
@@ -178,7 +178,7 @@ class Deduplicator:
         batch = self._job.database.transact(lambda c: batches.get_batch(c, original))
         return batch.replaces_batch_id is not None
 
-    def _got(self, earlier: Row[Any]) -> DataFrame:
+    def _got(self, earlier: EarlierDelivery) -> DataFrame:
         """The rows that a sink has got of its kept input, but for those of records of which it may
         not have got each row once: which of these it has is not known. Of what it dropped in favour
         of a family that this one replaces nothing else is left: its own filter has only what it
@@ -226,8 +226,8 @@ class Deduplicator:
             return rows.withColumn(DELIVERED, F.col(ROOT))
         messages = self._job.database.transact(lambda c: queries.messages_of_roots(c, batch_id))
         table = {
-            ROOT: pa.array([row.root_id for row in messages], pa.int64()),
-            DELIVERED: pa.array([row.message_id for row in messages], pa.int64()),
+            ROOT: pa.array(list(messages), pa.int64()),
+            DELIVERED: pa.array(list(messages.values()), pa.int64()),
         }
         return rows.join(local_rows(self._job.spark, table), ROOT, "inner")
 

@@ -3,11 +3,9 @@ replaces.
 """
 
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Row
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ERROR, UNIT
@@ -27,6 +25,7 @@ from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.job import Job
 from ledger.store.queries import checkpoints, dedup
+from ledger.store.queries.dedup import EarlierDelivery
 
 STATE = "_ackledger_state"
 
@@ -57,14 +56,14 @@ def included(job: Job, original_id: int) -> DataFrame | None:
     a family, each with the name of one, ``STATE``; None if there are none.
     """
     states = [step.name for step in job.pipeline.states() if carries_unit(job.pipeline, step.name)]
-    rows = job.database.transact(lambda c: checkpoints.of_family(c, original_id, states))
-    if not rows:
+    included_in = job.database.transact(lambda c: checkpoints.of_family(c, original_id, states))
+    if not included_in:
         return None
     units = (
-        not_acked(job, row.batch_id, row.step)
-        .keep_units(emitted_units(job, row.batch_id))
-        .select(UNIT, F.lit(row.step).alias(STATE))
-        for row in rows
+        not_acked(job, batch_id, state)
+        .keep_units(emitted_units(job, batch_id))
+        .select(UNIT, F.lit(state).alias(STATE))
+        for batch_id, state in included_in
     )
     return reduce(DataFrame.unionByName, units).groupBy(UNIT).agg(F.min(STATE).alias(STATE))
 
@@ -110,7 +109,7 @@ class Replacement:
         units = own.keep_units(emitted_units(self._job, self._run.batch.batch_id))
         return latest_rows(deliveries, self._step.name, units.distinct())
 
-    def _deliveries(self) -> list[tuple[Row[Any], Withheld]]:
+    def _deliveries(self) -> list[tuple[EarlierDelivery, Withheld]]:
         """Earlier deliveries of the family, each with what was withheld of it."""
         batch, sink = self._run.batch, self._step.name
         deliveries = self._job.database.transact(

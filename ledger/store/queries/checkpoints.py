@@ -10,10 +10,10 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.store.queries.batches import any_to_follow
-from ledger.store.queries.rows import first_of
+from ledger.store.queries.rows import all_of, first_of
 
 # A reason why the family of an original f is kept: the next batch starts from its state.
 CURRENT_STATE = """
@@ -46,6 +46,31 @@ class RunInProgress:
     alive: bool
 
 
+@dataclass(frozen=True)
+class WaitingState:
+    """A state of a batch that is not committed. ``batches``: how many wait for it."""
+
+    pipeline: str
+    batch_id: int
+    step: str
+    state: str
+    waits_for_batch_id: int | None
+    waits_because: str | None
+    batches: int
+
+
+@dataclass(frozen=True)
+class UnfinishedStep:
+    """A step without a committed run, with its last run. ``after``: it follows the settlement.
+    ``state``: None: it never ran. ``alive``: its lease has not lapsed."""
+
+    name: str
+    after: bool
+    state: str | None
+    failure: str | None
+    alive: bool | None
+
+
 def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> int | None:
     """The batch of which one of these states is to be done next; None: there is nothing to do."""
     statement = text("""
@@ -60,11 +85,9 @@ def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> i
 
 def waiting(
     connection: Connection, *, batch_id: int | None = None, pipeline: str | None = None
-) -> Sequence[Row[Any]]:
+) -> list[WaitingState]:
     """States of a batch that are not committed, or else of each state of a pipeline, or of all, the
-    one
-    that waits and whose batch was first: pipeline, batch_id, step, state, waits_for_batch_id,
-    waits_because, and batches (how many wait).
+    one that waits and whose batch was first.
     """
     statement = text("""
         SELECT DISTINCT ON (s.pipeline, s.step) s.pipeline, s.batch_id, s.step, s.state,
@@ -77,15 +100,14 @@ def waiting(
                    ELSE s.state <> 'committed' AND s.batch_id = :id END
         ORDER BY s.pipeline, s.step, s.batch_id
     """)
-    return connection.execute(statement, {"id": batch_id, "pipeline": pipeline}).all()
+    keys = {"id": batch_id, "pipeline": pipeline}
+    return all_of(WaitingState, connection.execute(statement, keys))
 
 
-def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
-    """The first step of a batch, in order, that has no committed run, with its last run: name,
-    kind, after (it follows the settlement), state (None: it never ran), failure, and alive (its
-    lease has not lapsed). None if all are committed."""
+def unfinished_step(connection: Connection, batch_id: int) -> UnfinishedStep | None:
+    """The first step of a batch, in order, that has no committed run; None if all have one."""
     statement = text("""
-        SELECT s.name, s.kind, s.after, last.state, last.failure, last.alive
+        SELECT s.name, s.after, last.state, last.failure, last.alive
         FROM batch_step s
         LEFT JOIN LATERAL (
           SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM step_run r
@@ -94,7 +116,7 @@ def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
         WHERE s.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
         ORDER BY s.number LIMIT 1
     """)
-    return connection.execute(statement, {"id": batch_id}).first()
+    return first_of(UnfinishedStep, connection.execute(statement, {"id": batch_id}))
 
 
 _RUNS = """
@@ -229,8 +251,7 @@ def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
             SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
     """)
-    rows = connection.execute(statement, {"pipeline": pipeline, "step": step})
-    return [row.step_run_id for row in rows]
+    return list(connection.execute(statement, {"pipeline": pipeline, "step": step}).scalars())
 
 
 def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:
@@ -240,22 +261,22 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
         WHERE c.step = ANY(:states) AND b.family_id = :id
         ORDER BY 1
     """)
-    rows = connection.execute(statement, {"id": batch_id, "states": list(states)})
-    return [row.step for row in rows]
+    return list(connection.execute(statement, {"id": batch_id, "states": list(states)}).scalars())
 
 
 def of_family(
     connection: Connection, original_id: int, states: Sequence[str]
-) -> Sequence[Row[Any]]:
-    """The settled batches of a family that each of the states includes, or is to include:
-    batch_id, step.
+) -> list[tuple[int, str]]:
+    """The settled batches of a family that each of the states includes, or is to include, with the
+    state.
     """
     statement = text("""
         SELECT s.batch_id, s.step FROM state_progress s JOIN batch b USING (batch_id)
         WHERE b.family_id = :id AND b.status = 'settled' AND s.step = ANY(:states)
         ORDER BY s.batch_id, s.step
     """)
-    return connection.execute(statement, {"id": original_id, "states": list(states)}).all()
+    rows = connection.execute(statement, {"id": original_id, "states": list(states)})
+    return [(row.batch_id, row.step) for row in rows]
 
 
 def committed_after(

@@ -1,11 +1,13 @@
 """Statements about what sinks delivered earlier, and the filters kept of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
+from ledger.store.queries.rows import all_of
 
 # A reason why the family of an original f is kept: a sink compares new rows with its rows. Outside
 # the window are those with so many newer originals, and one more, for a batch that replaces another
@@ -33,9 +35,26 @@ DEDUP_WINDOW = f"""
                         AND r.state = 'committed')
           LIMIT greatest(t.dedup_window, 0) + 1) AS newer)))
 """
+
+
+@dataclass(frozen=True)
+class EarlierDelivery:
+    """A committed run of a sink in a settled batch, with its input run and its filter, if any."""
+
+    step_run_id: int
+    batch_id: int
+    kind: str
+    input_run_id: int
+    key: Sequence[str] | None
+    capacity: int | None
+    error_rate: float | None
+    entries: int
+    filter: memoryview
+
+
 _DELIVERY = """
 SELECT r.step_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate,
-       f.entries, f.filter
+       coalesce(f.entries, 0) AS entries, coalesce(f.filter, '') AS filter
 FROM step_run r
 JOIN batch b USING (batch_id)
 JOIN step_run_input i USING (step_run_id)
@@ -49,19 +68,18 @@ WHERE r.state = 'committed' AND b.status = 'settled' AND b.files_expired_at IS N
 
 def family_deliveries(
     connection: Connection, sink: str, batch_id: int, original_id: int
-) -> Sequence[Row[Any]]:
-    """Committed runs of the sink in the settled batches of a family, oldest first, with input
-    run and filter. By run: a batch that was abandoned and reopened came later than its
-    number suggests.
+) -> list[EarlierDelivery]:
+    """Committed runs of the sink in the settled batches of a family, oldest first. By run: a batch
+    that was abandoned and reopened came later than its number suggests.
     """
     statement = text(_DELIVERY + "AND b.family_id = :original ORDER BY r.step_run_id")
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
-    return connection.execute(statement, keys).all()
+    return all_of(EarlierDelivery, connection.execute(statement, keys))
 
 
 def pipeline_deliveries(
     connection: Connection, sink: str, batch_id: int, pipeline_id: int, limit: int | None
-) -> Sequence[Row[Any]]:
+) -> list[EarlierDelivery]:
     """Committed runs of the sink in the pipeline's settled batches, latest first, at most
     ``limit``. Retention keeps the files of these, unless the window was smaller then.
     """
@@ -69,17 +87,17 @@ def pipeline_deliveries(
         _DELIVERY + "AND b.pipeline_id = :pipeline_id ORDER BY b.batch_id DESC LIMIT :limit"
     )
     keys = {"sink": sink, "batch_id": batch_id, "pipeline_id": pipeline_id, "limit": limit}
-    return connection.execute(statement, keys).all()
+    return all_of(EarlierDelivery, connection.execute(statement, keys))
 
 
-def messages_of_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Of a replay batch: root_id and message_id of every root of its committed emits."""
+def messages_of_roots(connection: Connection, batch_id: int) -> dict[int, int]:
+    """Of a replay batch: the message of every root of its committed emits."""
     statement = text("""
         SELECT r.root_id, r.message_id FROM replay_root r
         JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
         WHERE r.batch_id = :id
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return {row.root_id: row.message_id for row in connection.execute(statement, {"id": batch_id})}
 
 
 def insert_filter(connection: Connection, values: Mapping[str, Any]) -> None:
