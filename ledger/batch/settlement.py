@@ -337,10 +337,10 @@ def _check_read(connection: Connection, batch: Batch) -> None:
     """Raise IntegrityError unless each run read what counts, and a replay emitted what it
     claimed.
     """
-    for row in queries.stale_readers(connection, batch.batch_id):
+    for reader, producer in queries.stale_readers(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded:"
-            f" run {row.reader} again"
+            f"batch {batch.batch_id}: {reader} read a run of {producer} that is superseded:"
+            f" run {reader} again"
         )
     if batch.kind is BatchKind.REPLAY:
         _check_replayed(connection, batch)
@@ -348,11 +348,11 @@ def _check_read(connection: Connection, batch: Batch) -> None:
 
 def _check_posted(connection: Connection, batch: Batch) -> None:
     """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
-    for row in queries.uneven_runs(connection, batch.batch_id):
+    for step, run_id, recorded, posted in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: run {row.step_run_id} of {row.step} recorded (rows, XOR,"
-            f" emitted, acked; of a source spans, first, last) = {row.recorded}, the ledger has"
-            f" {row.found}: run {row.step} again"
+            f"batch {batch.batch_id}: run {run_id} of {step} recorded (rows, XOR,"
+            f" emitted, acked; of a source spans, first, last) = {recorded}, the ledger has"
+            f" {posted}: run {step} again"
         )
 
 

@@ -69,10 +69,9 @@ def open_next(
 def _open_next(
     connection: Connection, pipeline: Pipeline, step: StateStep, attempt: Attempt
 ) -> StateRun | HeldByAnotherDriver | None:
-    locked = pipelines.lock(connection, pipeline.name)
-    if locked is None:
+    pipeline_id = pipelines.lock(connection, pipeline.name)
+    if pipeline_id is None:
         return None
-    pipeline_id = locked.pipeline_id
     other = checkpoints.under_way(connection, pipeline_id, step.name)
     own = other is not None and other.attempt_id == attempt.attempt_id
     if other is not None and other.alive and not own:

@@ -3,12 +3,12 @@
 docs/decisions/017-one-statement-as-the-reader.md: what stands between a query and the ledger.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from ledger.databases.driver_errors import Trouble, code_of, first_line, translated, trouble_of
@@ -75,24 +75,24 @@ def answer(database: Database, query: str) -> list[dict[str, Any]]:
     with _session(database) as connection:
         try:
             connection.exec_driver_sql(_OPEN.format(digits=digits))
-            rows = connection.exec_driver_sql("FETCH ALL FROM answer").all()
+            result = connection.exec_driver_sql("FETCH ALL FROM answer")
+            names, rows = _numbered(result.keys()), result.all()
         except DBAPIError as exc:
             raise _refused(exc) from exc
         except (ValueError, OverflowError) as exc:  # the driver's: a date before the year 1, say
             raise InputError(
                 f"a value of the answer cannot be read: {exc}. Cast its column to text"
             ) from exc
-    return [_named(row) for row in rows]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _named(row: Row[Any]) -> dict[str, Any]:
-    """A row by its columns' names, of which a repeated one is numbered: count, count_2."""
-    columns: dict[str, Any] = {}
-    for name, value in zip(row._fields, row, strict=True):
+def _numbered(columns: Iterable[str]) -> list[str]:
+    """The names of columns, of which a repeated one is numbered: count, count_2."""
+    names: list[str] = []
+    for name in columns:
         numbered = (f"{name}_{number}" for number in count(2))
-        free = name if name not in columns else next(n for n in numbered if n not in columns)
-        columns[free] = value
-    return columns
+        names.append(name if name not in names else next(n for n in numbered if n not in names))
+    return names
 
 
 @contextmanager

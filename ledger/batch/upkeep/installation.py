@@ -138,7 +138,7 @@ def _sweeper(database: Database) -> str:
     """When the sweeper last ran. Raises ConfigurationError if a batch has been waiting for it."""
     row = database.transact(health.last_sweep, engine=database.reader)
     ago = "it never ran" if row.swept_at is None else f"it ran {_ago(row.now - row.swept_at)}"
-    waited = row.open_batch_id is not None and row.now - row.opened_at > SWEPT_EVERY
+    waited = row.opened_at is not None and row.now - row.opened_at > SWEPT_EVERY
     if waited and (row.swept_at is None or row.now - row.swept_at > SWEPT_EVERY):
         raise ConfigurationError(
             f"{ago}, and batch {row.open_batch_id} has been open since"

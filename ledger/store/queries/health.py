@@ -1,10 +1,22 @@
 """Statements about the installation: roles, clock, and the sweeper's last run."""
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import one_of
+
+
+@dataclass(frozen=True)
+class LastSweep:
+    """``swept_at``: None: never. ``open_batch_id``, ``opened_at``: of the oldest open batch."""
+
+    swept_at: datetime | None
+    open_batch_id: int | None
+    opened_at: datetime | None
+    now: datetime
 
 
 def note_sweep(connection: Connection) -> None:
@@ -17,9 +29,8 @@ def note_sweep(connection: Connection) -> None:
     )
 
 
-def last_sweep(connection: Connection) -> Row[Any]:
-    """The last sweep, and what waits for the next: swept_at (null: never), open_batch_id and
-    opened_at (of the oldest open batch; null: none), now."""
+def last_sweep(connection: Connection) -> LastSweep:
+    """The last sweep, and what waits for the next."""
     statement = text("""
         SELECT s.swept_at, b.batch_id AS open_batch_id, b.opened_at, clock_timestamp() AS now
         FROM (SELECT) AS one LEFT JOIN last_sweep s ON true
@@ -27,7 +38,7 @@ def last_sweep(connection: Connection) -> Row[Any]:
           SELECT batch_id, opened_at FROM batch WHERE status = 'open' ORDER BY opened_at LIMIT 1
         ) b ON true
     """)
-    return connection.execute(statement).one()
+    return one_of(LastSweep, connection.execute(statement))
 
 
 def open_for(connection: Connection, age: timedelta, most: int) -> list[int]:
@@ -52,4 +63,4 @@ def roles_held(connection: Connection, roles: Sequence[str]) -> list[str]:
           CASE name WHEN 'ledger_owner' THEN 'USAGE' ELSE 'MEMBER' END)
         ORDER BY place
     """)
-    return [row.name for row in connection.execute(statement, {"roles": list(roles)})]
+    return list(connection.execute(statement, {"roles": list(roles)}).scalars())

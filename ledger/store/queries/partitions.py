@@ -28,7 +28,7 @@ def decided_partitions(connection: Connection) -> list[int]:
         SELECT b.batch_id FROM standing s JOIN batch b USING (batch_id)
         WHERE b.status IN ('settled', 'superseded') ORDER BY 1
     """)
-    return [row.batch_id for row in connection.execute(statement)]
+    return list(connection.execute(statement).scalars())
 
 
 def drop_partition(connection: Connection, batch_id: int, lock_timeout: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 POLICY = (
     "message_timeout_seconds",
@@ -27,7 +27,9 @@ _AFTER = ", ".join(
 _SAVE = f"""
 INSERT INTO pipeline AS p (name, {_COLUMNS}) VALUES (:name, {_VALUES})
 ON CONFLICT (name) DO UPDATE SET ({_COLUMNS}) = ROW ({_AFTER})
-WHERE ({_BEFORE}) IS DISTINCT FROM ({_AFTER}) RETURNING pipeline_id
+WHERE ({_BEFORE}) IS DISTINCT FROM ({_AFTER})
+RETURNING pipeline_id, (  -- as it was before
+  SELECT o.auto_replay FROM pipeline o WHERE o.name = :name) AS was_automatic
 """
 
 
@@ -36,14 +38,14 @@ def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     so that opens wait for each other. ``policy``: name, target, and all of ``POLICY``.
     """
     before = lock(connection, policy["name"])
-    changed = connection.execute(text(_SAVE), dict(policy)).scalar()
+    changed = connection.execute(text(_SAVE), dict(policy)).first()
     if changed is None:
-        row = before or lock(connection, policy["name"])  # another process has just inserted it
-        assert row is not None
-        return int(row.pipeline_id)
-    if before is not None and policy["auto_replay"] and not before.auto_replay:
-        _look_again(connection, changed)
-    return int(changed)
+        pipeline_id = before or lock(connection, policy["name"])  # another has just inserted it
+        assert pipeline_id is not None
+        return pipeline_id
+    if policy["auto_replay"] and changed.was_automatic is False:
+        _look_again(connection, changed.pipeline_id)
+    return int(changed.pipeline_id)
 
 
 def find(connection: Connection, name: str) -> int | None:
@@ -53,13 +55,12 @@ def find(connection: Connection, name: str) -> int | None:
     return None if pipeline_id is None else int(pipeline_id)
 
 
-def lock(connection: Connection, name: str) -> Row[Any] | None:
-    """The pipeline's row, locked for the transaction as every opening of a batch locks it:
-    pipeline_id, auto_replay; None: it never ran."""
-    statement = text("""
-        SELECT pipeline_id, auto_replay FROM pipeline WHERE name = :name FOR NO KEY UPDATE
-    """)
-    return connection.execute(statement, {"name": name}).first()
+def lock(connection: Connection, name: str) -> int | None:
+    """As ``find``, with the pipeline's row locked for the transaction, as every opening of a batch
+    locks it."""
+    statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
+    pipeline_id = connection.execute(statement, {"name": name}).scalar()
+    return None if pipeline_id is None else int(pipeline_id)
 
 
 def _look_again(connection: Connection, pipeline_id: int) -> None:

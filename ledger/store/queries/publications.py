@@ -268,8 +268,7 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
                           AND c.step = own.step AND c.state = 'committed')
         ORDER BY 1
     """)
-    rows = connection.execute(statement, {"id": batch_id, "run": run_id})
-    return [row.batch_id for row in rows]
+    return list(connection.execute(statement, {"id": batch_id, "run": run_id}).scalars())
 
 
 def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:

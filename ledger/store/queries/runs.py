@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.states import RunState
 from ledger.deltas.spans import RootRange
 from ledger.storage.manifest import DataFile
+from ledger.store.queries.rows import all_of, one_of
 
 
 @dataclass(frozen=True)
@@ -45,23 +46,20 @@ FROM step_run
 """
 
 
-def _run(row: Row[Any]) -> Run:
-    fields = dict(row._mapping)
-    fields["state"] = RunState(fields["state"])
-    return Run(**fields)
+def _run(state: str, **others: Any) -> Run:
+    return Run(state=RunState(state), **others)
 
 
 def get_run(connection: Connection, run_id: int) -> Run:
     """The run of that number."""
-    return _run(connection.execute(text(_RUN + "WHERE step_run_id = :id"), {"id": run_id}).one())
+    statement = text(_RUN + "WHERE step_run_id = :id")
+    return one_of(_run, connection.execute(statement, {"id": run_id}))
 
 
 def runs_of(connection: Connection, batch_id: int) -> list[Run]:
     """All runs of a batch, oldest first."""
-    rows = connection.execute(
-        text(_RUN + "WHERE batch_id = :id ORDER BY step_run_id"), {"id": batch_id}
-    )
-    return [_run(row) for row in rows]
+    statement = text(_RUN + "WHERE batch_id = :id ORDER BY step_run_id")
+    return all_of(_run, connection.execute(statement, {"id": batch_id}))
 
 
 def draw_number(connection: Connection) -> int:
@@ -165,7 +163,7 @@ def stale_inputs(connection: Connection, run_id: int) -> list[int]:
         JOIN step_run r ON r.step_run_id = i.input_run_id
         WHERE i.step_run_id = :id AND r.state <> 'committed'
     """)
-    return [row.input_run_id for row in connection.execute(statement, {"id": run_id})]
+    return list(connection.execute(statement, {"id": run_id}).scalars())
 
 
 def supersede(connection: Connection, batch_id: int, step: str) -> None:
@@ -247,8 +245,7 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
         SELECT path, bytes, rows, first_position FROM step_run_file
         WHERE step_run_id = :id ORDER BY first_position, path
     """)
-    rows = connection.execute(statement, {"id": run_id})
-    return tuple(DataFile(**row._mapping) for row in rows)
+    return tuple(all_of(DataFile, connection.execute(statement, {"id": run_id})))
 
 
 def set_emitted(
@@ -298,7 +295,7 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
         WHERE f.batch_id = :id AND r.batch_id = :id AND r.step = :sink AND r.state = 'committed'
         ORDER BY 1
     """)
-    return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
+    return list(connection.execute(statement, {"id": batch_id, "sink": sink}).scalars())
 
 
 def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[int]:
@@ -307,7 +304,7 @@ def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[in
     statement = text("""
         SELECT root_id FROM failed_root WHERE batch_id = :id AND :sink = ANY (missed_by) ORDER BY 1
     """)
-    return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
+    return list(connection.execute(statement, {"id": batch_id, "sink": sink}).scalars())
 
 
 def forget_fails(connection: Connection, batch_id: int) -> None:

@@ -5,9 +5,8 @@ They hand rows to each other through the temporary table ``settling``, one row p
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ledger.core.outcomes import REPEATED
 from ledger.errors import MASK
@@ -30,13 +29,13 @@ def plan_as_usual(connection: Connection) -> None:
     connection.execute(text("SET LOCAL enable_nestloop TO DEFAULT"))
 
 
-def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+def uneven_runs(connection: Connection, batch_id: int) -> list[tuple[str, int, str, str]]:
     """Committed runs whose deltas in the ledger are not those that they recorded when they
     committed, or, of a source, not one for each span of the range that was reserved for it, which
     is each root where no roots share a row.
 
-    Each with step, step_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
-    source its spans, by the first and the last of them.
+    Of each the step, the run, what it recorded and what the ledger has: rows, XOR, emitted and
+    acked edges, and of a source its spans, by the first and the last of them.
     """
     statement = text("""
         SELECT * FROM (
@@ -50,7 +49,7 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
                           WHERE d.batch_id = :id AND d.step_run_id = s.emit_run_id) END,
                   CASE WHEN s.spans IS NOT NULL THEN coalesce(f.first, s.first_root) END,
                   CASE WHEN s.spans IS NOT NULL
-                    THEN coalesce(f.last, s.first_root - s.span) END)::text AS found
+                    THEN coalesce(f.last, s.first_root - s.span) END)::text AS posted
           FROM step_run r
           LEFT JOIN (
             SELECT emit_run_id, first_root, span, (roots + span - 1) / span AS spans
@@ -63,13 +62,14 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
             FROM ledger_delta WHERE batch_id = :id GROUP BY step_run_id
           ) f ON f.step_run_id = r.step_run_id
           WHERE r.batch_id = :id AND r.state = 'committed'
-        ) compared WHERE recorded <> found
+        ) compared WHERE recorded <> posted
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    rows = connection.execute(statement, {"id": batch_id})
+    return [(row.step, row.step_run_id, row.recorded, row.posted) for row in rows]
 
 
-def stale_readers(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Committed runs that read a run which is not committed any more: reader, input."""
+def stale_readers(connection: Connection, batch_id: int) -> list[tuple[str, str]]:
+    """Steps whose committed run read a run which is not committed any more, each with its step."""
     statement = text("""
         SELECT r.step AS reader, i.step AS input
         FROM step_run r
@@ -77,7 +77,7 @@ def stale_readers(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
         JOIN step_run i ON i.step_run_id = x.input_run_id
         WHERE r.batch_id = :id AND r.state = 'committed' AND i.state <> 'committed'
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return [(row.reader, row.input) for row in connection.execute(statement, {"id": batch_id})]
 
 
 def total_roots(connection: Connection, batch_id: int) -> int:
