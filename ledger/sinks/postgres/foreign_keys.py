@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from ledger.core.text import quantity
@@ -28,6 +28,19 @@ _REFERRED_TO = (
     " of the table that refers to them has published, and declare its foreign key DEFERRABLE, so"
     " that a row may be replaced by one of the same key"
 )
+
+
+@dataclass(frozen=True)
+class _ForeignKey:
+    """``columns`` refer to the ``partners`` of a table; ``own``: it is the same table."""
+
+    name: str
+    schema: str
+    table: str
+    own: bool
+    is_full: bool
+    columns: Sequence[str]
+    partners: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -77,12 +90,13 @@ def _violations(
     """Of each foreign key that staged rows violate, the first of their values. Left out are keys of
     columns that were not staged, and keys into a table of which this user may not read all rows.
     """
-    keys = connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all()
+    rows = connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all()
+    keys = [_ForeignKey(**row._mapping) for row in rows]
     results = [(key, _orphans(connection, key, gone)) for key in keys]
     return [_violation(key, orphans) for key, orphans in results if orphans]
 
 
-def _violation(key: Row[Any], orphans: Sequence[tuple[Any, ...]]) -> _Violation:
+def _violation(key: _ForeignKey, orphans: Sequence[tuple[Any, ...]]) -> _Violation:
     *_, distinct, rows = orphans[0]
     values = ", ".join(f"({', '.join(map(str, orphan[:-2]))})" for orphan in orphans)
     more = f" and {distinct - len(orphans):,} more" if distinct > len(orphans) else ""
@@ -94,7 +108,9 @@ def _violation(key: Row[Any], orphans: Sequence[tuple[Any, ...]]) -> _Violation:
     )
 
 
-def _orphans(connection: Connection, key: Row[Any], gone: Sequence[int]) -> list[tuple[Any, ...]]:
+def _orphans(
+    connection: Connection, key: _ForeignKey, gone: Sequence[int]
+) -> list[tuple[Any, ...]]:
     """The first values of staged rows that have no partner; then how many such values and rows
     there are."""
     columns = [f"s.{literal_name(name)}" for name in key.columns]

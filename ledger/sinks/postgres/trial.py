@@ -6,11 +6,12 @@ reports which it does not take, and why. What such a table cannot have, unique k
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from ledger.databases.driver_errors import code_of, first_line, raw_cursor
@@ -182,7 +183,8 @@ def duplicates(
     whose key another row has, an earlier one of these or one of the table. Of these the rows of no
     record come first, as those that a replay carries over: they cannot fail. ``gone``: batches
     whose rows make room. ``key``: of an upsert, where an equal key is no obstacle."""
-    for index in connection.execute(_UNIQUE, {"oid": place.oid}).all():
+    for row in connection.execute(_UNIQUE, {"oid": place.oid}).all():
+        index = _UniqueIndex(**row._mapping)
         if key and sorted(index.names or ()) == sorted(key) and index.predicate is None:
             continue
         positions = _positions(connection, _duplicates(index, place, key, gone), most)
@@ -220,7 +222,20 @@ WHERE i.indrelid = :oid AND i.indisunique AND i.indislive ORDER BY 1
 """)
 
 
-def _duplicates(index: Row[Any], place: TablePlace, key: Sequence[str], gone: Sequence[int]) -> str:
+@dataclass(frozen=True)
+class _UniqueIndex:
+    """``names``: of its columns; None: it has expressions, too. ``parts``: as SQL."""
+
+    name: str
+    predicate: str | None
+    equal_nulls: bool
+    parts: Sequence[str]
+    names: Sequence[str] | None
+
+
+def _duplicates(
+    index: _UniqueIndex, place: TablePlace, key: Sequence[str], gone: Sequence[int]
+) -> str:
     parts = [f"({part}) AS k{number}" for number, part in enumerate(index.parts)]
     names = [f"k{number}" for number in range(len(parts))]
     equal = "IS NOT DISTINCT FROM" if index.equal_nulls else "="
