@@ -85,7 +85,8 @@ def _why(connection: Connection, row: WaitingState, asked: int | None = None) ->
     if row.state == "due" or row.waits_because == Obstacle.STATE_DUE:
         due = of_obstacle(Obstacle.STATE_DUE, batch.target or ANY_TARGET, batch.original_id)
         return f"is due: {due}"
-    assert row.waits_for_batch_id is not None and row.waits_because is not None
+    assert row.waits_for_batch_id is not None
+    assert row.waits_because is not None
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
     interval = f"(interval {instant(batch.interval_start)} to {instant(batch.interval_end)})"

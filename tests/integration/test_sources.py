@@ -26,12 +26,12 @@ from tests.support.runner import END, START
 LATER = START + timedelta(days=90), END + timedelta(days=90)
 
 
-def words_of(source, lose=(), name="words", **options):
+def words_of(source, lose=(), name="words", *, whole=False, **options):
     """source -> checked, which fails the words in ``lose`` -> sink."""
     pipeline = Pipeline(name, **options)
     pipeline.source("words", source)
 
-    @pipeline.stage(reads="words")
+    @pipeline.stage(reads="words", whole=whole)
     def checked(words):
         bad = " OR ".join(f"word = '{word}'" for word in lose) or "false"
         return words.selectExpr("*", f"CASE WHEN {bad} THEN 'bad word' END AS _failed")
@@ -391,6 +391,32 @@ def test_a_file_larger_than_max_pending(runner, tmp_path, sink_rows):
     assert delivered(sink_rows) == ["a", "b", "c", "d", "e", "y", "z"]
 
 
+def is_never_cut(run, add_more, sink_rows):
+    """With ``max_pending`` of one record a batch takes all three that are new for a whole stage,
+    and no other opens until it has read them and they are settled.
+    """
+    first = run.open("one")
+    with pytest.raises(BackPressureError, match="batch 1 has yet to read it"):
+        run.open("two")
+    assert run.settled(first).roots == 3
+    assert run.settled(run.open("two")).roots == 0
+    add_more()
+    assert run.settled(run.open("three")).roots == 2
+    assert delivered(sink_rows) == ["a", "b", "c", "d", "e"]
+
+
+def test_files_for_a_whole_stage_are_read_together(runner, tmp_path, sink_rows):
+    """However little room there is, for a unit may lie in several."""
+    write(tmp_path / "in" / "1.csv", "a", "b", modified=1_000)
+    write(tmp_path / "in" / "2.csv", "c", modified=1_001)
+
+    def add_more():
+        write(tmp_path / "in" / "3.csv", "d", modified=1_002)
+        write(tmp_path / "in" / "4.csv", "e", modified=1_003)
+
+    is_never_cut(runner(incremental(whole=True, max_pending=1)), add_more, sink_rows)
+
+
 # Tables
 
 
@@ -492,6 +518,13 @@ def test_a_batch_of_a_table_claims_what_has_room(runner, ledger, table, sink_row
     assert ledger.row("SELECT claim_end FROM batch_source").claim_end == "int:2"
     run.settled(run.open("two"))
     assert delivered(sink_rows) == ["a", "b", "c"]
+
+
+def test_rows_for_a_whole_stage_are_read_together(runner, ledger, table, sink_rows):
+    """As files are."""
+    add(ledger, "a", "b", "c")
+    run = runner(words_of(table, whole=True, max_pending=1))
+    is_never_cut(run, lambda: add(ledger, "d", "e"), sink_rows)
 
 
 def test_a_row_of_a_running_transaction_is_not_passed_by(runner, ledger, table, sink_rows):

@@ -131,6 +131,28 @@ def unread_source(pipeline):
     pipeline.source("second", SOURCE)
 
 
+def whole(source):
+    return source
+
+
+def total(clicks):
+    return clicks
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_max_pending_goes_with_what_needs_all(incremental):
+    """A whole stage, a combine, and untracked records beside."""
+    pipeline = Pipeline("limited", max_pending=10)
+    source = FileSource("in.csv", schema="n INT", incremental=incremental)
+    pipeline.source("source", source)
+    pipeline.source("clicks", source, track="n > 0")
+    pipeline.stage(reads="source", whole=True)(whole)
+    pipeline.combine(reads="clicks")(total)
+    pipeline.sink("out", ParquetSink("out"), reads="whole")
+    pipeline.sink("totals", ParquetSink("totals"), reads="total")
+    assert len(pipeline.steps()) == 4
+
+
 def unknown_reference(pipeline):
     @pipeline.stage(reads="source")
     def other(rows, *, sides):
