@@ -138,6 +138,12 @@ def test_sql_lives_in_the_store():
             assert not {name for name in names if name.split(".")[0] == "psycopg2"}, module
 
 
+def test_no_row_leaves_its_statement():
+    """What a statement returns is a dataclass, a tuple or a number, whose types mypy checks."""
+    for module, path in MODULES.items():
+        assert "sqlalchemy.Row" not in set(imports(path)), module
+
+
 def test_driver_errors_are_translated_in_one_place():
     """Codes of errors, and what SQLAlchemy has not seen, are read in one module."""
     modules = [
