@@ -29,7 +29,7 @@ PLACES = {
     "deltas posted": "run",
     "committing run": "run",
     "run committed": "run",
-    "before settlement": "settlement",
+    "refined": "settlement",
     "settling": "settlement",
     "settled": "settlement",
     "withholding": "publication",
