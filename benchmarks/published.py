@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.data import SENTENCES
 from benchmarks.picture import cost
+from benchmarks.volumes import volume_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
@@ -510,9 +511,19 @@ def sizes(results: Results) -> str:
             megabytes("failed_bytes", failed),
         ),
         ("for comparison: the source, as CSV", "", megabytes("source_bytes", records)),
+        *(
+            (f"peak memory of {words}", "", f"{results['sizes.peak_rss_mb'][kind]:,} MB")
+            for words, kind in (("the driver", "driver"), ("the Python workers", "executors"))
+        ),
     ]
     head = f"per million records (at {_Shown(results).measured('sizes')})"
     return table((head, "rows", "bytes"), rows)
+
+
+def volumes(results: Results) -> str:
+    """What larger batches take, by arithmetic."""
+    rows = [(what, *cells, how) for what, cells, how in volume_lines(results, FLIGHTS)]
+    return table(("", "1 million", "100 million", "1 billion", ""), rows)
 
 
 def _long(ratio: str) -> str:
@@ -538,6 +549,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
         history,
         large_batch,
         sizes,
+        volumes,
     )
 }
 _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
