@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+READ_AGAIN = "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"
 
 
 def airflow_environment(
@@ -14,6 +15,7 @@ def airflow_environment(
 
     ``home``: AIRFLOW_HOME. ``sql_alchemy_conn``: Airflow's own database, never the ledger's. A
     Spark connection that is exported already is kept; the default is two threads of this machine.
+    So is the time after which a DAG file is read again.
     """
     return {
         "AIRFLOW_HOME": str(home),
@@ -24,7 +26,7 @@ def airflow_environment(
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": sql_alchemy_conn,
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+        READ_AGAIN: os.environ.get(READ_AGAIN, "60"),
         "AIRFLOW_CONN_SPARK_DEFAULT": os.environ.get(
             "AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}'
         ),

@@ -45,16 +45,21 @@ if "TEST_POSTGRES" in os.environ:  # the folder of another server's programs
     wheel.TARGET_POSTGRES_VERSION = int(re.findall(r"\d+", _answer)[0])
     wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION] = _programs
 
-# Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of
-# all tests: one worker runs them in turn.
+# Tests of these files, one after the other, share one running Airflow; those of each of the others
+# a Spark Connect server, an installed wheel, an API server, a batch's life, or a list of all tests:
+# one worker runs them in turn.
+_ON_AIRFLOW = ("test_airflow.py", "test_page_parts.py", "test_pages.py")
 _SHARED = (
-    "test_airflow.py",
-    "test_pages.py",
     "test_chaos.py",
     "test_connect.py",
     "test_crash_",
+    "test_first_run.py",
     "test_often.py",
+    "test_page_data.py",
+    "test_small_install.py",
 )
+# No worker is to begin with one of these when the others have nothing left to do.
+_LONGEST = ("test_tutorial.py", "test_command_line.py", "test_cores.py")
 # Durability against a loss of power, which no test has: a killed process proves the same without.
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
 
@@ -67,7 +72,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class FilesThatShare(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return file if Path(file).name.startswith(_SHARED) else nodeid
+            name = Path(file).name
+            if name in _ON_AIRFLOW:
+                return "Airflow"
+            return file if name.startswith(_SHARED) else nodeid
 
     return FilesThatShare(config, log)
 
@@ -75,6 +83,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set aside what ``make test-all`` alone runs."""
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
     for item in items:
         if item.nodeid.removeprefix("tests/") in LONG:
             item.add_marker(pytest.mark.exhaustive)

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.airflow import Airflow
-from tests.support.browser import check_accessible, go, signed_in
+from tests.support.browser import check_accessible, go, signed_in, window
 from tests.support.ledgers import Ledger, keyed, pipeline
 from tests.support.posting import Delta, record_of
 from tests.support.users import token
@@ -53,7 +54,7 @@ def check_nothing_ran(page: Page) -> None:
 
 def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_path: Path) -> None:
     """Markup, control characters and a megabyte in reasons, in content, in what was dropped and
-    in what a person says are text on every page; that nothing runs is seen by ``signed_in``.
+    in what a person says are text on every page; that nothing runs is seen by ``window``.
     """
     ledger = airflow.ledger
     batch = ledger.open(keyed(name="hostile"))
@@ -202,6 +203,7 @@ def test_a_batch_shows_steps_drops_and_publications(airflow: Airflow, page: Page
     assert row_of(page, "What the sinks have published", "sink")[4].startswith(
         "2013-02-03 13:05:00"
     )
+    page.evaluate("localStorage.removeItem('timezone')")
     graph = page.get_by_role("group", name="The steps of the batch")
     for line in ("3 dropped: no city", "1 dropped: too old", "12.3 s", "6 rows out"):
         expect(graph).to_contain_text(line)
@@ -385,7 +387,7 @@ def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Pa
         ({"record": roots[1]}, ["Retry"], None),
     )
     viewer = token(airflow.home / "airflow", "somebody", "viewer")
-    with signed_in(browser, airflow, token=viewer) as theirs:
+    with signed_in(browser, airflow, viewer) as windows, window(windows, airflow) as theirs:
         for query, buttons, denied in pages:
             for seen, count in ((page, 1), (theirs, 0)):
                 go(seen, **query)
@@ -406,20 +408,21 @@ COLORS = """(selector) => {
 }"""
 
 
-def test_dark_is_as_dark_as_airflow_is(browser: Browser, airflow: Airflow) -> None:
+def test_dark_is_as_dark_as_airflow_is(airflow: Airflow, page: Page) -> None:
     """Background and text have the colors of Airflow's own body, other ones in the dark."""
     batch, _ = airflow.ledger.whole_batch(pipeline("shaded"))
     shown = {}
-    for scheme in ("light", "dark"):
-        with signed_in(browser, airflow, scheme) as page:
-            for query in ({}, {"batch": batch.batch_id}):
-                go(page, **query)
-                heading = page.get_by_role("heading", level=1)
-                heading.wait_for()
-                ours, theirs = (
-                    page.evaluate(COLORS, selector) for selector in ("[data-ledger]", "body")
-                )
-                assert ours == theirs
-                assert heading.evaluate("it => getComputedStyle(it).color") == ours[1]
-            shown[scheme] = ours
+    schemes: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        for query in ({}, {"batch": batch.batch_id}):
+            go(page, **query)
+            heading = page.get_by_role("heading", level=1)
+            heading.wait_for()
+            ours, theirs = (
+                page.evaluate(COLORS, selector) for selector in ("[data-ledger]", "body")
+            )
+            assert ours == theirs
+            assert heading.evaluate("it => getComputedStyle(it).color") == ours[1]
+        shown[scheme] = ours
     assert all(light != dark for light, dark in zip(shown["light"], shown["dark"], strict=True))

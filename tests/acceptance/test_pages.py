@@ -2,6 +2,7 @@
 
 import re
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -18,6 +19,7 @@ from tests.support.browser import (
     open_record,
     replay_this_record,
     signed_in,
+    window,
 )
 from tests.support.ledgers import pipeline
 from tests.support.users import token
@@ -100,6 +102,7 @@ def test_the_pages_have_airflows_blue(red: SimpleNamespace, page: Page) -> None:
 
 def test_the_overview_leads_to_what_waits(red: SimpleNamespace, page: Page) -> None:
     """The failed batch needs attention; the calendar has its month; the way back works."""
+    page.goto("/")
     page.get_by_role("link", name="Ledger", exact=True).first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
     waiting = page.get_by_role("table", name="Batches that need attention")
@@ -129,23 +132,22 @@ def test_a_dag_has_its_pipeline(red: SimpleNamespace, page: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible(
-    browser: Browser, airflow: Airflow, red: SimpleNamespace, scheme: str
+    airflow: Airflow, red: SimpleNamespace, page: Page, scheme: Literal["light", "dark"]
 ) -> None:
     """Names, roles, order of headings and contrast, in light and in dark, by axe."""
     root = airflow.ledger.row("SELECT min(root_id) AS root FROM failed_root").root
-    with signed_in(browser, airflow, scheme) as page:
-        for query in ({}, {"pipeline": "flights"}, {"batch": red.batch_id}, {"record": root}):
-            go(page, **query)
-            page.get_by_role("heading", level=1).wait_for()
-            expect(page.get_by_text("Loading")).to_have_count(0)
-            check_accessible(page)
-        go(page, batch=red.batch_id)
-        page.get_by_role("button", name="Replay", exact=True).click()
-        expect(page.get_by_role("dialog")).to_contain_text("will run again through")
-        expect(page.get_by_role("button", name=re.compile(r"Replay \d+ records"))).to_be_enabled()
-        page.wait_for_function("document.getAnimations().length === 0")  # colors in between
-        check_accessible(page, "[role=dialog]")
-        keep(page, "replay" if scheme == "light" else "replay-dark")
+    page.emulate_media(color_scheme=scheme)
+    for query in ({}, {"pipeline": "flights"}, {"record": root}, {"batch": red.batch_id}):
+        go(page, **query)
+        page.get_by_role("heading", level=1).wait_for()
+        expect(page.get_by_text("Loading")).to_have_count(0)
+        check_accessible(page)
+    page.get_by_role("button", name="Replay", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("will run again through")
+    expect(page.get_by_role("button", name=re.compile(r"Replay \d+ records"))).to_be_enabled()
+    page.wait_for_function("document.getAnimations().length === 0")  # colors in between
+    check_accessible(page, "[role=dialog]")
+    keep(page, "replay" if scheme == "light" else "replay-dark")
 
 
 def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page) -> None:
@@ -240,7 +242,7 @@ def test_a_quarantined_record_is_taken_up(
     record = one_failed(airflow, red.batch_id)
     airflow.ledger.quarantine("no such plane", "somebody", record=record.message_id)
     ada = token(airflow.home / "airflow", "ada", "user")
-    with signed_in(browser, airflow, token=ada) as page:
+    with signed_in(browser, airflow, ada) as theirs, window(theirs, airflow) as page:
         go(page, record=record.root_id)
         expect(page.get_by_text("quarantined", exact=True).first).to_be_visible()
         expect(page.get_by_text("Quarantined by somebody")).to_contain_text("no such plane")

@@ -15,9 +15,18 @@ import pytest
 from playwright.sync_api import expect
 
 from ledger.store import embedded
+from scripts.airflow_api import AirflowApi
+from scripts.airflow_env import READ_AGAIN
 from scripts.airflow_services import USER
 from tests.support.airflow import wait
-from tests.support.browser import chromium, open_ledger, open_record, replay_this_record, signed_in
+from tests.support.browser import (
+    chromium,
+    open_ledger,
+    open_record,
+    replay_this_record,
+    signed_in,
+    window,
+)
 from tests.support.newcomer import Newcomer
 from tests.support.pages import DOCS, blocks, shows, typed
 from tests.support.ports import free_port
@@ -74,29 +83,16 @@ class Terminal:
 
     def json(self, command):
         """What a command of ackledger prints with --json."""
-        done = self._asked(f"{command} --json")
-        assert done.returncode in OUTCOMES, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
-    def quietly(self, command):
-        """Whether a command succeeds."""
-        return self._asked(command).returncode == 0
-
-    def output(self, command):
-        """What a command that succeeds prints."""
-        done = self._asked(command)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def _asked(self, command):
-        return subprocess.run(
-            shlex.split(command),
+        done = subprocess.run(
+            [*shlex.split(command), "--json"],
             env=self.environment,
             cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
         )
+        assert done.returncode in OUTCOMES, done.stdout + done.stderr
+        return json.loads(done.stdout)
 
 
 class Standalone:
@@ -116,6 +112,7 @@ class Standalone:
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            READ_AGAIN: "300",
         }
         self._log = (folder / "standalone.log").open("w")
         self._process = subprocess.Popen(
@@ -127,12 +124,25 @@ class Standalone:
             start_new_session=True,
         )
         wait(self._healthy, "a healthy Airflow", 180)
-        wait(lambda: terminal.quietly("airflow dags details flights"), "the DAG flights", 120)
+        self._api = AirflowApi(port, self.password)
+        wait(lambda: "flights" in self._api.known_dags(), "the DAG flights", 120)
 
     @property
     def password(self):
         """What it has printed for ``admin``."""
         return json.loads(self._passwords.read_text())[USER]
+
+    def ended(self, runs):
+        """Wait until so many runs of the DAG have ended; name and state of each, oldest first."""
+
+        def look():
+            with contextlib.suppress(urllib.error.HTTPError):  # its SQLite has another writer
+                states = {run["dag_run_id"]: run["state"] for run in self._api.runs("flights")}
+                if len(states) == runs and set(states.values()) <= {"success", "failed"}:
+                    return list(states.items())
+            return None
+
+        return wait(look, f"{runs} runs that have ended", 300)
 
     def _healthy(self):
         assert self._process.poll() is None, Path(self._log.name).read_text()[-3000:]
@@ -189,24 +199,6 @@ def decided(terminal, batches):
     return wait(look, f"{batches} decided batches", 300)
 
 
-def ended(terminal, state, runs):
-    """Wait until so many runs of the DAG have ended so."""
-
-    def look():
-        command = f"airflow dags list-runs flights --state {state} --output json"
-        line = terminal.output(command).splitlines()[-1]  # above it may stand warnings
-        return len(json.loads(line)) == runs
-
-    wait(look, f"{runs} runs that are {state}", 120)
-
-
-def red_run(terminal):
-    """The name of the one run that has failed."""
-    command = "airflow dags list-runs flights --state failed --output json"
-    (run,) = json.loads(terminal.output(command).splitlines()[-1])
-    return run["run_id"]
-
-
 def save(terminal, block):
     """Save a file of the page; a second part of it is added to its end."""
     path = terminal.folder / block.title
@@ -235,10 +227,12 @@ def test_the_tutorial(newcomer, browser):
                 assert code in OUTCOMES, f"{command.command} ended with {code}:\n{printed}"
                 assert shows(printed, command.output), f"{command.command} printed:\n{printed}"
                 if command.command.startswith("airflow backfill"):
+                    ((red, state),) = airflow.ended(1)
+                    assert state == "failed"
                     decided(terminal, 3)
-                    ended(terminal, "failed", 1)
-                    page = pages.enter_context(signed_in(browser, airflow))
-                    open_ledger(page, f"/dags/flights/runs/{red_run(terminal)}")
+                    admin = pages.enter_context(signed_in(browser, airflow))
+                    page = pages.enter_context(window(admin, airflow))
+                    open_ledger(page, f"/dags/flights/runs/{red}")
                     expect(page.get_by_role("heading", level=1)).to_have_text("Batch 3 of flights")
                     steps = page.get_by_role("group", name="The steps of the batch")
                     expect(steps).to_contain_text("148 records lost")
@@ -249,6 +243,7 @@ def test_the_tutorial(newcomer, browser):
                     replay_this_record(page, "1 record at with_plane: lost")
                     decided(terminal, 4)
                 if command.command.startswith("airflow dags trigger"):
+                    airflow.ended(3)
                     decided(terminal, 5)
         assert [row["failed"] for row in terminal.json("ackledger status")] == [0] * 5
         count = (

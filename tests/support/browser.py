@@ -10,7 +10,14 @@ from typing import Protocol
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from scripts.airflow_services import USER
 
@@ -54,31 +61,35 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def signed_in(
-    browser: Browser, airflow: Served, scheme: str = "light", token: str | None = None
-) -> Iterator[Page]:
-    """A page after the form of Airflow's login, or of the user of a token; it must not log an
-    error, nor ask another host.
+    browser: Browser, airflow: Served, token: str | None = None
+) -> Iterator[BrowserContext]:
+    """The windows of the user of a token, or of whoever has filled in the form of Airflow's login;
+    they share what a browser keeps, scripts among it.
     """
-    context = browser.new_context(
-        base_url=airflow.base,
-        color_scheme=scheme,  # type: ignore[arg-type]
-        viewport={"width": 1440, "height": 1000},
-    )
+    context = browser.new_context(base_url=airflow.base, viewport={"width": 1440, "height": 1000})
+    if token is not None:
+        context.add_cookies([{"name": "_token", "value": token, "url": airflow.base}])
+    else:
+        page = context.new_page()
+        page.goto("/")
+        page.get_by_label("Username").fill(USER)
+        page.get_by_label("Password").fill(airflow.password)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Ledger", exact=True).first.wait_for()
+        page.close()
+    yield context
+    context.close()
+
+
+@contextmanager
+def window(context: BrowserContext, airflow: Served) -> Iterator[Page]:
+    """A new page, which must not log an error, nor ask another host."""
     page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda line: _check_line(line, wrong))
     page.on("request", lambda asked: _check_host(asked.url, airflow.base, wrong))
-    if token is not None:
-        context.add_cookies([{"name": "_token", "value": token, "url": airflow.base}])
-    page.goto("/")
-    if token is None:
-        page.get_by_label("Username").fill(USER)
-        page.get_by_label("Password").fill(airflow.password)
-        page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name="Ledger", exact=True).first.wait_for()
-    wrong.clear()  # what the form's page says of nobody being signed in
     yield page
-    context.close()
+    page.close()
     if wrong:
         pytest.fail("\n".join(wrong))
 
