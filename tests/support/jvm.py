@@ -4,7 +4,8 @@ archive.
 ``python -m tests.support.jvm`` makes in the virtual environment, once, what they share: an archive
 of Spark's classes, which a JVM need not read from the jars then; the few defaults of Hadoop that
 local files need; and a local file system that starts no process for each permission it sets. A JVM
-that cannot use one of them, as of another Java, starts as it would without.
+that cannot use one of them, as of another Java, starts as it would without. ``python -m
+tests.support.jvm jars`` makes all but the archive, which takes longer than it saves a few JVMs.
 """
 
 import os
@@ -65,11 +66,13 @@ _NEEDED = (
 )
 
 
-def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> dict[str, str]:
-    """The variables that every JVM of a driver starts with."""
+def environment(*more: str, archive: str = "") -> dict[str, str]:
+    """The variables that every JVM of a driver starts with. ``archive``: instead of the option
+    with which it reads the archive.
+    """
     options = [
         *_BRIEF,
-        archive,
+        archive or _from_archive(),
         *more,
         *(f"-D{name}={value}" for name, value in {**PLAIN, **_UNREAD, **_SOCKETS}.items()),
     ]
@@ -78,6 +81,25 @@ def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -
     if FILES.exists():
         options.append("-Dspark.hadoop.fs.file.impl=LocalFiles")
     return {"SPARK_SUBMIT_OPTS": " ".join(options), "SPARK_DIST_CLASSPATH": str(FILES)}
+
+
+def brief() -> dict[str, str]:
+    """The variables with which a JVM that lives for seconds starts fast, its Spark as users have
+    it.
+    """
+    options = [*_BRIEF, _from_archive(), f"-Xbootclasspath/a:{DEFAULTS}"]
+    return {"SPARK_SUBMIT_OPTS": " ".join(options), "SPARK_DIST_CLASSPATH": str(FILES)}
+
+
+def _from_archive() -> str:
+    return f"-XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else "-Xshare:auto"
+
+
+def make_jars() -> None:
+    """Make what takes no JVM of Spark."""
+    (hadoop,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    _needed_defaults(hadoop)
+    _local_files(hadoop)
 
 
 def _needed_defaults(hadoop: Path) -> None:
@@ -113,9 +135,7 @@ def main() -> None:
     began = time.monotonic()
     sys.stdout.write("archive of Spark's classes for the tests ... ")
     sys.stdout.flush()
-    (hadoop,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
-    _needed_defaults(hadoop)
-    _local_files(hadoop)
+    make_jars()
     result = ARCHIVE.with_suffix(".part")
     data = {
         **os.environ,
@@ -171,4 +191,4 @@ def run_orders() -> None:
 
 
 if __name__ == "__main__":
-    run_orders() if sys.argv[1:] == ["run"] else main()
+    {"run": run_orders, "jars": make_jars}.get(sys.argv[-1], main)()

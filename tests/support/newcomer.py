@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import jvm
+
 
 class Newcomer:
     """A project folder and the command of an environment that has the wheel installed."""
@@ -18,6 +20,7 @@ class Newcomer:
         self._command = str(python.parent / "ackledger")
         self.environment = {
             **rest,
+            **jvm.brief(),
             "PATH": os.pathsep.join([str(python.parent), *other_programs(os.environ["PATH"])]),
             "ACKLEDGER_HOME": str(folder / "home"),
         }
