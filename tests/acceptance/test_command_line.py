@@ -29,6 +29,7 @@ from ledger.store import embedded
 from scripts.airflow_env import ROOT
 from tests.support import jvm
 from tests.support.flights import without_plane, write_slice
+from tests.support.forked import Commands
 from tests.support.ledgers import pipeline
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
@@ -39,8 +40,8 @@ PROGRESS = re.compile(r"batch \d+: ")
 class CommandLine:
     """Runs ``ackledger`` in a folder of its own."""
 
-    def __init__(self, folder: Path, **settings: str):
-        self.folder = folder
+    def __init__(self, commands: Commands, folder: Path, **settings: str):
+        self._commands, self.folder = commands, folder
         self.environment = {
             **{
                 name: value
@@ -57,14 +58,7 @@ class CommandLine:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command."""
-        return subprocess.run(
-            ["ackledger", *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self._commands.run(arguments, self.folder, self.environment)
 
     def json(self, *arguments: str, code: int = 0):
         """Run the command with --json; what it printed, if it ended with ``code``."""
@@ -81,6 +75,14 @@ class CommandLine:
         return lines[0]
 
 
+@pytest.fixture(scope="session")
+def commands():
+    """What runs commands."""
+    process = Commands()
+    yield process
+    process.end()
+
+
 @pytest.fixture
 def folder():
     """A folder whose path is short enough for a socket; its server is stopped afterwards."""
@@ -94,16 +96,16 @@ def folder():
 
 
 @pytest.fixture
-def cli(folder, migrated, database):
+def cli(commands, folder, migrated, database):
     """The command on the tests' migrated ledger, empty."""
     return CommandLine(
-        folder, ACKLEDGER_DATABASE_URL=migrated.url.render_as_string(hide_password=False)
+        commands, folder, ACKLEDGER_DATABASE_URL=migrated.url.render_as_string(hide_password=False)
     )
 
 
-def test_from_nothing_to_a_settled_ledger(folder):
+def test_from_nothing_to_a_settled_ledger(commands, folder):
     """With no database and no settings but a folder: run, see what was lost, replay, ask in SQL."""
-    cli = CommandLine(folder)
+    cli = CommandLine(commands, folder)
     write_slice(folder, (1,))
     lost = without_plane(folder, 1)
     assert "the ledger holds no batch yet" in cli.run("status").stdout
@@ -432,10 +434,12 @@ def test_storage_that_cannot_be_written(cli, folder):
     assert cli.json("status") == []
 
 
-def test_database_that_is_down(folder):
+def test_database_that_is_down(commands, folder):
     """A database that does not answer is one line with its address and without its password."""
     cli = CommandLine(
-        folder, ACKLEDGER_DATABASE_URL="postgresql+psycopg2://me:secret@127.0.0.1:9/ledger"
+        commands,
+        folder,
+        ACKLEDGER_DATABASE_URL="postgresql+psycopg2://me:secret@127.0.0.1:9/ledger",
     )
     line = cli.refused("status")
     assert "postgresql+psycopg2://me:***@127.0.0.1:9/ledger did not answer" in line
