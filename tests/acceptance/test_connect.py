@@ -24,34 +24,60 @@ from tests.support.flights import without_plane, write_slice
 from tests.support.places import ROOT
 from tests.support.ports import free_port
 
-# One test of each kind of step, and of what looks into Spark's plans and errors.
+# A test for each thing that is another one on Connect: plans that the server knows, columns that
+# it is asked for, errors and rows that come by gRPC, functions that go there. What the ledger then
+# does is the same; so is where deltas are folded, of which the executors' way goes furthest.
 CORE = (
+    # lines that do not parse, in Python's workers; Spark's own readers of lines and of Parquet
     "test_bad_input.py::test_every_bad_line_is_named",
     "test_bad_input.py::test_line_breaks_within_quotes",
     "test_bad_input.py::test_parquet_source",
-    "test_bad_input.py::test_values_of_csv_have_their_type",
-    "test_carry_over.py::test_rows_come_from_the_latest_batch_that_made_them",
+    # rows that a replay carries over
+    "test_carry_over.py::test_a_record_lost_at_the_total_and_beside_it_runs_again",
+    # a total that comes again, and one whose plan leaves an input out
     "test_combine.py::test_a_partial_total_is_replaced",
     "test_combine.py::test_a_total_that_leaves_an_input_out",
+    # a filter of Bloom's in Python's workers
     "test_dedup.py::test_window_of_batches",
+    # a source that is read again and joined by key
     "test_from_source.py::test_a_fixed_file_is_read_again_by_key",
+    # a frame that two stages read
     "test_inputs.py::test_diamond",
-    "test_marks.py",
+    # marks of frames, and those that are none; what only a combine reads
+    "test_marks.py::test_explicit_acks[executors]",
+    "test_marks.py::test_emits_one_names_a_repeated_input[2]",
+    "test_marks.py::test_marks_that_are_none",
+    "test_marks.py::test_on_read_counts_what_it_swallowed",
+    "test_marks.py::test_stages_that_only_a_combine_reads",
+    # a function of records, the types that it may yield, and those that it may not
+    "test_marks.py::test_record_stage",
+    "test_marks.py::test_record_stage_of_all_types",
+    "test_marks.py::test_a_value_that_does_not_fit_fails_its_record",
+    # rows that come to the driver
     "test_notify.py::test_sources_are_notified",
+    # what a sink refuses, and what Spark says of a rule that it does not know
     "test_refused_rows.py::test_a_rule_that_spark_does_not_know",
     "test_refused_rows.py::test_refused_rows_fail_their_records",
+    # each kind of sink without what failed
     "test_sinks.py::test_rows_of_failed_records_reach_no_sink",
+    # a source that goes by offsets
     "test_offsets.py::test_each_batch_reads_on",
+    # a state that is a frame, and one that is an object in Python's workers
     "test_state.py::test_an_object_keeps_its_state",
     "test_state.py::test_running_totals_over_batches_and_a_replay",
+    # a table that is read by several tasks
     "test_table_source.py::test_a_parallel_read_returns_every_row_once",
+    # the session of a user's own tests
     "test_testing.py::test_run_and_replay",
-    "test_tracking.py::test_many_children_ack_their_parent_once",
-    "test_tracking.py::test_on_read_acks_what_it_swallows",
+    # what a stage has made, in several files; how far its tasks are
+    "test_tracking.py::test_many_children_ack_their_parent_once[executors]",
     "test_tracking.py::test_tasks_are_counted_while_they_run",
+    # a join that is empty, which adaptive plans cut out, and one of a frame with itself
     "test_units.py::test_no_row_meets_another",
     "test_units.py::test_two_rows_of_one_record_meet_again",
-    "test_untracked.py",
+    # steps without anchors
+    "test_untracked.py::test_rerun_of_untracked_steps",
+    "test_untracked.py::test_nothing_fails_where_nothing_is_tracked",
 )
 
 
