@@ -1,6 +1,5 @@
 """The pages' data, asked of Airflow's own API server: what it holds, and who gets it."""
 
-import gc
 from datetime import timedelta
 from importlib import resources
 
@@ -72,8 +71,9 @@ def ask(server, ledger):
         return server.get(f"/ledger/{path}", headers={"Authorization": f"Bearer {token}"})
 
     yield asked
+    if application.connected.cache_info().currsize:
+        application.connected().dispose()
     application.connected.cache_clear()
-    gc.collect()  # its sessions end with it
 
 
 def lost(ledger, *numbers, name="chain", **options):
