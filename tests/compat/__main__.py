@@ -45,7 +45,10 @@ INSTEAD = ("pyspark-client; sys_platform == 'none'",)
 CORE = (
     "tests/unit/test_airflow_versions.py",
     "tests/integration/test_whole_batch.py",
-    "tests/integration/test_units.py",
+    "tests/integration/test_units.py::test_the_newest_row_of_a_key_is_replayed",
+    "tests/integration/test_units.py::test_two_rows_of_one_record_meet_again",
+    "tests/integration/test_units.py::test_self_join_anchors_each_record_once",
+    "tests/integration/test_units.py::test_a_null_among_the_anchors_is_refused",
     "tests/integration/test_table_source.py",
     "tests/integration/test_sinks.py",
     "tests/integration/test_settlement.py",
@@ -137,7 +140,8 @@ def surroundings(python: Path, wanted: Versions) -> dict[str, str]:
 
 def run(python: Path, environment: dict[str, str]) -> bool:
     """Run the core there; whether a test failed."""
-    subprocess.run([python, "-m", "tests.support.jvm"], cwd=ROOT, env=environment, check=True)
+    jars = [python, "-m", "tests.support.jvm", "jars"]
+    subprocess.run(jars, cwd=ROOT, env=environment, check=True)
     options = ("-n", "2", "-m", "not exhaustive", "-p", "no:cacheprovider")
     command = [python, "-m", "pytest", *options, *CORE]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode != 0
