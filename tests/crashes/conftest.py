@@ -13,9 +13,11 @@ def children(request: pytest.FixtureRequest) -> Iterator[Children]:
 
     ``SPARE`` of the module: how many wait with a session of their own.
     """
-    pool = Children(getattr(request.module, "SPARE", 1))
+    items = [item for item in request.session.items if item.module is request.module]
+    cases = [item.callspec.params.get("case") for item in items if hasattr(item, "callspec")]
+    kills = sum(getattr(case, "spark", True) for case in cases)
+    pool = Children(getattr(request.module, "SPARE", 1), kills)
     try:
-        pool.prepare()
         yield pool
     finally:
         pool.end_all()

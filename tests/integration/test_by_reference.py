@@ -1,7 +1,6 @@
 """Snapshots by reference: the records of a batch lie in the files of their source."""
 
 import json
-from itertools import product
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -81,12 +80,29 @@ def emitted(run, batch):
 @pytest.mark.parametrize("name", FILES)
 def test_records_are_those_of_a_copy(runner, tmp_path, monkeypatch, name):
     """Values, positions, roots, raw texts and reasons, however the files are written and cut."""
+    ways = [("copy", False), ("reference", False), ("reference", True)]
+    seen = emitted_by(ways, runner, tmp_path, monkeypatch, name)
+    assert seen[1:] == seen[:1] * 2
+    assert seen[0][0] or name == "empty"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_copy_that_tasks_write_is_the_drivers(runner, tmp_path, monkeypatch, name):
+    """In the same respects."""
+    ways = [("copy", False), ("copy", True)]
+    of_driver, of_tasks = emitted_by(ways, runner, tmp_path, monkeypatch, name)
+    assert of_driver == of_tasks
+
+
+def emitted_by(ways, runner, tmp_path, monkeypatch, name):
+    """What is emitted of the same files by each kind of snapshot, where the driver, or its tasks,
+    write it."""
     files, options = FILES[name]
     (tmp_path / "in").mkdir()
     for path, data in files.items():
         (tmp_path / "in" / path).write_bytes(data if isinstance(data, bytes) else data.encode())
     seen = []
-    for day, (snapshot, in_tasks) in enumerate(product(["copy", "reference"], [False, True])):
+    for day, (snapshot, in_tasks) in enumerate(ways):
         if in_tasks:
             monkeypatch.setattr(text, "HERE", 0)
             monkeypatch.setattr(blocks, "BLOCK", 1_000)
@@ -97,8 +113,7 @@ def test_records_are_those_of_a_copy(runner, tmp_path, monkeypatch, name):
         monkeypatch.setattr(blocks, "BLOCK", 777)  # readers need not cut as the source's step did
         seen.append(emitted(run, batch))
         monkeypatch.undo()
-    assert seen[1:] == seen[:1] * 3
-    assert seen[0][0] or name == "empty"
+    return seen
 
 
 def test_a_snapshot_has_places_and_no_values(runner, tmp_path):

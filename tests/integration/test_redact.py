@@ -193,8 +193,21 @@ def test_no_value_of_a_redacted_column_is_shown(
     assert [text for text in printed if MARK in text.lower()] == []
 
 
-def test_what_is_masked_says_why(settled, ledger):
-    """What a command prints with ``***`` in it names the columns that its pipeline redacts."""
+def test_what_is_asked_of_redacted_records(settled, ledger):
+    """What a command prints with ``***`` in it names the columns that its pipeline redacts.
+
+    Of rows of stages those columns are shown that the record had when it was read, and that are
+    not redacted: any other may be a redacted one under another name.
+
+    Of a redacted key the ledger has a pseudonym, by which commands find the record; a condition
+    that asks more of it is refused, and the reader has not the secret.
+    """
+    check_legend(ledger)
+    check_trace(ledger)
+    check_key()
+
+
+def check_legend(ledger):
     number = ledger.row(
         "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'quoted'"
     ).message_id
@@ -208,9 +221,7 @@ def test_what_is_masked_says_why(settled, ledger):
     assert "***" not in commanded("failed", "--reason", "lost")
 
 
-def test_a_trace_masks_what_a_stage_has_added(settled, ledger):
-    """Of rows of stages those columns are shown that the record had when it was read, and that are
-    not redacted: any other may be a redacted one under another name."""
+def check_trace(ledger):
     number = ledger.row(
         "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'lost'"
     ).message_id
@@ -220,9 +231,7 @@ def test_a_trace_masks_what_a_stage_has_added(settled, ledger):
     }  # fmt: skip
 
 
-def test_a_redacted_key_is_found_by_its_value(settled, database):
-    """Of a redacted key the ledger has a pseudonym, by which commands find the record; a condition
-    that asks more of it is refused, and the reader has not the secret."""
+def check_key():
     condition = f"email = '{MARK}.lost@example.org'"
     (record,) = json.loads(commanded("explain", condition, "--json"))
     assert record["key"]["id"] == "lost"

@@ -69,11 +69,17 @@ def batch(runner, tmp_path):
 
 def test_each_row_is_shown_where_it_ends(batch):
     """Passed on, lost, dropped, failed, malformed: each at the step where it happened, beside the
-    rows that went on.
+    rows that went on, with the fields of each row; of a record that does not parse with its text,
+    of a mark with nothing. Where a stage's files are gone, the tree says so; the source's: nothing
+    can be told.
     """
     run, _, first = batch
-    database = run.job.database
+    check_fates(run.job.database, first)
+    check_contents(run.job.database, first)
+    check_files_that_are_gone(run, first)
 
+
+def check_fates(database, first):
     def halves(published, *second):
         rows = [(went(published),), second]
         return ("numbers", "passed on", None, *(("halves", "passed on", None, *r) for r in rows))
@@ -89,17 +95,15 @@ def test_each_row_is_shown_where_it_ends(batch):
     assert "three" in reason or "INT" in reason.upper()
 
 
-def test_rows_have_their_content(batch):
-    """The fields of each row; of a record that does not parse its text; of a mark nothing."""
-    run, _, first = batch
-    traced = trace(run.job.database, first + 4).tree
+def check_contents(database, first):
+    traced = trace(database, first + 4).tree
     assert json.loads(traced.content) == {"n": 4}
     assert [json.loads(row.content) for row in traced.branches] == [
         {"n": 4, "half": 0},
         {"n": 4, "half": 1},
     ]
     assert traced.branches[1].branches[0].content is None
-    assert trace(run.job.database, first + 3).tree.content == "three"
+    assert trace(database, first + 3).tree.content == "three"
 
 
 def test_each_attempt_has_its_own_tree(runner, batch, tmp_path):
@@ -165,9 +169,7 @@ def test_a_source_without_files_is_named(ledger):
         trace(ledger.database, roots[0])
 
 
-def test_files_that_are_gone_are_named(batch):
-    """A stage's: in the tree. The source's: nothing can be told."""
-    run, _, first = batch
+def check_files_that_are_gone(run, first):
     database = run.job.database
 
     def remove(step):

@@ -97,10 +97,12 @@ class Child:
 
 
 class Children:
-    """Hands out processes, and keeps ``spare`` with a Spark session of their own in preparation."""
+    """Hands out processes, and keeps ``spare`` with a Spark session of their own in preparation,
+    as long as no more than ``kills`` of these were handed out.
+    """
 
-    def __init__(self, spare: int = 2):
-        self._spare = spare
+    def __init__(self, spare: int, kills: int):
+        self._spare, self._kills = spare, kills
         self._waiting: deque[Child] = deque()
         self._all: list[Child] = []
         self.left_by_abandoned: list[int] = []
@@ -109,14 +111,10 @@ class Children:
         """A process that waits for an order, or soon will."""
         if not spark:
             return self._started(spark=False)
-        while len(self._waiting) <= self._spare:
+        while len(self._waiting) <= max(0, min(self._spare, self._kills - 1)):
             self._waiting.append(self._started(spark=True))
+        self._kills -= 1
         return self._waiting.popleft()
-
-    def prepare(self) -> None:
-        """Begin to start processes ahead of time."""
-        while len(self._waiting) < self._spare:
-            self._waiting.append(self._started(spark=True))
 
     def end(self, child: Child) -> None:
         """See that nothing of it is left."""
