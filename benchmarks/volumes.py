@@ -29,9 +29,9 @@ def volume_lines(results: dict[str, Any], flights: int) -> Iterator[Line]:
         ("snapshot and outputs of stages", files, "measured for a million, and in proportion"),
         ("root files until it is settled", ROOT_BYTES, "arithmetic: 8 or 16 bytes for each step"),
         (
-            "temporary file (`TMPDIR`) of a settlement, if every span has a loss",
+            "what a settlement has of single records, if every span has a loss",
             COLUMN_BYTES,
-            "arithmetic: 32 bytes for each step; up to 256 MB stay in memory",
+            "arithmetic: 32 bytes for each step; up to 256 MB in memory, more in `TMPDIR`",
         ),
         (
             "kept of failures, if a tenth of a per cent fails",
@@ -59,7 +59,8 @@ def _times(results: dict[str, Any], rows: list[int]) -> Iterator[Line]:
             _duration(row_seconds * count + (lost - clean) * records / 1e7)
             for count, records in zip(rows, RECORDS, strict=True)
         ),
-        "measured for ten million records, and in proportion",
+        "at least: measured for ten million records, a quarter of their spans not even, and in"
+        " proportion",
     )
     scale = results["scale"]
     small, large = (
@@ -85,6 +86,6 @@ def _bytes(size: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds >= 120:
+    if seconds >= 300:
         return f"{seconds / 60:.0f} min"
     return f"{seconds:.{int(seconds < 10)}f} s"

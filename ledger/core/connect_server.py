@@ -11,7 +11,9 @@ from ledger.core.extras import require_package
 from ledger.errors import ConfigurationError, UnavailableError
 
 _PORT = 15002  # of Spark, where the address names none
-_MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_MASTERS = re.compile(
+    r"local(\[[0-9*][0-9, ]*\])?|local-cluster\[.+\]|yarn|(?!https?:)[a-z0-9]+://.+"
+)
 PATIENCE = 5.0  # seconds
 
 _log = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ def checked_place(spark: str) -> str:
         checked_address(spark)
     elif not _MASTERS.fullmatch(spark):
         raise ConfigurationError(
-            f"--spark {spark.partition(';')[0]}: expected a Spark master (local[*],"
+            f"Spark at {re.split('[;?@]', spark)[0]!r}: expected a master (local[*],"
             " spark://HOST:PORT, yarn, k8s://...) or a Spark Connect server, sc://HOST:PORT"
         )
     return spark

@@ -54,9 +54,11 @@ def airflow(request: pytest.FixtureRequest, shared: Shared) -> Iterator[Airflow]
     if shared.airflow is None:
         shared.airflow = shared.stack.enter_context(_running())
     else:
+        wait(lambda: shared.airflow.is_idle() or None, "runs that the file before has left")
         shared.airflow.ledger.empty()
         for folder in (shared.airflow.data, shared.airflow.home / "storage"):
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                shutil.rmtree(folder)
         write_slice(shared.airflow.data)
     yield shared.airflow
     following = request.session.stash[_NEXT]

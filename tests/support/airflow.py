@@ -65,6 +65,11 @@ class Airflow(AirflowApi):
 
         return str(wait(written, f"{until!r} in the log of {task}", 60))
 
+    def is_idle(self) -> bool:
+        """Whether no run is under way."""
+        runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=1")
+        return runs["total_entries"] == 0
+
     def ended(self, dag: str, run: str) -> str:
         """Wait until a run has ended; its state."""
 

@@ -66,30 +66,30 @@ def signed_in(
     """The windows of the user of a token, or of whoever has filled in the form of Airflow's login;
     they share what a browser keeps, scripts among it.
     """
-    context = browser.new_context(base_url=airflow.base, viewport={"width": 1440, "height": 1000})
-    if token is not None:
-        context.add_cookies([{"name": "_token", "value": token, "url": airflow.base}])
-    else:
-        page = context.new_page()
-        page.goto("/")
-        page.get_by_label("Username").fill(USER)
-        page.get_by_label("Password").fill(airflow.password)
-        page.get_by_role("button", name="Sign in").click()
-        page.get_by_role("link", name="Ledger", exact=True).first.wait_for()
-        page.close()
-    yield context
-    context.close()
+    size = {"width": 1440, "height": 1000}
+    with browser.new_context(base_url=airflow.base, viewport=size) as context:
+        if token is not None:
+            context.add_cookies([{"name": "_token", "value": token, "url": airflow.base}])
+        else:
+            page = context.new_page()
+            page.goto("/")
+            page.get_by_label("Username").fill(USER)
+            page.get_by_label("Password").fill(airflow.password)
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_role("link", name="Ledger", exact=True).first.wait_for()
+            page.close()
+        yield context
 
 
 @contextmanager
 def window(context: BrowserContext, airflow: Served) -> Iterator[Page]:
     """A new page, which must not log an error, nor ask another host."""
-    page, wrong = context.new_page(), []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda line: _check_line(line, wrong))
-    page.on("request", lambda asked: _check_host(asked.url, airflow.base, wrong))
-    yield page
-    page.close()
+    wrong: list[str] = []
+    with context.new_page() as page:
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda line: _check_line(line, wrong))
+        page.on("request", lambda asked: _check_host(asked.url, airflow.base, wrong))
+        yield page
     if wrong:
         pytest.fail("\n".join(wrong))
 

@@ -71,7 +71,7 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.path[:1] = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["ackledger", *arguments]
     sys.modules["__main__"].__package__ = None  # as of a program: usage says its name
 

@@ -441,13 +441,9 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     """What these two advise can be pasted from 80 columns and from a pipe: a line for each
     command.
     """
-    row = SimpleNamespace(
-        records=3,
-        _mapping={**LONG, "cause": cause, "state": "failed", "records": 3},
-    )
-    vars(row).update(row._mapping)
-    failure = FailureSummary(12345, "p", row.step, "a reason", "failed", None, 3, 7)
-    (actions,) = by_cause([Case.of(row)])
+    case = Case.of(**{**LONG, "cause": cause, "state": "failed", "records": 3})
+    failure = FailureSummary(12345, "p", case.step, "a reason", "failed", None, 3, 7)
+    (actions,) = by_cause([case])
     wanted = lines(actions)
     assert max(map(len, wanted)) > 80
     nothing = dict.fromkeys(field.name for field in fields(Explanation))
@@ -467,7 +463,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     monkeypatch.setattr(tables, "failures", lambda rows: "")
     monkeypatch.setattr(records, "connect", lambda settings: None)
     monkeypatch.setattr(causes, "failures", lambda *_: [failure])
-    monkeypatch.setattr(causes, "cases", lambda *_: [Case.of(row)])
+    monkeypatch.setattr(causes, "cases", lambda *_: [case])
     monkeypatch.setattr(causes, "holds_of", lambda *_: [])
     assert CliRunner().invoke(app, ["failed"]).exit_code == 0
     assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])

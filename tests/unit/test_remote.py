@@ -57,20 +57,36 @@ def test_whether_a_server_answers():
         require_server(f"sc://127.0.0.1:{free_port()}")
 
 
-@pytest.mark.parametrize("spark", [LOCAL, "local", "yarn", "spark://h:1", "k8s://https://h:1",
-                                   "local-cluster[2,1,1024]", "sc://h:1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "spark",
+    [
+        LOCAL,
+        "local",
+        "local[2, 3]",
+        "local-cluster[2,1,1024]",
+        "yarn",
+        "spark://h:1",
+        "k8s://https://h:1",
+        "sc://h:1",
+    ],
+)
 def test_a_run_has_one_place(spark):
     """--spark takes a master or a server, and only a server is connected to."""
     at = CommandTarget("etl:shop", None, None, None, checked_place(spark))
     assert at.remote == (spark if spark == "sc://h:1" else None)
 
 
-@pytest.mark.parametrize("spark", ["sc:h", "sc//h:1", "SC://h", "h:7077", "sc:/h;token=t", ""])
+@pytest.mark.parametrize(
+    "spark",
+    ["sc:h", "sc//h:1", "SC://h", "h:7077", "sc:/h;token=t", "sc:/h?token=t", "https://t@h",
+     "local[x]", ""],
+)  # fmt: skip
 def test_a_place_that_is_none(spark):
     """What is neither a master nor a server is refused before anything starts."""
-    with pytest.raises(ConfigurationError, match="expected a Spark master") as raised:
+    with pytest.raises(ConfigurationError, match="expected a master") as raised:
         checked_place(spark)
     assert "token" not in str(raised.value)
+    assert "t@h" not in str(raised.value)
 
 
 @pytest.mark.parametrize("command", ["check etl:shop", "check", "publish etl:shop"])

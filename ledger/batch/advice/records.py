@@ -107,9 +107,9 @@ class Case:
     expired_at: datetime | None = None
 
     @classmethod
-    def of(cls, row: Any) -> "Case":
-        """The case of a row of ``reports.failed_cases``."""
-        return cls(**{**row._mapping, "cause": Cause(row.cause), "state": RecordState(row.state)})
+    def of(cls, cause: str, state: str, **others: Any) -> "Case":
+        """The case of a row of ``reports.failed_cases``, column by column."""
+        return cls(cause=Cause(cause), state=RecordState(state), **others)
 
     def in_words(self, sentence: str) -> str:
         """A sentence about these records, or the one."""

@@ -136,10 +136,10 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
 
 
 def failed_cases(
-    connection: Connection, selection: Mapping[str, Any], case_of: Callable[[Any], T]
+    connection: Connection, selection: Mapping[str, Any], case_of: Callable[..., T]
 ) -> list[T]:
     """Messages that are neither recovered nor accepted by a person, by original batch, step, cause
-    and state, most first; each row as ``case_of`` makes a case of it.
+    and state, most first; ``case_of`` makes a case of a row's columns.
 
     ``selection``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
@@ -175,7 +175,7 @@ def failed_cases(
         ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)
     keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **selection}
-    return [case_of(row) for row in connection.execute(statement, keys)]
+    return all_of(case_of, connection.execute(statement, keys))
 
 
 def failed_records(connection: Connection, batch_id: int) -> list[Failure]:

@@ -163,7 +163,7 @@ def batches_of(connection: Connection, families: Sequence[int]) -> list[int]:
 _RUN = """
 SELECT r.step_run_id, r.batch_id, coalesce(s.kind, 'stage') AS kind, r.folder,
        r.state IN ('failed', 'fenced', 'superseded') AS dead,
-       s.kind <> 'sink' OR r.files IS NOT NULL AS wrote,
+       coalesce(s.kind <> 'sink', false) OR r.files IS NOT NULL AS wrote,
        coalesce(s.in_place, false) AS in_place,
        coalesce(s.in_place, false) AND EXISTS (
          SELECT FROM publication x WHERE x.step_run_id = r.step_run_id) AS left_to_table
