@@ -502,7 +502,6 @@ def only(flow):
     ("declare", "message"),
     [
         (lambda: only(two(union=True)), "'both' of pipeline 'two' reads both source 'a'"),
-        (lambda: totals.pipeline(partial=True, settle="hold"), "is partial, and settle='hold'"),
         (
             lambda: Pipeline("x", guarantee="at_least_once", settle="hold"),
             "at least once they publish it at once",

@@ -32,9 +32,9 @@ DAYS = (
 )
 
 
-def orders(lost):
+def orders(lost, **options):
     """The days' orders; those ``lost`` vanish in the first stage."""
-    pipeline = Pipeline("shop", keep="1d", max_replays=2, unit="customer")
+    pipeline = Pipeline("shop", keep="1d", max_replays=2, **options)
     schema = "id INT, customer STRING, cents INT"
     pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
 
@@ -56,7 +56,7 @@ def delivering(lost):
 
 def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
-    pipeline = orders(lost)
+    pipeline = orders(lost, unit="customer")
 
     @pipeline.stage(reads="checked", whole=True)
     def shared(frame):
