@@ -34,7 +34,7 @@ SIZES = {"1m": 1_000_000, "10m": 10_000_000, "30m": 30_000_000}
 ROUNDS = {"1m": 3, "10m": 2, "30m": 1}  # at most
 VARIANTS = ("tracked", "plain")
 FILES = 4
-SESSION = "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
+SESSION = "--conf spark.sql.shuffle.partitions=4 pyspark-shell"
 _WARM_UP = 1_000_000  # records: what a session's first batch pays is in none of the figures
 
 

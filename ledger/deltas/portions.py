@@ -5,6 +5,7 @@ emitted.
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -40,7 +41,6 @@ from ledger.deltas.stored import (
     anchored_rows,
     carried_of,
     parts_of,
-    read_columns,
     read_windows,
     texts_of,
 )
@@ -195,7 +195,7 @@ def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:
 class Records:
     """What a source emitted: ``roots`` records from the first one on, whose roots begin at
     ``first_root``. As written count all that are in the files. ``keeps_text``: that of records
-    that did not parse.
+    that did not parse. A window of a file is in memory at a time.
     """
 
     files: Sequence[DataFile]
@@ -217,17 +217,16 @@ class Records:
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
         """One delta a record; one that did not parse fails, with its raw text."""
-        yield self._fold(file)
+        for table, position in read_windows(file, (ERROR, MESSAGE)):
+            yield self._fold(file, table, position)
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """The same of several files, which have no record in common."""
-        return iter(each(self._fold, files))
+        return chain.from_iterable(each(lambda file: list(self.by_window(file)), files))
 
-    def _fold(self, file: DataFile) -> Folded:
-        table = read_columns(file, (ERROR, MESSAGE))
-        seen = Seen(len(table))
-        last = min(file.first_position + len(table), self.roots)
-        position = np.arange(file.first_position, max(last, file.first_position))
+    def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
+        seen, first = Seen(len(table)), int(position[0]) if len(position) else 0
+        position = position[: max(0, self.roots - first)]
         root = position + self.first_root
         table = table.slice(0, len(position))
         errors = None
@@ -235,7 +234,7 @@ class Records:
             errors = texts_of(table[ERROR])
         deltas = fold_source(root, position, self.edges, errors)
         if errors is not None and self.keeps_text:
-            details = self._details(file, errors.codes != NONE)
+            details = _details(file, first - file.first_position, errors.codes != NONE)
             deltas = replace(
                 deltas, fails=[replace(fails, details=details) for fails in deltas.fails]
             )
@@ -243,24 +242,25 @@ class Records:
             deltas = replace(deltas, messages=[Messages(root, table[MESSAGE].to_numpy())])
         return Folded(deltas, seen)
 
-    def _details(self, file: DataFile, failing: Flags) -> list[str | None]:
-        """The raw text of the failing records among the first of a file."""
-        with stored_file(file.path) as stored:
-            details: list[str | None] = []
-            first = 0
-            for group in range(stored.metadata.num_row_groups):
-                rows = stored.metadata.row_group(group).num_rows
-                of_group = failing[first : first + rows]
-                if of_group.any():
-                    details += _texts(stored, group, of_group)
-                first += rows
-        return details
+
+def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:
+    """The raw text of the failing ones among records of a file, from its row ``first`` on."""
+    details: list[str | None] = []
+    with stored_file(file.path) as stored:
+        begin = -first  # of a row group, counted from the first of the records
+        for group in range(stored.metadata.num_row_groups):
+            end = begin + stored.metadata.row_group(group).num_rows
+            of_group = failing[max(begin, 0) : max(end, 0)]
+            if of_group.any():
+                details += _texts(stored, group, max(-begin, 0), of_group)
+            begin = end
+    return details
 
 
-def _texts(stored: pq.ParquetFile, group: int, failing: Flags) -> Iterator[str | None]:
-    """The same of the first records of a row group; only one group is in memory, and a few texts
-    at a time are objects of Python."""
-    table = read_row_group(stored, group, [RAW]).slice(0, len(failing))
+def _texts(stored: pq.ParquetFile, group: int, first: int, failing: Flags) -> Iterator[str | None]:
+    """The same of records of a row group, from its row ``first`` on; only one group is in memory,
+    and a few texts at a time are objects of Python."""
+    table = read_row_group(stored, group, [RAW]).slice(first, len(failing))
     for batch in table.filter(pa.array(failing)).to_batches(FEW):
         yield from map(_text, batch.column(0).to_pylist())
 

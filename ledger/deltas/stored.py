@@ -28,7 +28,7 @@ from ledger.deltas.kernel import changes, lengths_of, order_of
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Selector, Texts
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
-from ledger.storage.parquet import iter_batches, read, stored_file
+from ledger.storage.parquet import iter_batches, stored_file
 
 UNIT = "unit"  # a field of an anchor
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
@@ -134,14 +134,6 @@ def anchored_rows(
     # Who acks rows because they were read does not ask what they come from.
     parent = _longs(anchors[PARENT]) if PARENT in anchors else root
     return Rows(root, parent, position[places], number, first, shared, *marks), places
-
-
-def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
-    """Those of the columns that a file has."""
-    with stored_file(file.path) as stored:
-        has = set(stored.schema_arrow.names)
-        table = read(stored, [name for name in names if name in has])
-    return table.unify_dictionaries().combine_chunks()
 
 
 def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Table, Longs]]:

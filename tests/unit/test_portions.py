@@ -390,7 +390,7 @@ def test_rows_as_a_frame_has_them():
 @pytest.mark.parametrize(("roots", "emitted"), [(9, [100, 101, 102, 103]), (3, [100, 101, 102])])
 def test_records_that_were_emitted(roots, emitted):
     """Records are counted as they are read, whatever their file was said to hold; those past the
-    last root are no more than counted.
+    last root are no more than counted. Window by window they come to the same.
     """
     path = "memory://portions/records.parquet"
     with MemoryFileSystem().open(path, "wb") as stream:
@@ -405,6 +405,12 @@ def test_records_that_were_emitted(roots, emitted):
     assert result.deltas.with_rows == len(emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
+    with windows_of(3):
+        parts = list(records.by_window(records.files[0]))
+    assert [part.wrote.rows for part in parts] == [3, 1]
+    together = kernel.united([part.deltas for part in parts])
+    assert as_dict(together) == as_dict(result.deltas)
+    assert fails_of(together) == fails_of(result.deltas)
 
 
 def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
@@ -430,11 +436,17 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
     assert read == [0, 2]
     (folded,) = replace(records, keeps_text=False).gathered(records.files)
     assert (folded.deltas.fails[0].details, read) == (None, [0, 2])
+    read.clear()
+    with windows_of(4):  # which begin within a group, and end within one
+        parts = [folded.deltas for folded in records.gathered(records.files)]
+    failed = [(fails.root.tolist(), fails.details) for part in parts for fails in part.fails]
+    assert failed == [([101], ["raw 1"]), ([106, 107], ["raw 6", "raw 7"])]
+    assert read == [0, 2]
 
 
 def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypatch):
     """An executor folds a window before it reads the next, in whatever order its rows lie, and
-    however large the file is.
+    however large the file is. So it does the records of a source.
     """
     rows = [(n, [(11 - n, 0, n)], None, None, None) for n in range(12)]
     (file,) = written([rows], 1, lists=False)
@@ -455,6 +467,9 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
         parts = [(len(read), part.deltas) for part in reading.by_window(file)]
     assert [many for many, _ in parts] == [1, 2, 3, 4, 5, 6]
     assert as_dict(kernel.united([deltas for _, deltas in parts])) == oracle.deltas()
+    records = portions.Records([file], 1, len(rows), edges_of(0))
+    with windows_of(2):
+        assert [len(read) for _ in records.by_window(file)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("sampled", [1, 1_000])
