@@ -99,7 +99,7 @@ def _in_one_session(
     """
     database = Database(embedded.start(HOME))
     upgrade(database)
-    os.environ["PYSPARK_SUBMIT_ARGS"] = scale.SESSION
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 6g {scale.SESSION}"
     session = build_session("benchmarks", "local[2]")
     settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
     bench = Bench(lambda pipeline: Job(session, database, settings, pipeline), settings, database)

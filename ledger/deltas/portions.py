@@ -170,8 +170,7 @@ class Reading(Windowed):
     def _anchors(self, table: pa.Table, position: Longs) -> tuple[Rows, Places]:
         if self.roots is None:
             return anchored_rows(table, position)
-        first = int(position[0]) if len(position) else 0
-        position = position[: max(0, len(self.roots) - first)]
+        position = position[position < len(self.roots)]
         errors = table[ERROR].slice(0, len(position))
         failed = None if errors.null_count == len(errors) else texts_of(errors)
         rows = Rows(position + self.roots.start, position, position, failed=failed)
@@ -195,7 +194,7 @@ def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:
 class Records:
     """What a source emitted: ``roots`` records from the first one on, whose roots begin at
     ``first_root``. As written count all that are in the files. ``keeps_text``: that of records
-    that did not parse. A window of a file is in memory at a time.
+    that did not parse.
     """
 
     files: Sequence[DataFile]
@@ -216,17 +215,19 @@ class Records:
         return Stretches()
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """One delta a record; one that did not parse fails, with its raw text."""
+        """One delta a record; one that did not parse fails, with its raw text. A window of the
+        ledger's columns is in memory, and of raw text a row group.
+        """
         for table, position in read_windows(file, (ERROR, MESSAGE)):
             yield self._fold(file, table, position)
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
         """The same of several files, which have no record in common."""
-        return chain.from_iterable(each(lambda file: list(self.by_window(file)), files))
+        return chain.from_iterable(map(self.by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
-        seen, first = Seen(len(table)), int(position[0]) if len(position) else 0
-        position = position[: max(0, self.roots - first)]
+        seen = Seen(len(table))
+        position = position[position < self.roots]
         root = position + self.first_root
         table = table.slice(0, len(position))
         errors = None
@@ -234,7 +235,8 @@ class Records:
             errors = texts_of(table[ERROR])
         deltas = fold_source(root, position, self.edges, errors)
         if errors is not None and self.keeps_text:
-            details = _details(file, first - file.first_position, errors.codes != NONE)
+            row = int(position[0]) - file.first_position
+            details = _details(file, row, errors.codes != NONE)
             deltas = replace(
                 deltas, fails=[replace(fails, details=details) for fails in deltas.fails]
             )

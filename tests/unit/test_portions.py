@@ -429,10 +429,10 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
         return read_row_group(stored, group, names)
 
     monkeypatch.setattr(portions, "read_row_group", noted)
-    records = portions.Records([DataFile(str(path), 1, 12, 0)], 100, 10, edges_of(0))
+    records = portions.Records([DataFile(str(path), 1, 12, 1000)], 100, 1010, edges_of(0))
     (folded,) = records.gathered(records.files)
     (fails,) = folded.deltas.fails
-    assert (fails.root.tolist(), fails.details) == ([101, 106, 107], ["raw 1", "raw 6", "raw 7"])
+    assert (fails.root.tolist(), fails.details) == ([1101, 1106, 1107], ["raw 1", "raw 6", "raw 7"])
     assert read == [0, 2]
     (folded,) = replace(records, keeps_text=False).gathered(records.files)
     assert (folded.deltas.fails[0].details, read) == (None, [0, 2])
@@ -440,7 +440,7 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
     with windows_of(4):  # which begin within a group, and end within one
         parts = [folded.deltas for folded in records.gathered(records.files)]
     failed = [(fails.root.tolist(), fails.details) for part in parts for fails in part.fails]
-    assert failed == [([101], ["raw 1"]), ([106, 107], ["raw 6", "raw 7"])]
+    assert failed == [([1101], ["raw 1"]), ([1106, 1107], ["raw 6", "raw 7"])]
     assert read == [0, 2]
 
 
