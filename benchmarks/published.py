@@ -416,7 +416,7 @@ def steps(results: Results) -> str:
                 step,
                 *(f"{spent[v][step]:.1f}" if step in spent[v] else "" for v in by_hand),
                 f"{seconds:.1f}",
-                f"{spent['tracked'][step] - seconds:.1f}",
+                f"{spent['tracked'][step] - seconds:z.1f}",
             )
             for step, seconds in spent["untracked"].items()
         ]

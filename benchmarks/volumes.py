@@ -59,7 +59,7 @@ def _times(results: dict[str, Any], rows: list[int]) -> Iterator[Line]:
             _duration(row_seconds * count + (lost - clean) * records / 1e7)
             for count, records in zip(rows, RECORDS, strict=True)
         ),
-        "at least: measured for ten million records, a quarter of their spans not even, and in"
+        "at least: measured for ten million records, a quarter of their spans not 0, and in"
         " proportion",
     )
     scale = results["scale"]
@@ -69,7 +69,7 @@ def _times(results: dict[str, Any], rows: list[int]) -> Iterator[Line]:
     )
     added = [small, *(large * records / 1e6 for records in RECORDS[1:])]
     yield (
-        "what tracking adds to the steps, on 2 cores",
+        "what ackledger adds, on 2 cores",
         map(_duration, added),
         "of the dearest pipeline: measured for one and thirty million records, and in proportion",
     )

@@ -222,7 +222,9 @@ class Records:
             yield self._fold(file, table, position)
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """The same of several files, which have no record in common."""
+        """The same of several files, which have no record in common: one window at a time, without
+        the threads of ``each``.
+        """
         return chain.from_iterable(map(self.by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
