@@ -59,14 +59,16 @@ class Attempt:
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A running step run. ``inputs``: the committed run of each step that it reads, by name.
-    ``status``: of its batch, in which alone it may commit.
+    """A running step run. ``inputs``: the committed run of each step that it reads, by name;
+    ``sources``: that of each source of its batch that has emitted. ``status``: of its batch, in
+    which alone it may commit.
     """
 
     run_id: int
     batch: Batch
     step: str
     inputs: Mapping[str, Run]
+    sources: Mapping[str, Run] = field(default_factory=dict)
     status: BatchStatus = BatchStatus.OPEN
 
     @property
@@ -157,12 +159,13 @@ def begin_run(
     all_runs = runs.runs_of(connection, batch.batch_id)
     own = own_run(connection, all_runs, step, attempt)
     read = inputs(all_runs)
+    sources = {run.step: run for run in all_runs if run.emitted is not None}
     if own is not None:
-        return OpenedRun(own.step_run_id, batch, step, read, status)
+        return OpenedRun(own.step_run_id, batch, step, read, sources, status)
     runs.fence_running(connection, batch.batch_id, step)
     run_id = runs.insert_run(connection, batch.batch_id, step, asdict(attempt), LEASE_SECONDS)
     runs.insert_inputs(connection, run_id, [run.step_run_id for run in read.values()])
-    return OpenedRun(run_id, batch, step, read, status)
+    return OpenedRun(run_id, batch, step, read, sources, status)
 
 
 def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Attempt) -> Run | None:
@@ -264,9 +267,6 @@ def commit(
     """
 
     def work(connection: Connection) -> None:
-        if run.status is not BatchStatus.OPEN:
-            # What follows a settlement looks at the whole family.
-            batches.lock_family(connection, run.batch.batch_id)
         if commit_in(connection, run, output):
             before_commit(connection)
 
@@ -276,12 +276,13 @@ def commit(
 
 def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> bool:
     """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
-    batch = batches.lock_batch(connection, run.batch.batch_id)
+    batch = batches.lock_family(connection, run.batch.batch_id)
     assert batch is not None
     state = runs.get_run(connection, run.run_id).state
     if state is RunState.COMMITTED:
         return False
-    _guard(connection, batch, run, state)
+    stale = runs.stale_inputs(connection, run.run_id)
+    _guard(batch, run, state, stale)
     output.post(connection)
     _check_posted(connection, run, output.record)
     runs.supersede(connection, batch.batch_id, run.step)
@@ -295,7 +296,10 @@ def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> boo
     return True
 
 
-def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
+def _guard(batch: Batch, run: OpenedRun, state: RunState, stale: Sequence[int]) -> None:
+    """Raise FencedError unless the run is the one that owns its step. ``stale``: runs that it read
+    and that count no more.
+    """
     if batch.status is not run.status:
         raise FencedError(
             f"batch {batch.batch_id} is {batch.status.words}: run {run.run_id} of {run.step} comes"
@@ -306,7 +310,6 @@ def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState
             f"run {run.run_id} of {run.step} in batch {batch.batch_id} is {state}: a newer attempt"
             " owns the step"
         )
-    stale = runs.stale_inputs(connection, run.run_id)
     if stale:
         raise FencedError(
             f"run {run.run_id} of {run.step} read run {stale[0]}, which was superseded meanwhile:"

@@ -180,11 +180,12 @@ def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Delt
     return rows.deltas(*rows.emitted(edges), *rows.acked(edges), fails=fails)
 
 
-def fold_output(output: Rows, edges: Edges) -> Deltas:
-    """Deltas of what a stage wrote, without acking anything for it."""
+def fold_output(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
+    """As ``fold_emitted``, without acking anything."""
     rows = _Ordered.of(output)
+    fails = [rows.repeated()] if emits_one else []
     nothing = np.zeros(len(rows.roots), np.int64)
-    return rows.deltas(*rows.emitted(edges), nothing.view(np.uint64), nothing)
+    return rows.deltas(*rows.emitted(edges), nothing.view(np.uint64), nothing, fails=fails)
 
 
 def fold_read(read: Rows, edges: Edges) -> Deltas:

@@ -30,6 +30,11 @@ class RootRange:
     roots: int
     span: int = 1
 
+    @property
+    def numbers(self) -> range:
+        """The number of each root."""
+        return range(self.first_root, self.first_root + self.roots)
+
 
 class Spans:
     """The spans of a batch's roots, those of each source by that one's own."""

@@ -110,9 +110,9 @@ def _is_replaced(graph: Any, step: SinkStep) -> bool:
 OF_STEP = (
     Contradiction(
         StageStep,
-        lambda graph, step: step.acks in ("on_read", "untracked") and step.emits == "one",
-        'stage {step.name!r}: emits="one" compares outputs with inputs, which'
-        ' acks="{step.acks}" does not look at',
+        lambda graph, step: step.acks == "untracked" and step.emits == "one",
+        'stage {step.name!r}: emits="one" fails a record by its rows, and after acks="untracked"'
+        " the ledger does not know which record a row is of",
     ),
 )
 

@@ -25,6 +25,7 @@ from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import runs
+from ledger.store.queries.runs import Run
 
 # How files are written. In a stage's output root and parent are runs of sorted integers: without a
 # dictionary the v2 writer stores them as deltas, 10 MB where Spark's defaults take 38 (16 million
@@ -105,6 +106,10 @@ class Job:
     def publisher(self, step: SinkStep) -> Publisher:
         """How a sink is written to; connects to nothing."""
         return step.sink.publisher(self.settings, self.pipeline.name, step.name)
+
+    def run(self, run_id: int) -> Run:
+        """The run of that number."""
+        return self.database.transact(lambda c: runs.get_run(c, run_id))
 
     def manifest(self, run_id: int) -> Manifest:
         """The files of a committed run. Raises LostFileError unless all are there."""

@@ -14,7 +14,6 @@ from ledger.deltas.spans import RootRange
 from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting
-from ledger.spark.frames.inputs import emit_of
 from ledger.spark.job import Job, require_equal
 from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Run
@@ -48,7 +47,8 @@ def owed_by_stage(
     if not tracks(step.name):
         return Owed(readings(job, run), partial(require_read, job, run))
     by_reading = step.acks == "on_read"
-    own = fold_output if by_reading else partial(fold_emitted, emits_one=step.emits == "one")
+    acks = fold_output if by_reading else fold_emitted
+    own = partial(acks, emits_one=step.emits == "one")
     portions: list[Portion] = [Output(manifest.files, own, edges_of(job, run), rows.anchors)]
     if by_reading or takes_over:
         portions += readings(job, run, only_carried=not by_reading)
@@ -110,7 +110,7 @@ def readings(job: Job, run: OpenedRun, *, only_carried: bool = False) -> list[Po
             edges,
             edges_to(job, name, read),
             number if len(run.inputs) > 1 else None,
-            _roots(job, run, name, read),
+            read.emitted.numbers if read.emitted else None,
             only_carried,
         )
         for number, (name, read) in enumerate(run.inputs.items())
@@ -127,14 +127,6 @@ def edges_to(job: Job, name: str, read: Run) -> int:
     """How many edges a run has to each of its consumers: one for each row and root of it."""
     readers = len(job.pipeline.consumers(name))
     return (read.emitted_edges or 0) // readers if readers else read.output_rows or 0
-
-
-def _roots(job: Job, run: OpenedRun, name: str, read: Run) -> range | None:
-    """The roots of a source's snapshot; None of any other step."""
-    if not job.pipeline.step(name).makes_roots:
-        return None
-    emit = emit_of(job, run.batch.batch_id, read.step_run_id)
-    return range(emit.first_root, emit.first_root + emit.roots)
 
 
 def posted(record: Record, outcome: FoldOutcome) -> Record:

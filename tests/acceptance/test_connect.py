@@ -45,7 +45,7 @@ CORE = (
     "test_inputs.py::test_diamond",
     # marks of frames, and those that are none; what only a combine reads
     "test_marks.py::test_explicit_acks[executors]",
-    "test_marks.py::test_emits_one_names_a_repeated_input[2]",
+    "test_marks.py::test_emits_one_names_a_repeated_input[2-on_emit]",
     "test_marks.py::test_marks_that_are_none",
     "test_marks.py::test_on_read_counts_what_it_swallowed",
     "test_marks.py::test_stages_that_only_a_combine_reads",

@@ -61,7 +61,7 @@ def snapshot_of(run, batch):
 def emitted(run, batch):
     """What a batch's source passes on, by position, and what it failed."""
     number, files = snapshot_of(run, batch)
-    rows = delivered_rows(run.job, batch.batch_id, number).collect()
+    rows = delivered_rows(run.job, run.job.run(number)).collect()
     first = run.ledger.row("SELECT max(first_root) FROM batch_source")[0]
     passed = sorted(
         (

@@ -164,17 +164,17 @@ def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
     assert run.ledger.rows(DROPS) == []
 
 
-@pytest.mark.parametrize("fan_in", [1, 2])
-def test_emits_one_names_a_repeated_input(runner, tmp_path, fan_in):
-    """With emits="one" a record of which an input has two rows fails by name; the same rows pass
-    without it.
-    """
+@pytest.mark.parametrize(
+    ("fan_in", "acks"), [(1, "on_emit"), (2, "on_emit"), (1, "on_read"), (2, "on_read")]
+)
+def test_emits_one_names_a_repeated_input(runner, tmp_path, fan_in, acks):
+    """With emits="one" a record of which an input has two rows fails by name, whatever acks it."""
 
     def repeat(frame):
         times = F.when(F.col("n") < 3, 2).otherwise(1)
         return frame.withColumn("copy", F.explode(F.sequence(F.lit(1), times)))
 
-    run = runner(piped(tmp_path, framed(repeat, emits="one"), fan_in))
+    run = runner(piped(tmp_path, framed(repeat, acks=acks, emits="one"), fan_in))
     assert run.settled(run.open()).failed == 3
     assert failures(run) == [("repeat", "more than one row for an input", 3)]
 
@@ -487,7 +487,7 @@ def plain(record):
         (recorded(plain), "expected a generator"),
         (framed(plain, acks="on_reed"), "did you mean 'on_read'"),
         (framed(plain, emits="two"), "emits='two'"),
-        (framed(plain, acks="on_read", emits="one"), "compares outputs with inputs"),
+        (framed(plain, acks="untracked", emits="one"), "fails a record by its rows"),
     ],
 )
 def test_declarations_that_cannot_work(tmp_path, declare, message):

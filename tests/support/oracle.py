@@ -67,6 +67,11 @@ class Oracle:
         for root, number, parent in self.by_input:
             self.ack(root, number, parent)
 
+    def repeated(self, emits_one):
+        """The roots of which more than one row goes on of an input, if one may, as ``fails``."""
+        roots = {key[0] for key, count in self.going.items() if count > 1 and emits_one}
+        return dict.fromkeys(roots, (False, REPEATED))
+
     def drops(self):
         """Inputs of which every row was dropped, by reason."""
         result = defaultdict(int)

@@ -227,7 +227,7 @@ class _Drawing:
             name=f"stage_{letter}",
             reads=tuple(reads),
             form=form,
-            acks="on_emit" if form != "frame" or single else acks,
+            acks="on_emit" if form != "frame" else acks,
             emits="one" if single else "any",
             copies=self.random.choice((1, 2, 3))
             if form in ("frame", "record") and small and not single

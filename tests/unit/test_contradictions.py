@@ -138,15 +138,8 @@ def test_a_replay_by_unit_replaces_rows(reads):
         declared.pipeline.steps()
 
 
-@pytest.mark.parametrize("acks", ["on_read", "untracked"])
-def test_one_row_is_compared_by_what_is_emitted(acks):
-    """A stage that acks by reading looks at no outputs."""
-    with pytest.raises(DeclarationError, match=f'which acks="{acks}" does not look at'):
-        numbers().stage("b", "a", acks=acks, emits="one")
-
-
 STEPS = {
-    "compares outputs with": lambda: numbers().stage("b", "a", acks="on_read", emits="one"),
+    "fails a record by its rows": lambda: numbers().stage("b", "a", acks="untracked", emits="one"),
 }
 
 

@@ -209,8 +209,13 @@ def test_files_of_an_output(own, drawn, cut, window):
 
 @pytest.mark.parametrize(
     "own",
-    [fold_emitted, partial(fold_emitted, emits_one=True), fold_output],
-    ids=["on emit", "emits one", "on read"],
+    [
+        fold_emitted,
+        partial(fold_emitted, emits_one=True),
+        fold_output,
+        partial(fold_output, emits_one=True),
+    ],
+    ids=["on emit", "on emit, one", "on read", "on read, one"],
 )
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(1, 9), st.booleans(), st.integers(0, 20))

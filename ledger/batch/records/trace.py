@@ -138,17 +138,13 @@ def _attempt(connection: Connection, number: int, attempt: int | None) -> Traced
 @dataclass(frozen=True)
 class _Step:
     """A step of the batch up to its settlement, and what its committed run wrote; None: it has
-    none. ``publication``: of a sink, how far it is. ``first_root``: of a source.
+    none. ``publication``: of a sink, how far it is. ``roots``: of a source.
     """
 
     declared: Mapping[str, Any]
     files: tuple[DataFile, ...] | None = None
     publication: str | None = None
-    first_root: int = 0
-    roots: int = 0
-
-    def emitted(self, root: int) -> bool:
-        return self.first_root <= root < self.first_root + self.roots
+    roots: range = range(0)
 
     @property
     def name(self) -> str:
@@ -162,23 +158,21 @@ class _Step:
 def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
     batch = batches.get_batch(connection, batch_id)
     committed = {
-        run.step: run.step_run_id
+        run.step: run
         for run in runs.runs_of(connection, batch_id)
         if run.state is RunState.COMMITTED
     }
     published = publications.states(connection, batch_id)
-    emits = {emit.source: emit for emit in batches.emits(connection, batch_id)}
     steps = []
     for declared in batch.topology:
         if declared.get("after"):
             continue
-        run_id = committed.get(declared["name"])
-        if run_id is None:
+        run = committed.get(declared["name"])
+        if run is None:
             steps.append(_Step(declared))
             continue
-        files, emit = runs.files(connection, run_id), emits.get(declared["name"])
-        range_ = (0, 0) if emit is None else (emit.first_root, emit.roots)
-        steps.append(_Step(declared, files, published.get(run_id), *range_))
+        number, roots = run.step_run_id, run.emitted.numbers if run.emitted else range(0)
+        steps.append(_Step(declared, runs.files(connection, number), published.get(number), roots))
     return batch, steps
 
 
@@ -198,7 +192,7 @@ class _Tree:
     def record(self) -> Branch:
         """The record itself, with all that came of it."""
         root = self._attempt.root
-        source = next((step for step in self._steps if step.emitted(root)), None)
+        source = next((step for step in self._steps if root in step.roots), None)
         if source is None or not source.files:
             raise InputError(
                 f"the rows of record {self._attempt.record} cannot be shown: its source has no"
@@ -206,7 +200,7 @@ class _Tree:
                 " ask once it has. What the ledger knows:"
                 f" {ackledger('explain', self._attempt.record)}"
             )
-        position = root - source.first_root
+        position = root - source.roots.start
         check_files(
             Manifest(source.files), "Without it the ledger does not know what came of the record"
         )

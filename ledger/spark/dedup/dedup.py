@@ -186,7 +186,7 @@ class Deduplicator:
         """
         sink = self._step.name
         hidden = withheld(self._job, earlier.batch_id, sink)
-        rows = hidden.keep(delivered_rows(self._job, earlier.batch_id, earlier.input_run_id))
+        rows = hidden.keep(delivered_rows(self._job, self._job.run(earlier.input_run_id)))
         if earlier.key and self._replaces:
             names = [f"`{name}`" for name in rows.columns]
             identified = self._identified(rows, earlier.key)

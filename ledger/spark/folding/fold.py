@@ -18,7 +18,6 @@ from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
 from ledger.storage.folders import private_output
 from ledger.storage.stores import is_local
-from ledger.store.queries import runs
 
 _log = logging.getLogger(__name__)
 Check = Callable[[FoldOutcome], None]
@@ -44,10 +43,9 @@ def fold(
     Raises what ``check`` raises, UnavailableError when the ledger does not answer, FencedError
     when the batch was decided and its partition is gone.
     """
-    if spans is None and portions:
-        batch_id = run.batch.batch_id
-        spans = Spans(job.database.transact(lambda c: runs.root_ranges(c, batch_id)))
-    fold_ = _Fold(job, run, spans or Spans(), [_plan(job, portion) for portion in portions])
+    if spans is None:
+        spans = Spans([read.emitted for read in run.sources.values() if read.emitted])
+    fold_ = _Fold(job, run, spans, [_plan(job, portion) for portion in portions])
     outcome = fold_.outcome()
     try:
         check(outcome)

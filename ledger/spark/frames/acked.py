@@ -104,7 +104,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
         hidden, units = not_acked(job, batch_id, name), None
         if in_units and job.pipeline.graph.unit:
             units = hidden.keep_units(emitted_units(job, batch_id))
-        rows = hidden.keep(delivered_rows(job, batch_id, run_id))
+        rows = hidden.keep(delivered_rows(job, job.run(run_id)))
         deliveries.append((rows, units))
         one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
         if one_unit and emitted_in_units(job, batch_id):

@@ -30,36 +30,33 @@ from ledger.sources.files.referenced import Referenced
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
 from ledger.storage.manifest import Manifest
-from ledger.store.queries import batches
-from ledger.store.queries.batches import Emit
+from ledger.store.queries.runs import Run
 
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
     """What the run's input passes on: its user columns, ``ROOT`` (downstream of a whole stage
     the list ``ROOTS``), ``POSITION`` and, with units, ``UNIT``; no failed rows.
     """
-    rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
-    return job.on_read(run.step, rows)
+    return job.on_read(run.step, delivered_rows(job, run.input_run))
 
 
 def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
     """The rows of each of the run's inputs, as ``input_rows``; of several with ``INPUT``."""
     frames = {
-        name: job.on_read(run.step, delivered_rows(job, run.batch.batch_id, read.step_run_id))
-        for name, read in run.inputs.items()
+        name: job.on_read(run.step, delivered_rows(job, read)) for name, read in run.inputs.items()
     }
     if len(frames) == 1:
         return frames
     return {name: frame.withColumn(INPUT, F.lit(name)) for name, frame in frames.items()}
 
 
-def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
-    """What a committed run of a batch passed on to its consumers, as ``input_rows``; without
-    ``ROOT`` where it is not tracked any more."""
-    manifest = job.manifest(input_run_id)
+def delivered_rows(job: Job, run: Run) -> DataFrame:
+    """What a committed run passed on to its consumers, as ``input_rows``; without ``ROOT`` where it
+    is not tracked any more."""
+    manifest = job.manifest(run.step_run_id)
     rows = records(job, manifest, POSITION)
     if ERROR in rows.columns:
-        rows = _emitted(job, rows, manifest, batch_id, input_run_id)
+        rows = _emitted(rows, manifest, run)
     for mark in (FAILED, DROPPED):
         if mark in rows.columns:
             rows = rows.where(F.col(mark).isNull())
@@ -137,25 +134,18 @@ def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFra
     return positioned(job.spark, job.manifest(run_id), position, first)
 
 
-def _emitted(
-    job: Job, snapshot: DataFrame, manifest: Manifest, batch_id: int, emit_run_id: int
-) -> DataFrame:
+def _emitted(snapshot: DataFrame, manifest: Manifest, run: Run) -> DataFrame:
     """What a source's snapshot passes on: roots are dense over its first positions. Untracked
-    records lie after them and have none.
+    records lie after them and have none. Raises FencedError where the run counts no more.
     """
-    emit = emit_of(job, batch_id, emit_run_id)
+    if run.emitted is None:
+        raise FencedError(
+            f"run {run.step_run_id} of {run.step} in batch {run.batch_id} was superseded meanwhile:"
+            " run this step again"
+        )
+    first_root, roots = run.emitted.first_root, run.emitted.roots
     parsed = snapshot.where(F.col(ERROR).isNull())
-    rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(emit.first_root))
-    if emit.roots < manifest.rows:
-        return rows.withColumn(ROOT, F.when(F.col(POSITION) < emit.roots, F.col(ROOT)))
+    rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(first_root))
+    if roots < manifest.rows:
+        return rows.withColumn(ROOT, F.when(F.col(POSITION) < roots, F.col(ROOT)))
     return rows
-
-
-def emit_of(job: Job, batch_id: int, emit_run_id: int) -> Emit:
-    """The emit of a batch by a run. Raises FencedError where that counts no more."""
-    for emit in job.database.transact(lambda c: batches.emits(c, batch_id)):
-        if emit.emit_run_id == emit_run_id:
-            return emit
-    raise FencedError(
-        f"emit run {emit_run_id} of batch {batch_id} was superseded meanwhile: run this step again"
-    )

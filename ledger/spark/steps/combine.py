@@ -42,7 +42,7 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     """Stage what a combine made and decide that it is published, in one go: there is nothing to
     withhold.
     """
-    rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
+    rows = delivered_rows(job, run.input_run)
     manifest = stage_result(job, run, step, rows.select(*user_columns(rows)))
 
     def decide(connection: Connection) -> None:

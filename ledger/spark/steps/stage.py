@@ -29,7 +29,8 @@ from ledger.storage.manifest import take_manifest
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
-    carrying = carry_over(job, run, step, input_frames(job, run))
+    frames = input_frames(job, run)
+    carrying = carry_over(job, run, step, frames)
     output = carrying.united(_output(job, run, step, carrying.fresh))
     rows, folder = rooting(job.pipeline, step), job.folder(run)
     write_files(rows.watch(output), folder, STORED)

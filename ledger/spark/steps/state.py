@@ -33,9 +33,7 @@ def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
     """The user's columns of the acked rows of the run's input, of its batch alone; with units,
     of those units that nothing failed of.
     """
-    batch_id = run.batch.batch_id
-    rows = delivered_rows(job, batch_id, run.input_run.step_run_id)
-    rows = not_acked(job, batch_id, name).keep(rows)
+    rows = not_acked(job, run.batch.batch_id, name).keep(delivered_rows(job, run.input_run))
     return rows.select(*user_columns(rows))
 
 

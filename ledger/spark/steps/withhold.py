@@ -108,7 +108,7 @@ def _clean_files(
     files.
     """
     base, step, files = staged.base, staged.step, staged.manifest.files
-    source = delivered_rows(job, staged.row.batch_id, staged.row.input_run_id)
+    source = delivered_rows(job, job.run(staged.row.input_run_id))
     schema = source.select(*user_columns(source), *tracking_columns(source)).schema
     reader = job.spark.read.schema(schema).option("basePath", base)
     stored = reader.parquet(*literal(staged.manifest.paths))
@@ -131,7 +131,7 @@ def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame
     """What the sink was to read, without the rows to be withheld, from its stored input: if it did
     not get a row, or got one twice, that is not repeated here."""
     row, step = staged.row, staged.step
-    rows = delivered_rows(job, row.batch_id, row.input_run_id)
+    rows = delivered_rows(job, job.run(row.input_run_id))
     rest = hidden.keep(rows)
     if job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id)):
         rest = _without_duplicates(job, staged, rest)

@@ -19,6 +19,7 @@ from ledger.spark.frames.inputs import delivered_rows, stored_rows, user_columns
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
 from ledger.store.queries import batches, replays, runs
+from ledger.store.queries.runs import Run
 
 Frames = Mapping[str, DataFrame]
 
@@ -114,9 +115,9 @@ class CarryOver:
 
         Raises StageError unless these have the same columns.
         """
-        for batch_id, run_id in self._stored.items():
-            if run_id is not None:
-                rows = delivered_rows(self._job, batch_id, run_id)
+        for batch_id, stored in self._stored.items():
+            if stored is not None:
+                rows = delivered_rows(self._job, stored)
                 self._check(output.schema, rows.schema, batch_id)
                 output = output.unionByName(self._renamed(rows), allowMissingColumns=True)
         nothing = F.lit(None).cast("bigint")
@@ -159,9 +160,9 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
     units, ``UNIT``; None if its sources name none.
     """
     graph, frames = job.pipeline.graph, []
-    for emit in job.database.transact(lambda c: batches.emits(c, run.batch.batch_id)):
-        if emit.source in graph.sources(step.name) and graph.in_units(emit.source):
-            rows = stored_rows(job, emit.emit_run_id, ROOT, emit.first_root)
+    for source, read in run.sources.items():
+        if read.emitted and source in graph.sources(step.name) and graph.in_units(source):
+            rows = stored_rows(job, read.step_run_id, ROOT, read.emitted.first_root)
             if CARRIED in rows.columns:
                 own = [name for name in (ROOT, CARRIED, UNIT) if name in rows.columns]
                 frames.append(rows.where(F.col(CARRIED).isNotNull()).select(*own))
@@ -187,7 +188,7 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     return counts
 
 
-def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int | None:
+def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> Run | None:
     """The run of a stage that counts in an earlier batch. None if it never committed there: then
     nothing reached it of records that did not fail. Raises InputError if the batch had no such
     stage, or with other inputs.
@@ -201,7 +202,7 @@ def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int |
         raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
     step_runs = job.database.transact(lambda c: runs.runs_of(c, batch_id))
     committed = [run for run in step_runs if run.state is RunState.COMMITTED]
-    return next((run.step_run_id for run in committed if run.step == step.name), None)
+    return next((run for run in committed if run.step == step.name), None)
 
 
 def _misfit(step: StageStep, batch_id: int, records: int, difference: str) -> InputError:

@@ -101,7 +101,7 @@ class Replacement:
             return None
         deliveries = (
             (
-                hidden.keep(delivered_rows(self._job, row.batch_id, row.input_run_id)),
+                hidden.keep(delivered_rows(self._job, self._job.run(row.input_run_id))),
                 hidden.keep_units(emitted_units(self._job, row.batch_id)),
             )
             for row, hidden in reversed(self._earlier)

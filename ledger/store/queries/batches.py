@@ -162,10 +162,16 @@ def lock_family(
     other, and neither would decide what is then pending of both. None if another holds one of
     them.
     """
-    original = get_batch(connection, batch_id).original_id
-    if original != batch_id and not lock_batch(connection, original, skip_locked=skip_locked):
+    clause = "FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else "")
+    statement = text(f"""
+        SELECT batch_id, coalesce(original_batch_id, batch_id) FROM batch
+        WHERE batch_id IN (:id, (SELECT original_batch_id FROM batch WHERE batch_id = :id))
+        ORDER BY batch_id {clause}
+    """)
+    locked = {row[0]: row[1] for row in connection.execute(statement, {"id": batch_id})}
+    if skip_locked and locked.get(batch_id) not in locked:
         return None
-    return lock_batch(connection, batch_id, skip_locked=skip_locked)
+    return get_batch(connection, batch_id)
 
 
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:

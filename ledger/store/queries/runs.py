@@ -17,7 +17,9 @@ from ledger.store.queries.rows import all_of, one_of
 
 @dataclass(frozen=True)
 class Run:
-    """One row of ``step_run``. Instants are UTC."""
+    """One row of ``step_run``. Instants are UTC. ``emitted``: the roots of a source's run, as long
+    as it is the one that counts.
+    """
 
     step_run_id: int
     batch_id: int
@@ -31,6 +33,7 @@ class Run:
     closed_at: datetime | None
     output_rows: int | None
     emitted_edges: int | None
+    emitted: RootRange | None
 
     def holds_its_step(self, now: datetime) -> bool:
         """Whether an older attempt has to stay away: it has done the step, or its driver lives."""
@@ -40,25 +43,32 @@ class Run:
 
 
 _RUN = """
-SELECT step_run_id, batch_id, step, state, attempt_id, attempt_number, try_number, opened_at,
-       lease_until, closed_at, output_rows, emitted_edges
-FROM step_run
+SELECT r.step_run_id, r.batch_id, r.step, r.state, r.attempt_id, r.attempt_number, r.try_number,
+       r.opened_at, r.lease_until, r.closed_at, r.output_rows, r.emitted_edges,
+       s.first_root, s.roots, s.span
+FROM step_run r
+LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
 """
 
 
-def _run(state: str, **others: Any) -> Run:
-    return Run(state=RunState(state), **others)
+def _run(
+    state: str, first_root: int | None, roots: int | None, span: int | None, **others: Any
+) -> Run:
+    emitted = None
+    if first_root is not None and roots is not None and span is not None:
+        emitted = RootRange(first_root, roots, span)
+    return Run(state=RunState(state), emitted=emitted, **others)
 
 
 def get_run(connection: Connection, run_id: int) -> Run:
     """The run of that number."""
-    statement = text(_RUN + "WHERE step_run_id = :id")
+    statement = text(_RUN + "WHERE r.step_run_id = :id")
     return one_of(_run, connection.execute(statement, {"id": run_id}))
 
 
 def runs_of(connection: Connection, batch_id: int) -> list[Run]:
     """All runs of a batch, oldest first."""
-    statement = text(_RUN + "WHERE batch_id = :id ORDER BY step_run_id")
+    statement = text(_RUN + "WHERE r.batch_id = :id ORDER BY r.step_run_id")
     return all_of(_run, connection.execute(statement, {"id": batch_id}))
 
 
