@@ -60,15 +60,15 @@ class Attempt:
 @dataclass(frozen=True)
 class OpenedRun:
     """A running step run. ``inputs``: the committed run of each step that it reads, by name;
-    ``sources``: that of each source of its batch that has emitted. ``status``: of its batch, in
-    which alone it may commit.
+    ``sources``: that of each source of its batch that had emitted when it was opened. ``status``:
+    of its batch, in which alone it may commit.
     """
 
     run_id: int
     batch: Batch
     step: str
     inputs: Mapping[str, Run]
-    sources: Mapping[str, Run] = field(default_factory=dict)
+    sources: Mapping[str, Run]
     status: BatchStatus = BatchStatus.OPEN
 
     @property
@@ -276,7 +276,9 @@ def commit(
 
 def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> bool:
     """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
-    batch = batches.lock_family(connection, run.batch.batch_id)
+    # What follows a settlement looks at the whole family.
+    lock = batches.lock_batch if run.status is BatchStatus.OPEN else batches.lock_family
+    batch = lock(connection, run.batch.batch_id)
     assert batch is not None
     state = runs.get_run(connection, run.run_id).state
     if state is RunState.COMMITTED:
@@ -297,8 +299,8 @@ def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> boo
 
 
 def _guard(batch: Batch, run: OpenedRun, state: RunState, stale: Sequence[int]) -> None:
-    """Raise FencedError unless the run is the one that owns its step. ``stale``: runs that it read
-    and that count no more.
+    """Raise FencedError unless the batch is as the run expects it, and the run owns its step.
+    ``stale``: runs that it read and that count no more.
     """
     if batch.status is not run.status:
         raise FencedError(

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psycopg2
@@ -330,6 +331,25 @@ def test_a_lock_that_is_waited_for_in_vain(ledger, monkeypatch):
             hasty.transact(lambda c: batches.lock_batch(c, batch.batch_id))
     assert hasty.transact(lambda c: batches.lock_batch(c, batch.batch_id)) is not None
     hasty.dispose()
+
+
+@pytest.mark.parametrize("held", ["original", "replay"])
+def test_a_replay_is_locked_after_its_original(ledger, held):
+    """Who waits for nobody gets neither while another process has the row of one of them."""
+    flow = pipeline()
+    original, _ = ledger.whole_batch(flow, lose_sink=[0])
+    ledger.settle(original.batch_id)
+    replay = ledger.replay(flow, original.batch_id)
+    rows = {"original": original.batch_id, "replay": replay.batch_id}
+
+    def locked():
+        locking = partial(batches.lock_family, batch_id=replay.batch_id, skip_locked=True)
+        return ledger.database.transact(locking)
+
+    with ledger.database.writer.begin() as holding:
+        batches.lock_batch(holding, rows[held])
+        assert locked() is None
+    assert locked().batch_id == replay.batch_id
 
 
 def test_url_that_is_none():

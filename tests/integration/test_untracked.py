@@ -17,10 +17,10 @@ def numbers(tmp_path):
     (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
 
 
-def totalled(total=None, dedup="none"):
+def totalled(total=None, dedup="none", span="auto"):
     """numbers -> odd (drops the even) -> totals (unanchored) -> doubled -> out; odd -> kept."""
     pipeline = Pipeline("totals", guarantee="at_least_once")
-    pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"), span=span)
 
     @pipeline.stage(reads="numbers")
     def odd(frame):
@@ -61,6 +61,17 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
         "out": 0,
         "kept": COUNT // 2,
     }
+
+
+def test_a_run_that_folds_nothing_writes_nothing(runner, tmp_path):
+    """Where records share rows of the ledger the runs that add to them leave files, and no others:
+    a settlement needs none of theirs.
+    """
+    numbers(tmp_path)
+    run = runner(totalled(span=4))
+    run.steps(run.open())
+    rows = run.ledger.rows("SELECT step FROM step_run WHERE root_files IS NOT NULL ORDER BY 1")
+    assert [row.step for row in rows] == ["kept", "numbers", "odd", "totals"]
 
 
 def test_a_loss_before_the_end_is_still_found(runner, tmp_path):

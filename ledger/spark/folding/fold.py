@@ -38,13 +38,15 @@ def fold(
     spans: Spans | None = None,
 ) -> FoldOutcome:
     """Fold the portions of a run. ``check``: what has to hold of the outcome, asked before anything
-    is posted. ``spans``: of the batch's roots; None: those of what its sources have emitted.
+    is posted. ``spans``: of the batch's roots; None: those of what its sources had emitted when
+    the run was opened.
 
     Raises what ``check`` raises, UnavailableError when the ledger does not answer, FencedError
     when the batch was decided and its partition is gone.
     """
     if spans is None:
-        spans = Spans([read.emitted for read in run.sources.values() if read.emitted])
+        emitted = [read.emitted for read in run.sources.values() if read.emitted]
+        spans = Spans(emitted if portions else ())
     fold_ = _Fold(job, run, spans, [_plan(job, portion) for portion in portions])
     outcome = fold_.outcome()
     try:

@@ -138,7 +138,7 @@ def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame
     tracking = tracking_columns(rows) if staged.publisher.keeps_tracking else []
     rest = rest.select(*user_columns(rows), *tracking)
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
-    run = OpenedRun(row.step_run_id, batch, step.name, {})
+    run = OpenedRun(row.step_run_id, batch, step.name, {}, {})
     others = Replacement(job, run, step).carried(hidden)
     return rest if others is None else united([rest, others], step.name)
 

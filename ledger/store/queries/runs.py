@@ -47,7 +47,8 @@ SELECT r.step_run_id, r.batch_id, r.step, r.state, r.attempt_id, r.attempt_numbe
        r.opened_at, r.lease_until, r.closed_at, r.output_rows, r.emitted_edges,
        s.first_root, s.roots, s.span
 FROM step_run r
-LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
+LEFT JOIN batch_source s
+  ON s.batch_id = r.batch_id AND s.source = r.step AND s.emit_run_id = r.step_run_id
 """
 
 
