@@ -167,9 +167,8 @@ def test_an_open_batch_is_told_of_before_its_deadline(ledger, dags, lines):
     open; a function of the context does as well. A run that looks after a batch tells of that.
     """
     assert {alert.interval for alert in dags["late"].deadline} == {timedelta(hours=23)}
-    batch = ledger.open(pipeline())
-    settled(ledger, pipeline(), run_id="next", day=1)
-    ledger.change("UPDATE batch SET dag_id = 'late'")
+    batch = ledger.open(pipeline(), dag="late")
+    settled(ledger, pipeline(), run_id="next", day=1, dag="late")
     missed("run")
     templated, facts = lines()
     assert templated == f"{batch.batch_id} of run"

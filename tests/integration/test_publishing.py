@@ -18,7 +18,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.execution import settle_and_follow
-from ledger.store.queries import following
+from ledger.store.queries import following, runs
 from tests.support.dying import Died, dies_at
 from tests.support.publishing import publish_settled
 from tests.support.runner import END, START
@@ -413,7 +413,7 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
     """Its run counts, so the batch settles; it is incomplete until the sink has published."""
     numbers(tmp_path)
     run = runner(branching(guarantee="at_least_once"))
-    batch = run.open()
+    batch = run.open(dag_id="branching")
     for name in ("numbers", "twice", "lossy", "late", "late_sink"):
         run.step(batch, name)
     with dies_at("publishing", "all", raises=OSError("disk full")):
@@ -421,7 +421,6 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
     assert "'all' is not published yet: OSError: disk full" in caplog.text
     assert "ackledger publish MODULE:PIPELINE --batch" in caplog.text
     ledger, later = run.ledger, datetime.now(UTC) + timedelta(hours=1)
-    ledger.change("UPDATE batch SET dag_id = 'branching'")
     assert not ledger.transact(following.overdue, later)  # its run may live
     assert ledger.settle(batch.batch_id).failed == 0
     assert ledger.transact(following.overdue, later) == [batch.batch_id]
@@ -473,9 +472,7 @@ def test_what_was_to_be_published_of_an_abandoned_batch_is_not(runner, tmp_path,
         run.step(batch, "all")
     ledger = run.ledger
     ledger.start(batch.batch_id, "numbers")
-    ledger.change(  # its source is to run again
-        "UPDATE step_run SET state = 'superseded' WHERE state = 'committed'"
-    )
+    ledger.transact(runs.supersede, batch.batch_id, "numbers")
     ledger.age(batch.batch_id, 10_000)
     assert ledger.settle(batch.batch_id).status is BatchStatus.ABANDONED
     assert publish_settled(run.job, batch.batch_id) == []

@@ -105,19 +105,27 @@ class Ledger:
 
     # Batches
 
-    def open(self, pipeline: Pipeline, run_id: str = "run", day: int = 0) -> Batch:
+    def open(
+        self, pipeline: Pipeline, run_id: str = "run", day: int = 0, *, dag: str = "dag"
+    ) -> Batch:
         """An open batch over one day."""
-        return self._open(pipeline, run_id, day)
+        return self._open(pipeline, RunKey(dag, run_id), day)
 
     def reprocess(self, pipeline: Pipeline, run_id: str = "again") -> Batch:
         """An open batch that runs the first day again."""
-        return self._open(pipeline, run_id, 0, reprocess=True)
+        return self._open(pipeline, RunKey("dag", run_id), 0, reprocess=True)
 
     def replay(
-        self, pipeline: Pipeline, original: int, run_id: str = "replay", **selection: Any
+        self,
+        pipeline: Pipeline,
+        original: int,
+        run_id: str = "replay",
+        *,
+        dag: str = "dag",
+        **selection: Any,
     ) -> Batch:
         """An open replay batch of ``original``."""
-        key, settings = RunKey("dag", run_id), Settings(data="/data")
+        key, settings = RunKey(dag, run_id), Settings(data="/data")
         return open_replay(self.database, settings, pipeline, key, original, Selection(**selection))
 
     def whole_batch(
@@ -130,9 +138,10 @@ class Ledger:
         lose_middle: Iterable[int] = (),
         lose_sink: Iterable[int] = (),
         span: int = 1,
+        dag: str = "dag",
     ) -> tuple[Batch, range]:
         """Run every step of a batch; ``lose_middle``, ``lose_sink``: roots lost there, from 0."""
-        batch = self.open(pipeline, run_id, day)
+        batch = self.open(pipeline, run_id, day, dag=dag)
         roots = self.emit(batch, count, span=span)
         lost = [roots.start + number for number in lose_middle]
         self.run_middle(batch, roots, lost)
@@ -147,9 +156,9 @@ class Ledger:
         self.run_sink(batch, roots)
         return self.settle(batch.batch_id)
 
-    def _open(self, pipeline: Pipeline, run_id: str, day: int, *, reprocess: bool = False) -> Batch:
+    def _open(self, pipeline: Pipeline, key: RunKey, day: int, *, reprocess: bool = False) -> Batch:
         interval = Interval(START + timedelta(days=day), START + timedelta(days=day + 1))
-        key, settings = RunKey("dag", run_id), Settings(data="/data")
+        settings = Settings(data="/data")
         return open_batch(self.database, settings, pipeline, key, interval, reprocess=reprocess)
 
     # Runs of steps
