@@ -1,8 +1,8 @@
 -- A history of settled batches. benchmarks/history.py fills the temporary tables `given` (one row)
 -- and `shape_step` (the declared steps of each shape of pipeline), then runs this.
 --
--- Batch n is of pipeline (n - 1) % pipelines + 1. Ten batches of a pipeline in a row tell what can
--- become of records; made.role says which of it a batch is:
+-- Batch n is of pipeline (n - 1) % pipelines + 1. Ten batches of a pipeline in a row show what can
+-- become of records; batch_plan.role names which of it a batch is:
 --   replayed, then its replay   four of five failed records recovered, the others quarantined
 --   open                        records are failed: the interval is incomplete
 --   superseded, then reprocess  read again by a batch that replaced it
@@ -20,7 +20,7 @@ INSERT INTO pipeline
 SELECT d.name, 3600, 1, d.auto_replay, 604800, 0, 0, 86400, g.until - interval '400 days'
 FROM declared d, given g ORDER BY d.number;
 
-CREATE TEMP TABLE made ON COMMIT DROP AS
+CREATE TEMP TABLE batch_plan ON COMMIT DROP AS
 WITH numbered AS (
   SELECT n, (n - 1) % g.pipelines + 1 AS number, (n - 1) / g.pipelines AS place, g.*
   FROM given g, generate_series(1, g.batches) AS n
@@ -73,9 +73,9 @@ SELECT n, number, place, shape, pipeline_id, pipeline, auto_replay, role, messag
        + day * interval '1 day' AS interval_start,
        opened_at, opened_at + (120 + pg_temp.pick(n, 600)) * interval '1 second' AS settled_at
 FROM rooted;
-CREATE UNIQUE INDEX ON made (n);
-CREATE UNIQUE INDEX ON made (batch_id);
-ANALYZE made;
+CREATE UNIQUE INDEX ON batch_plan (n);
+CREATE UNIQUE INDEX ON batch_plan (batch_id);
+ANALYZE batch_plan;
 
 INSERT INTO batch
   (batch_id, pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id, status, interval_start,
@@ -93,7 +93,7 @@ SELECT batch_id, pipeline_id, 1,
        CASE role WHEN 'replay' THEN '{}'::jsonb END, true, opened_at, settled_at, roots, failed_roots,
        CASE role WHEN 'reprocess' THEN before_id END, 'exactly_once', 'publish_acked',
        CASE shape WHEN 3 THEN settled_at + interval '1 hour' END, settled_at + interval '2 hours'
-FROM made ORDER BY n;
+FROM batch_plan ORDER BY n;
 
 INSERT INTO declared_step (pipeline_id, version, number, declaration)
 SELECT p.pipeline_id, 1, s.number, s.declaration
@@ -116,7 +116,7 @@ SELECT row_number() OVER (ORDER BY m.n, s.number) + g.last_run AS step_run_id, m
             ELSE m.roots - m.failed_roots - m.dropped END AS output_rows,
        CASE s.number WHEN 1 THEN f.at_source WHEN 2 THEN f.at_cleaned ELSE 0 END AS failed_rows,
        CASE s.number WHEN 3 THEN f.lost ELSE 0 END AS lost
-FROM made m JOIN shape_step s USING (shape) CROSS JOIN given g
+FROM batch_plan m JOIN shape_step s USING (shape) CROSS JOIN given g
 CROSS JOIN LATERAL (
   SELECT CASE m.role WHEN 'replay' THEN 0 ELSE (m.messages + 2) / 3 END AS at_source,
          CASE m.role WHEN 'replay' THEN 0 ELSE (m.messages + 1) / 3 END AS at_cleaned,
@@ -161,7 +161,7 @@ SELECT m.batch_id, 'orders', m.pipeline_id,
        m.interval_start, m.interval_start + interval '1 day',
        m.role NOT IN ('replay', 'superseded'), r.step_run_id, m.first_root, m.roots, 1,
        m.settled_at + interval '1 minute'
-FROM made m JOIN ran r ON r.batch_id = m.batch_id AND r.number = 1 ORDER BY m.n;
+FROM batch_plan m JOIN ran r ON r.batch_id = m.batch_id AND r.number = 1 ORDER BY m.n;
 
 INSERT INTO publication
   (step_run_id, batch_id, sink, decided_at, ready, rows, published_at, replaced_at)
@@ -169,31 +169,31 @@ SELECT r.step_run_id, r.batch_id, r.step, m.settled_at, true, r.output_rows,
        m.settled_at + interval '10 seconds',
        CASE WHEN m.role = 'superseded' THEN a.settled_at
             WHEN m.shape = 2 AND r.after THEN a.settled_at + interval '10 seconds' END
-FROM ran r JOIN made m USING (batch_id) CROSS JOIN given g
-LEFT JOIN made a ON a.n = m.n + g.pipelines
+FROM ran r JOIN batch_plan m USING (batch_id) CROSS JOIN given g
+LEFT JOIN batch_plan a ON a.n = m.n + g.pipelines
 WHERE r.kind = 'sink' ORDER BY 1;
 
 -- One state of a pipeline is published at a time.
 INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
 SELECT r.step_run_id, b.batch_id
-FROM ran r JOIN made m USING (batch_id) CROSS JOIN given g
-JOIN made b ON b.n = m.n - g.pipelines
+FROM ran r JOIN batch_plan m USING (batch_id) CROSS JOIN given g
+JOIN batch_plan b ON b.n = m.n - g.pipelines
 WHERE m.shape = 2 AND r.after AND r.kind = 'sink' ORDER BY 1;
 
 INSERT INTO checkpoint
   (pipeline_id, step, batch_id, step_run_id, committed_at, acked_at)
 SELECT m.pipeline_id, r.step, m.batch_id, r.step_run_id, m.settled_at, m.settled_at
-FROM ran r JOIN made m USING (batch_id)
+FROM ran r JOIN batch_plan m USING (batch_id)
 WHERE r.kind = 'stateful' ORDER BY r.step_run_id;
 UPDATE step_run s SET files_removed_at = a.settled_at
-FROM ran r JOIN made m USING (batch_id) CROSS JOIN given g
-JOIN made a ON a.n = m.n + g.pipelines
+FROM ran r JOIN batch_plan m USING (batch_id) CROSS JOIN given g
+JOIN batch_plan a ON a.n = m.n + g.pipelines
 WHERE r.kind = 'stateful' AND s.step_run_id = r.step_run_id;
 
 INSERT INTO replay_root (batch_id, step_run_id, root_id, message_id)
 SELECT m.batch_id, r.step_run_id, m.first_root + i, o.first_root + 20 * i
-FROM made m JOIN ran r ON r.batch_id = m.batch_id AND r.number = 1
-JOIN made o ON o.batch_id = m.before_id
+FROM batch_plan m JOIN ran r ON r.batch_id = m.batch_id AND r.number = 1
+JOIN batch_plan o ON o.batch_id = m.before_id
 CROSS JOIN LATERAL generate_series(0, m.claimed - 1) AS i
 WHERE m.role = 'replay' ORDER BY m.n, i;
 
@@ -215,8 +215,8 @@ SELECT m.first_root + 20 * i, m.batch_id, 'orders',
        CASE WHEN m.role = 'replayed'
             THEN '{"status": "failed", "not_before": null, "failed_replays": 0,
                    "unit_failures": 0}'::jsonb END
-FROM made m CROSS JOIN given g
-LEFT JOIN made r ON m.role = 'replayed' AND r.n = m.n + g.pipelines
+FROM batch_plan m CROSS JOIN given g
+LEFT JOIN batch_plan r ON m.role = 'replayed' AND r.n = m.n + g.pipelines
 CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 ORDER BY m.n, i;
 
@@ -236,14 +236,14 @@ INSERT INTO failed_root
   (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure, failed_at)
 SELECT m.first_root + 20 * i, m.first_root + 20 * i, m.batch_id, 1, c.step, c.reason, c.detail,
        hashint8extended(m.first_root + i, 0), true, m.settled_at
-FROM made m CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
+FROM batch_plan m CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 JOIN cause c ON c.place = i % 3 AND c.number = m.n % 3
 ORDER BY m.n, i;
 INSERT INTO failed_root
   (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure, failed_at)
 SELECT m.first_root + i, o.first_root + 20 * i, m.batch_id, 2, c.step, c.reason, c.detail,
        hashint8extended(m.first_root + i, 0), true, m.settled_at
-FROM made m JOIN made o ON o.batch_id = m.before_id
+FROM batch_plan m JOIN batch_plan o ON o.batch_id = m.before_id
 CROSS JOIN LATERAL generate_series(4, m.claimed - 1, 5) AS i
 JOIN cause c ON c.place = 2 AND c.number = m.n % 3
 WHERE m.role = 'replay' ORDER BY m.n, i;
@@ -256,7 +256,7 @@ SELECT m.first_root + 20 * i, m.batch_id, m.first_root + 20 * i,
             ELSE format('{"order_id": "%s", "customer": "%s", "amount": "%s"}', f.order_id,
                         f.customer, f.amount) END,
        i % 3 > 0, s.path, 20 * i + 1
-FROM made m JOIN batch_source s USING (batch_id)
+FROM batch_plan m JOIN batch_source s USING (batch_id)
 CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 CROSS JOIN LATERAL (
   SELECT 'O' || m.first_root + 20 * i AS order_id, 'C' || pg_temp.pick(i, 5000) AS customer,
@@ -268,20 +268,20 @@ ORDER BY m.n, i;
 INSERT INTO acceptance (batch_id, accepted_at, accepted_by, reason)
 SELECT m.batch_id, m.settled_at + interval '3 days', 'analyst',
        CASE m.role WHEN 'replayed' THEN 'too few to matter' ELSE 'test orders' END
-FROM made m
+FROM batch_plan m
 WHERE m.role IN ('aside', 'reprocess') OR m.role = 'replayed' AND m.place / 10 % 2 = 0 ORDER BY m.n;
 INSERT INTO accepted_root (root_id, acceptance_id)
 SELECT f.root_id, a.acceptance_id
-FROM acceptance a JOIN made m USING (batch_id)
+FROM acceptance a JOIN batch_plan m USING (batch_id)
 JOIN failed_message f ON f.original_batch_id = m.batch_id AND f.status = 'quarantined'
 ORDER BY f.message_id;
 INSERT INTO manual_quarantine (message_id, reason, quarantined_by, quarantined_at)
 SELECT f.message_id, 'test orders', 'analyst', m.settled_at + interval '3 days'
-FROM made m JOIN failed_message f ON f.original_batch_id = m.batch_id
+FROM batch_plan m JOIN failed_message f ON f.original_batch_id = m.batch_id
 WHERE m.role IN ('aside', 'reprocess') ORDER BY f.message_id;
 
 UPDATE root_counter SET next_root = (
-  SELECT max(first_root + (roots + 4095) / 4096 * 4096) FROM made);
-SELECT setval(pg_get_serial_sequence('batch', 'batch_id'), max(batch_id)) FROM made;
+  SELECT max(first_root + (roots + 4095) / 4096 * 4096) FROM batch_plan);
+SELECT setval(pg_get_serial_sequence('batch', 'batch_id'), max(batch_id)) FROM batch_plan;
 SELECT setval(pg_get_serial_sequence('step_run', 'step_run_id'), max(step_run_id)) FROM ran;
 DROP FUNCTION pg_temp.pick(bigint, bigint);

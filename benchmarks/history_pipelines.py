@@ -48,4 +48,4 @@ def pipeline(number: int) -> Pipeline:
 
 
 def _notified(message: object) -> None:
-    """Nobody is told: the history only says that somebody was."""
+    """Notify no user: the history only records that a notification was sent."""

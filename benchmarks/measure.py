@@ -283,7 +283,7 @@ class PeakMemory:
             bytes_ = {"driver": own.memory_info().rss, "executors": 0}
             for child in own.children(recursive=True):
                 try:
-                    # A JVM that starts a process is, for a moment, there twice under another name.
+                    # A JVM that starts a process is briefly there twice, under another name.
                     name = child.name()
                     if name == "java":
                         bytes_["driver"] += child.memory_info().rss

@@ -2,7 +2,7 @@
 ``python -m benchmarks.published``.
 
 A page has each table between a line ``<!-- figures: NAME -->`` and one that ends it; what is
-between them is made anew from ``benchmarks/results.json``.
+between them is rewritten from ``benchmarks/results.json``.
 """
 
 import json
@@ -556,7 +556,7 @@ _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", 
 
 
 def filled(page: str, results: Results) -> str:
-    """A page with its tables made anew."""
+    """A page with its tables rewritten."""
     return _BLOCK.sub(lambda match: f"{match[1]}{BLOCKS[match[2]](results)}\n{match[3]}", page)
 
 

@@ -54,7 +54,7 @@ def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
 
 
 def prepare(home: Path) -> dict[str, str]:
-    """Make the input and both databases anew; the environment of all commands that follow."""
+    """Make the input and both databases from scratch; the environment of all later commands."""
     embedded.stop(home)
     shutil.rmtree(home, ignore_errors=True)
     (home / "data").mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""Run it: ``make chaos``, ``make chaos SEED=7``, ``make chaos SUBMIT=batch``. Everything is made
-anew under ``var/chaos``.
+"""Run it: ``make chaos``, ``make chaos SEED=7``, ``make chaos SUBMIT=batch``. Everything is
+recreated under ``var/chaos``.
 """
 
 import argparse
@@ -46,14 +46,14 @@ def main() -> int:
         f"seed {seed}: {plan.records:,} records in {plan.batches} batches, "
         f"{sum(plan.kills.values())} kills in {plan.minutes:g} minutes"
     )
-    outcome = Campaign(plan, HOME, say).run()
+    outcome = Campaign(plan, HOME, print_line).run()
     report(outcome)
     if not outcome.good:
         console.print(f"[red]What happened stands in {HOME}: airflow/logs, sweeper.log[/]")
     return 0 if outcome.good else 1
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """One line of progress, at once."""
     console.print(line, soft_wrap=True)
     console.file.flush()

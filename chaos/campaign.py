@@ -115,11 +115,11 @@ class Campaign:
         self,
         plan: Plan,
         folder: Path,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         elsewhere: Elsewhere | None = None,
     ):
         self._plan = plan
-        self._say = say
+        self._print_line = print_line
         self._world = World(folder, plan.submit, elsewhere)
         self._orders = data.make_orders(plan.seed, plan.records, plan.batches)
         self._killer = Killer(plan.deck(), self._world.victims)
@@ -155,7 +155,7 @@ class Campaign:
             self._ask(self._trigger_due)
             killed = self._killer.tick(self._second)
             if killed is not None:
-                self._say(f"{killed.second:7.1f} s  killed {killed.kind} {killed.pid}")
+                self._print_line(f"{killed.second:7.1f} s  killed {killed.kind} {killed.pid}")
             if self._second >= looked + LOOK_SECONDS:
                 looked = self._second
                 if self._look():
@@ -178,15 +178,15 @@ class Campaign:
         try:
             something()
         except OSError as exc:
-            self._say(f"{self._second:7.1f} s  Airflow's API does not answer: {exc}")
+            self._print_line(f"{self._second:7.1f} s  Airflow's API does not answer: {exc}")
 
     @property
     def _second(self) -> float:
         return time.monotonic() - self._began
 
     def _look(self) -> bool:
-        """Tell what is new, and do what an operator does: fix, replay. True once nothing is
-        left.
+        """Print what is new, and do what an operator does: fix, replay. True once nothing is
+        pending.
         """
         try:
             batches = self._rows(STATUS)
@@ -200,7 +200,7 @@ class Campaign:
             )
             if self._lines.get(row.batch_id) != line:
                 self._lines[row.batch_id] = line
-                self._say(f"{self._second:7.1f} s  {line}")
+                self._print_line(f"{self._second:7.1f} s  {line}")
         originals = [row for row in batches if row.kind == "original"]
         settled = [row for row in originals if row.status == "settled"]
         if not self._fixed and 2 * len(settled) > self._plan.batches:
@@ -209,8 +209,8 @@ class Campaign:
         if any(row.failed for row in settled) and self._fixed:
             self._ask(self._replay)
         decided = all(row.status == "settled" for row in batches if row.status != "abandoned")
-        left = sum(row.failed + row.pending + row.unpublished + row.waiting for row in batches)
-        return len(settled) == self._plan.batches and decided and left == 0
+        pending = sum(row.failed + row.pending + row.unpublished + row.waiting for row in batches)
+        return len(settled) == self._plan.batches and decided and pending == 0
 
     def _replay(self) -> None:
         """Start the library's replay DAG, unless a replay is on its way already."""
@@ -220,7 +220,7 @@ class Campaign:
         asked = self._world.airflow.runs("ledger_replay")
         if all(run["state"] in ENDED for run in (*runs, *asked)):
             self._world.airflow.trigger("ledger_replay", pipeline=NAME)
-            self._say(f"{self._second:7.1f} s  asked for a replay of what failed")
+            self._print_line(f"{self._second:7.1f} s  asked for a replay of what failed")
 
     def _outcome(self, sinks: Sinks, reader: Reader, unfinished: str | None) -> Outcome:
         batches = self._rows(STATUS)

@@ -14,8 +14,8 @@ REGIONS = tuple(f"region-{number:02d}" for number in range(50))
 LATE_REGION = REGIONS[-1]  # unknown at first: its orders are lost by a join, and come by a replay
 MOST_LINES = 4
 MOST_CENTS = 90_000
-# Of an order's line: no two of a run are equal, and a sum of their squares tells sets of them
-# apart.
+# Of an order's line: no two of a run are equal, and a sum of their squares distinguishes
+# sets of them.
 CENTS_BASE, LINE_BASE, MODULUS = 100_000, 8, 1_000_000_007
 
 Row = tuple[int, int, int]

@@ -35,8 +35,8 @@ def lines(orders: DataFrame) -> DataFrame:
 
 @pipeline.record_stage(reads="lines", schema=LINE)
 def checked(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A poison order fails in its first line: the others get to the sinks, where nobody may see
-    them.
+    """A poison order fails in its first line: the others get to the sinks, where no reader may
+    see them.
     """
     if line["poison"] and line["line"] == 1:
         raise FailedRecord(f"poison {line['id']}")

@@ -25,7 +25,7 @@ COLUMNS = ["day", "id", "line", "cents"]
 
 
 class Sinks:
-    """What the sinks publish at this moment. A sink that does not exist yet shows nothing."""
+    """What the sinks publish at this instant. A sink that does not exist yet shows nothing."""
 
     def __init__(self, data: Path, target_url: str):
         self._folder = data / "warehouse" / PARQUET
@@ -34,7 +34,7 @@ class Sinks:
         self._target_url = target_url
 
     def days(self) -> dict[str, Callable[[], dict[str, Total]]]:
-        """For each sink, what tells its totals by day."""
+        """For each sink, what returns its totals by day."""
         return {PARQUET: self._parquet_days, DELTA: self._delta_days, POSTGRES: self._target_days}
 
     def rows(self) -> dict[str, list[Row]]:
@@ -132,7 +132,7 @@ class Reader:
             while not self._ended.is_set():
                 self._look()
                 time.sleep(PAUSE_SECONDS)
-        except BaseException as exc:  # told by stop: a reader that fails has found something
+        except BaseException as exc:  # raised by stop: a reader that fails has found something
             self.error = exc
 
     def _look(self) -> None:

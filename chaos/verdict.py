@@ -1,4 +1,4 @@
-"""The four assertions, over what was seen and what the seed says must be there; nothing is asked
+"""The four assertions, over what was seen and what must be there by the seed; nothing is asked
 here.
 """
 
@@ -44,7 +44,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Look:
-    """What a reader saw of one sink in one moment, by day."""
+    """What a reader saw of one sink at one instant, by day."""
 
     sink: str
     days: Mapping[str, Total]
@@ -114,13 +114,13 @@ def unaccounted(orders: Sequence[Order], evidence: Evidence) -> list[str]:
 
 
 def parts(evidence: Evidence) -> list[str]:
-    """Moments in which a sink showed of a day something else than some of its batches, each
+    """Times at which a sink showed of a day something else than some of its batches, each
     whole, or less than before.
     """
     if not evidence.looks:
         return ["the reader never saw anything"]
     wrong = []
-    # Whichever sink keeps its rows by batch says which rows a batch has; they have to agree.
+    # Whichever sink keeps its rows by batch shows which rows a batch has; they have to agree.
     states, *others = evidence.batches.values()
     for other in others:
         if {key: value for key, value in other.items() if value[1].rows} != states:

@@ -2,7 +2,7 @@
 alone.
 
 All that it starts carries the run's own ACKLEDGER_HOME in its environment, and so does what those
-start: by that its processes are found, orphans too, and nobody else's.
+start: by that its processes are found, orphans too, and no others.
 """
 
 import os
@@ -237,7 +237,7 @@ class World:
 
 
 def _let_go_of_the_dead(airflow_url: str) -> None:
-    """End transactions that nobody goes on with. The workers of a killed scheduler were forked
+    """End transactions that no process continues. The workers of a killed scheduler were forked
     from it: they keep its connection open, and with it the lock on its row, for which the next
     scheduler waits.
     """

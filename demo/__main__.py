@@ -1,4 +1,4 @@
-"""Run the demo: ``make demo``. Everything is made anew under ``var/demo``."""
+"""Run the demo: ``make demo``. Everything is recreated under ``var/demo``."""
 
 import os
 import shlex
@@ -71,7 +71,7 @@ def _demo(began: float) -> int:
         "Airflow runs DAG flights for January, one Spark job a step", bar=(database, 1, STEPS)
     ):
         airflow(environment, "dags", "test", "flights", JANUARY, expect_failure=True)
-    console.print("   Nobody wrote a check. The run's last task is red; the ledger says why:")
+    console.print("   No check was written. The run's last task is red; the ledger reports why:")
     ackledger(environment, "failed")
     console.print("   The warehouse has what is acked. The totals of the days wait for the rest.")
     data.write_planes(HOME)
@@ -82,10 +82,10 @@ def _demo(began: float) -> int:
         replay = ("dags", "test", "flights", REPLAY, "--conf", '{"replay_of": 1}')
         airflow(environment, *replay, expect_failure=True)
     ackledger(environment, "failed")
-    console.print("   Still red: nobody has said that these may stay out. A person does so:")
+    console.print("   Still red: no person has accepted these yet. Accept them:")
     ackledger(environment, "accept", "1", "--reason", "no list knows their plane")
     console.print(
-        "\n   From now on the last task is green: clear it, and it says what was accepted."
+        "\n   From now on the last task is green: clear it, and it reports what was accepted."
     )
     ackledger(environment, "status")
     ackledger(environment, "sql", SHOWN)
@@ -221,7 +221,7 @@ def ackledger(
 def _conclude(
     database: Database, wanted: oracle.Rows, totals: oracle.Rows, others: bool, began: float
 ) -> int:
-    """Say whether the warehouse, and ``others``, are right; the exit code."""
+    """Print whether the warehouse, and ``others``, are right; the exit code."""
     missing, extra = (wanted - totals).total(), (totals - wanted).total()
     twice = sum(count > 1 for count in totals.values())
     counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)

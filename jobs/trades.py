@@ -2,7 +2,7 @@
 to agree.
 
 Nothing has to be prepared: the source makes up trades without end, so many for each batch; its
-offset says how many there are up to it, and what they come to. A trade that one of the branches
+offset states how many there are up to it, and what they come to. A trade that one of the branches
 loses is missing in the sums; the ledger names it, its replay adds it, and then they agree.
 """
 

@@ -62,7 +62,7 @@ def verbose() -> bool:
 
 def log_format() -> LogFormat:
     """``ACKLEDGER_LOG_FORMAT``, also while the other settings are wrong; text, if it is itself,
-    which ``Settings`` then says.
+    which ``Settings`` then reports.
     """
     value = os.environ.get(_LOG_FORMAT, "")
     return LogFormat(value) if value in list(LogFormat) else LogFormat.TEXT

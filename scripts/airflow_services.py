@@ -34,8 +34,8 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Service:
-    """One started service. ``pid`` leads a session of its own; ``created`` tells it from a later
-    process of that pid.
+    """One started service. ``pid`` leads a session of its own; ``created`` distinguishes it from a
+    later process of that pid.
     """
 
     name: str
@@ -177,7 +177,7 @@ def _is_free(port: int) -> bool:
 
 
 def _remember(home: Path, service: Service) -> None:
-    # One that was killed stays known while what it started lives: else nobody would ever end that.
+    # A killed one stays recorded while what it started lives: else no command would ever end that.
     services = [asdict(service) for service in _recorded(home) if _session_of(service)]
     (home / "services.json").write_text(json.dumps([*services, asdict(service)], indent=2))
 

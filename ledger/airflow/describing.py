@@ -17,11 +17,9 @@ steps, and settles: it decides of each record whether it has arrived in every si
 {steps}
 """
 OPEN = "Opens the run's batch, or finds it again: what it reads, and what it claims of its sources."
-WHOLE = (
-    "Runs all steps of the batch that are left in one driver, settles it, and does what follows."
-)
+WHOLE = "Runs all pending steps of the batch in one driver, settles it, and does what follows."
 COMPLETE = (
-    "Says what the batch has come to. Red while records are failed, or quarantined and not"
+    "Reports what the batch has come to. Red while records are failed, or quarantined and not"
     " accepted, beyond what the pipeline tolerates."
 )
 

@@ -18,7 +18,7 @@ def interval_of(
     """Start, and end, exclusive, of what a DAG run reads. A run id's date is never looked at.
 
     ``now``: what has not ended by then (default: the clock) is not read unless the conf names it.
-    Raises InputError if the run names no interval, saying which conf does.
+    Raises InputError, which names the conf to pass, if the run names no interval.
     """
     start, end = conf.get("interval_start"), conf.get("interval_end")
     if start and end:

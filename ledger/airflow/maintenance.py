@@ -84,7 +84,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         @task
         def report(errors: Any) -> None:
-            """Fail, saying which batches could not be settled, if there are any."""
+            """Fail and name the batches that could not be settled, if there are any."""
             if errors:
                 raise AirflowFailException("; ".join(errors))
 

@@ -1,4 +1,4 @@
-"""What is sent by Airflow's own statistics, to wherever its configuration says: StatsD, Datadog or
+"""What is sent by Airflow's own statistics, to where its configuration points: StatsD, Datadog or
 OpenTelemetry. Every metric is a gauge, so that a task which is cleared counts nothing twice.
 """
 
@@ -67,8 +67,8 @@ _BY_PIPELINE = tuple(
         "age_ratio": "age of the oldest open batch as a share of `max_batch_age`: at 1 it is"
         " decided, whatever runs or waits",
         "failed_records": "records that are failed or being replayed",
-        "quarantined_records": "records that are quarantined and that nobody has accepted",
-        "overdue_batches": "settled batches with something left to publish, combine or notify",
+        "quarantined_records": "records that are quarantined and not accepted",
+        "overdue_batches": "settled batches with a pending publication, combine or callback",
     }.items()
 )
 METRICS = (ROOTS, ROWS, BATCH_SECONDS, SETTLE_SECONDS, *_BY_PIPELINE)

@@ -1,4 +1,4 @@
-"""Airflow's plugin: the ledger's pages; and a run of a pipeline's DAG says in its note what it has
+"""Airflow's plugin: the ledger's pages; and a run of a pipeline's DAG has a note of what it has
 come to.
 """
 

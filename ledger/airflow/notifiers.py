@@ -42,9 +42,9 @@ class _Conditional(BaseNotifier):
         finally:
             database.dispose()
         if facts is None:
-            self.log.info("%s has nothing to tell of batch %s", type(self).__name__, batch_id)
+            self.log.info("%s has nothing to report of batch %s", type(self).__name__, batch_id)
             return
-        _tell(self._notify, context, facts)
+        _send(self._notify, context, facts)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
         """There are none here: those of ``notify`` are rendered once it is called."""
@@ -119,8 +119,8 @@ def near_deadline(pipeline: Pipeline, *, before: str | float | timedelta, notify
         )
     if not is_importable(notify.path):
         raise DeclarationError(
-            f"notify= of near_deadline: {notify.path} is declared in a DAG file, from where nobody"
-            " else can import it: declare it in a module on PYTHONPATH"
+            f"notify= of near_deadline: {notify.path} is declared in a DAG file, which no other"
+            " process can import: declare it in a module on PYTHONPATH"
         )
     return sdk.DeadlineAlert(
         reference=sdk.DeadlineReference.DAGRUN_QUEUED_AT,
@@ -153,9 +153,9 @@ def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
     module, _, name = notify.rpartition(".")
     callback = getattr(import_module(module), name)
     if isinstance(callback, type):
-        _tell(callback(**options), context, facts)
+        _send(callback(**options), context, facts)
     else:
-        _tell(lambda full_context: callback(**options, context=full_context), context, facts)
+        _send(lambda full_context: callback(**options, context=full_context), context, facts)
 
 
 def _run_in(context: Any) -> tuple[str, str, dict[str, Any] | None]:
@@ -172,7 +172,7 @@ def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | No
     return batch_of_run(database, dag_id, run_id) if number is None else int(number)
 
 
-def _tell(notify: Notify, context: Any, facts: Any) -> None:
+def _send(notify: Notify, context: Any, facts: Any) -> None:
     """Call a copy: a notifier keeps what its templates were rendered to, and several are sent."""
     full_context = {**context, "ledger": {**asdict(facts), "url": page_of(facts.batch_id)}}
     if not hasattr(full_context.get("dag"), "get_template_env"):

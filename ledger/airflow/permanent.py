@@ -35,7 +35,7 @@ class PermanentFailurePolicy(RetryPolicy):
 
 
 def without_retry(task: BaseOperator) -> BaseOperator:
-    """The task, which ``fail_for_good`` then fails at once; it keeps a retry policy of its own
+    """The task, which ``fail_permanently`` then fails at once; it keeps a retry policy of its own
     beside.
     """
     if HAS_POLICIES:
@@ -43,7 +43,7 @@ def without_retry(task: BaseOperator) -> BaseOperator:
     return task
 
 
-def fail_for_good(because: str) -> NoReturn:
+def fail_permanently(because: str) -> NoReturn:
     """Log why in one line and fail the task, whatever retries it has left; for a task
     ``without_retry``.
     """

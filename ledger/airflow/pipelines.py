@@ -18,7 +18,7 @@ from ledger.airflow import describing
 from ledger.airflow.completing import Complete
 from ledger.airflow.finishing import Settle, follow_up_task
 from ledger.airflow.intervals import instant, interval_of
-from ledger.airflow.permanent import fail_for_good, without_retry
+from ledger.airflow.permanent import fail_permanently, without_retry
 from ledger.airflow.submitting import (
     NUMBERING,
     WHOLE,
@@ -193,7 +193,7 @@ def _guarantee_param() -> Param:
         None,
         type=["null", "string"],
         enum=[None, *(guarantee.value for guarantee in Guarantee)],
-        description="What the sinks promise of this run's batch; none: as the pipeline says.",
+        description="What the sinks promise of this run's batch; none: as the pipeline declares.",
     )
 
 
@@ -258,7 +258,7 @@ def _open_task(
         except LedgerError as exc:
             if not exc.permanent:
                 raise
-            fail_for_good(str(exc))  # asking again gets the same answer
+            fail_permanently(str(exc))  # asking again gets the same answer
         with about(pipeline=batch.pipeline, batch_id=batch.batch_id):
             _log.info(
                 "batch %s (%s) is %s: %s to %s",

@@ -16,7 +16,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
 
-from ledger.airflow.permanent import fail_for_good, without_retry
+from ledger.airflow.permanent import fail_permanently, without_retry
 from ledger.airflow.versions import (
     AirflowException,
     AirflowFailException,
@@ -129,7 +129,7 @@ class Connect(_Driver, BaseOperator):
         # Where the worker runs, not in a folder that goes away: settings may be relative.
         done = self._process.run_command([*self.driver, *self.arguments], cwd=os.getcwd())
         if done.exit_code == EXIT_PERMANENT:
-            fail_for_good(_error_line(done.output))
+            fail_permanently(_error_line(done.output))
         if done.exit_code:
             raise AirflowException(f"the driver ended with {done.exit_code}: {done.output}")
 
@@ -158,7 +158,7 @@ class Submit(_Driver, SparkSubmitOperator):
             line = permanent_failure(str(exc))
             if line is None:
                 raise
-            fail_for_good(line)
+            fail_permanently(line)
 
 
 def steps_of(pipeline: Pipeline, name: str) -> list[str]:
@@ -203,7 +203,7 @@ class InTask:
 
 
 def skip_unless_due(follow_up: FollowUp, target: str, context: Any) -> None:
-    """Skip the task of a follow-up where there is nothing to do, saying why."""
+    """Skip the task of a follow-up where there is nothing to do, with the reason."""
     at = InTask(target)
     check_due(follow_up, at, decided_batch(context, at.database))
 

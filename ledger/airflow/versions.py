@@ -85,7 +85,8 @@ def trigger(*, note: str, **options: Any) -> DagRunTriggerException:
 
 
 def triggering_user(run: Any) -> str | None:
-    """Who has triggered a run by hand; None: nobody, or Airflow does not say so, before 3.2."""
+    """The user who triggered a run by hand; None: no user did, or Airflow, before 3.2, names
+    none."""
     return getattr(run, "triggering_user_name", None)
 
 

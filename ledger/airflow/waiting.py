@@ -12,7 +12,7 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ledger.airflow.intervals import instant
-from ledger.airflow.permanent import fail_for_good, without_retry
+from ledger.airflow.permanent import fail_permanently, without_retry
 from ledger.airflow.submitting import connected
 from ledger.core.run_request import Interval
 from ledger.errors import InputError, LedgerError, UnavailableError
@@ -147,9 +147,9 @@ class LedgerGate(BaseOperator):
         interval = _interval(self.interval_start, self.interval_end)
         summary = losses(connected(), self.pipeline, interval)
         if summary.undecided is not None:
-            fail_for_good(f"pipeline {self.pipeline} is not ready: {summary.undecided}")
+            fail_permanently(f"pipeline {self.pipeline} is not ready: {summary.undecided}")
         if summary.lost_ratio > self.max_lost_ratio:
-            fail_for_good(
+            fail_permanently(
                 f"{summary.lost:,} of {summary.records:,} records of {self.pipeline} are failed or"
                 f" quarantined ({summary.lost_ratio:.2%}): expected at most"
                 f" {self.max_lost_ratio:.2%}. Batches: {', '.join(map(str, summary.batch_ids))}"

@@ -131,7 +131,7 @@ def accept(
     prospects = _prospects(connection, pipeline, opening)
     if offers is None:
         raise OvertakenError(
-            f"a batch of pipeline {pipeline.name!r} was abandoned a moment ago: run this again"
+            f"a batch of pipeline {pipeline.name!r} was abandoned just now: run this again"
         )
     for step, prospect, offer in zip(_sources(pipeline), prospects, offers, strict=True):
         files = offer.claim.files

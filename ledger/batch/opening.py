@@ -101,7 +101,7 @@ def open_replay(
 
     It takes what is due at ``now`` (default: the database's clock), at most the pipeline's
     ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when
-    nothing is to be claimed, InputError when the pipeline can no longer tell what becomes of a
+    nothing is to be claimed, InputError when the pipeline can no longer track what becomes of a
     replayed message.
     """
     if not pipeline.ackers:

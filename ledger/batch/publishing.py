@@ -53,7 +53,7 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 
 @contextmanager
 def publication_errors(at: Surroundings, row: PendingPublication) -> Iterator[None]:
-    """Say of what fails in here which publication that is, and how to go on once its cause is
+    """Add to an error of this block which publication failed, and how to go on once its cause is
     fixed."""
     try:
         yield

@@ -139,7 +139,7 @@ def _named(edges: StepEdges, naming: Naming) -> list[bytes]:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Say what to do where the temporary file cannot be written in the block."""
+    """Report what to do where the temporary file cannot be written in the block."""
     try:
         yield
     except OSError as exc:
@@ -334,7 +334,7 @@ def _advice(asked: Uneven, run: CommittedRun) -> str:
 
 @contextmanager
 def _reading(folder: str, advice: str) -> Iterator[None]:
-    """Say of what a storage raises in the block what it means for the files in a folder."""
+    """Report what an error of a storage in the block means for the files in a folder."""
     try:
         yield
     except (ImportError, PermissionError, ConfigurationError) as exc:

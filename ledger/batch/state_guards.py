@@ -10,7 +10,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import checkpoints
 from ledger.store.queries.batches import Batch
 
-ANEW = (
+REBUILD = (
     "give the stage and its sinks new names and reprocess the intervals in order, so that the state"
     " is built again"
 )
@@ -22,7 +22,7 @@ def check_replaced(connection: Connection, pipeline: Pipeline, batch_id: int) ->
     if taken:
         raise InputError(
             f"the state {taken[0]!r} of pipeline {pipeline.name!r} includes batch {batch_id}, and"
-            f" would count its records twice: replay what failed; to correct the source {ANEW}"
+            f" would count its records twice: replay what failed; to correct the source {REBUILD}"
         )
 
 
@@ -34,7 +34,7 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     if counted:
         raise InputError(
             f"a quarantined record of pipeline {pipeline.name!r} would replay its whole unit,"
-            f" and the state {counted[0]!r} includes the rest of it: {ANEW}"
+            f" and the state {counted[0]!r} includes the rest of it: {REBUILD}"
         )
     later = _later(connection, pipeline, original)
     if later is not None:
@@ -43,7 +43,7 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
             f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r}"
             f" belongs before batch {batch_id}, "
             f'which the state {state!r} includes, and with settle="hold" it keeps to the order of'
-            f" batches: {ANEW}"
+            f" batches: {REBUILD}"
         )
 
 
@@ -59,7 +59,7 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
             f" {state!r} includes batch "
             f'{batch_id} after it, which with settle="hold" keeps to the order of batches: open'
             " its interval in a new "
-            f"run, whose batch comes after that one; or {ANEW}"
+            f"run, whose batch comes after that one; or {REBUILD}"
         )
 
 

@@ -169,8 +169,8 @@ def is_due(database: Database, pipeline: Pipeline) -> bool:
 
 
 def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:
-    """Tell the stage of every batch that is committed as a whole, in order, then remove the
-    files of older states.
+    """Acknowledge to the stage every batch that is committed as a whole, in order, then remove
+    the files of older states.
 
     It never fails: what resists waits for the next call.
     """

@@ -23,7 +23,7 @@ from ledger.settings import VERBOSE
 
 HELP = (
     "Run pipelines, and find out what became of each record. Exit codes: 0 complete, 4 complete"
-    " but for quarantined records that nobody has accepted, 3 failed records remain, 1 error."
+    " but for quarantined records that are not accepted, 3 failed records remain, 1 error."
 )
 
 app = application(

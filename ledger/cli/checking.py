@@ -46,7 +46,7 @@ def check(
     spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
-    """Check what a run needs, and say what is wrong.
+    """Check what a run needs, and report what is wrong.
 
     A line for each thing, with what to do where it is wrong; then the exit code is 1.
 

@@ -64,7 +64,7 @@ class BatchProgress:
             rows = quantity(result.record.output_rows, "row")
         self._done += 1
         self._bar.update(self._task, completed=self._done, rows=rows)
-        self._say(f"{self._name}: {name}, {rows}, {result.seconds:.1f} s")
+        self._print(f"{self._name}: {name}, {rows}, {result.seconds:.1f} s")
 
     def on_tasks(self, tasks: "Tasks", seconds: float) -> None:
         """So many tasks of the step are done, which has taken so long."""
@@ -74,12 +74,12 @@ class BatchProgress:
         parts += filter(None, [self._to_read(self._doing)])
         share = tasks.done / tasks.total if tasks.total else 0
         self._bar.update(self._task, completed=self._done + min(share, 0.99), rows=", ".join(parts))
-        self._say(", ".join([f"{self._name}: {self._doing}", *parts, f"{seconds:.0f} s"]))
+        self._print(", ".join([f"{self._name}: {self._doing}", *parts, f"{seconds:.0f} s"]))
 
     def settling(self) -> None:
         """All steps are done."""
         self._begin("settling")
-        self._say(f"{self._name}: settling")
+        self._print(f"{self._name}: settling")
 
     def _begin(self, doing: str, rows: str = "") -> None:
         self._doing = doing
@@ -93,7 +93,7 @@ class BatchProgress:
             return ""
         return f"{quantity(sum(self._rows[step] for step in reads), 'row')} to read"
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if not err.is_terminal:
             err.print(line, highlight=False, soft_wrap=True)
 

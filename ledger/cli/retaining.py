@@ -53,7 +53,7 @@ def gc(
         typer.Option(help="Instead of what pipelines declare, for example 30d; at least 1d."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed, and how much.")
+        bool, typer.Option("--dry-run", help="Only report what would be removed, and how much.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -63,8 +63,8 @@ def gc(
     """
     seconds = None if keep is None else _seconds(keep)
     options = GcOptions(pipeline, keep_seconds=seconds, dry_run=dry_run)
-    with _progress() as say:
-        collected = gc_once(_of_pipeline(pipeline), options, on_progress=say)
+    with _progress() as report:
+        collected = gc_once(_of_pipeline(pipeline), options, on_progress=report)
     data = {**asdict(collected), "total": asdict(collected.total)}
     show(data, as_json, lambda _: _collected(collected))
     if collected.errors:
@@ -141,7 +141,7 @@ def forget(
         bool, typer.Option("--dry-run", help="Only list the records, and what holds them.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask, as scripts need: it cannot be undone.")
+        bool, typer.Option("--yes", help="Do not ask, as scripts need: it cannot be reversed.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -228,11 +228,11 @@ def _confirm(planned: RenderableType) -> None:
     """Ask the user, who sees the plan. Raises InputError where no terminal is."""
     if not sys.stdin.isatty():
         raise InputError(
-            "what is forgotten cannot be brought back, so forget asks first, and nobody can answer"
-            " here. See what it would do with --dry-run, then add --yes"
+            "what is forgotten cannot be brought back, so forget asks first, and no terminal can"
+            " answer here. See what it would do with --dry-run, then add --yes"
         )
     err.print(planned, crop=False)
-    typer.confirm("Forget them? This cannot be undone", abort=True, err=True)
+    typer.confirm("Forget them? This cannot be reversed", abort=True, err=True)
 
 
 def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> RenderableType:

@@ -167,7 +167,7 @@ def replay(
         bool, typer.Option("--from-source", help="Read them again from their source, by key.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what is due, by step and reason.")
+        bool, typer.Option("--dry-run", help="Only report what is due, by step and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
     spark: Spark = LOCAL,
@@ -213,7 +213,7 @@ def publish(
     spark: Spark = LOCAL,
     as_json: Json = False,
 ) -> None:
-    """Finish what an interrupted run left undone.
+    """Finish what an interrupted run left pending.
 
     Publish sinks, run combines, update states. With --batch those of the batch and its replays.
     """
@@ -259,10 +259,10 @@ def nothing_to_publish(
     if carried:
         return [f"carried forward: {', '.join(sorted(carried))}"]
     if batch is None:
-        nothing = f"nothing is left to publish of pipeline {pipeline.name!r}"
+        nothing = f"nothing is pending publication in pipeline {pipeline.name!r}"
         return [nothing, *database.transact(lambda c: waiting_states(c, pipeline.name))]
     advice = advise(summarize(database, summarize(database, batch).original_id))
-    nothing = f"nothing is left to publish of batch {batch} and what belongs to it"
+    nothing = f"nothing is pending publication in batch {batch} and what belongs to it"
     return [nothing] if advice is None else [nothing, *advice.lines]
 
 

@@ -250,7 +250,7 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
     ]
     if data["overdue"]:
         overdue = ", ".join(str(batch["batch_id"]) for batch in data["overdue"])
-        text = f"settled batches with something left to do: {overdue}."
+        text = f"settled batches with something pending: {overdue}."
         first = data["overdue"][0]
         ways = publish(first["target"] or ANY_TARGET, first["batch_id"], "Or do it now", None)
         tail.append(line(f"{text} Airflow's sweeper does it. {sentences(ways)}", "yellow"))

@@ -46,7 +46,7 @@ def check_names(
     own: frozenset[str] = frozenset(),
     error: type[LedgerError] = StageError,
 ) -> None:
-    """Raise ``error`` unless all names can be told from each other and from the ledger's.
+    """Raise ``error`` unless all names can be distinguished from each other and from the ledger's.
 
     ``what``: how the sentence begins. ``own``: names of the ledger that are meant, written just so.
     """

@@ -25,7 +25,7 @@ def is_remote(spark: str) -> bool:
 
 
 def checked_place(spark: str) -> str:
-    """Where Spark runs, as a command is told: a master, or the address of a Spark Connect server.
+    """Where Spark runs, as a command takes it: a master, or the address of a Spark Connect server.
     Raises ConfigurationError for anything else, and as ``checked_address``.
     """
     if is_remote(spark):
@@ -59,7 +59,7 @@ def checked_address(remote: str) -> tuple[str, int]:
 
 
 def require_server(remote: str) -> str:
-    """Say that a server listens at ``remote``. Raises ConfigurationError as ``checked_address``
+    """A line that a server listens at ``remote``. Raises ConfigurationError as ``checked_address``
     does, and UnavailableError where nothing listens.
     """
     host, port = checked_address(remote)
@@ -83,7 +83,7 @@ def briefly(act: Callable[[], object]) -> None:
         try:
             act()
         except Exception as exc:  # the caller reports its own error
-            _log.warning("Spark was not told: %s", exc)
+            _log.warning("Spark was not notified: %s", exc)
 
     thread = threading.Thread(target=acting, daemon=True)
     thread.start()

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ledger.core.verdict import Hop
 
-EDGES = "edges from"  # in the detail of what was lost, by which it is told from other reasons
+EDGES = "edges from"  # in the detail of what was lost, which distinguishes it from other reasons
 
 
 @dataclass(frozen=True)

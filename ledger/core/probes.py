@@ -11,7 +11,7 @@ Listener = Callable[[str, str], None]
 # What is done at each place, and what is not. "-ing": within the transaction that does it.
 PLACES = {
     # A batch is opened.
-    "sources asked": "The sources have said what the batch is to take; nothing is claimed.",
+    "sources asked": "The sources have reported what the batch is to take; nothing is claimed.",
     "opening batch": "The batch, its claims and its partition are inserted.",
     "claiming messages": "A replay has claimed its failed messages.",
     # A step runs.
@@ -77,7 +77,7 @@ _listener: Listener | None = None
 
 
 def reached(place: str, of: str = "") -> None:
-    """Say that this process is at one of ``PLACES``. ``of``: the step, the sink or the folder."""
+    """Report that the process is at one of ``PLACES``. ``of``: the step, the sink or the folder."""
     assert place in PLACES, f"expected one of ledger.core.probes.PLACES, found {place!r}"
     if _listener is not None:
         _listener(place, of)

@@ -1,7 +1,7 @@
 """The kernel: what a run's rows add to each root's ack value, folded in numpy.
 
 A delta is the XOR of the edges that a root's rows emit and of those that they ack. What is acked
-comes from the rows that are there, never from what the input was said to be: else the proof
+comes from the rows that are there, never from what the input was declared to be: else the proof
 would be circular. Of the same run several deltas may be of one root, for XOR does not mind.
 """
 

@@ -74,7 +74,7 @@ class RootWriter(TableWriter):
 
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:
-    """Say which files of a run's folder count: what an earlier fold of the run wrote does not."""
+    """Note which files of a run's folder count: what an earlier fold of the run wrote does not."""
     stores.write(f"{folder}/{LISTING}", json.dumps([asdict(file) for file in files]).encode())
 
 

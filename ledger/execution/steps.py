@@ -113,7 +113,7 @@ def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> It
             for step_run in runs:
                 note_folder(job.database, step_run, job.written_to(step_run))
             reached("run opened", run.step)
-            stack.enter_context(watching(job.spark, partial(_tell, run)))
+            stack.enter_context(watching(job.spark, partial(_log_progress, run)))
             yield
         except BaseException as exc:
             failure = redacted(exc) if job.pipeline.redact and isinstance(exc, Exception) else exc
@@ -126,7 +126,7 @@ def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> It
             raise failure from None
 
 
-def _tell(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
+def _log_progress(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
     rows, batch_id = f"{tasks}, " if tasks.total else "", run.batch.batch_id
     _log.info("%s of batch %s: %s%.0f s", run.step, batch_id, rows, seconds)
 

@@ -46,7 +46,7 @@ Kind = TypeVar("Kind", bound=Step)
 class Pipeline:
     """Sources, stages and sinks over which every record is tracked; docs/pipelines.md has a table.
 
-    - ``guarantee``: ``exactly_once`` or ``at_least_once``; None: as ``ACKLEDGER_GUARANTEE`` says.
+    - ``guarantee``: ``exactly_once`` or ``at_least_once``; None: as ``ACKLEDGER_GUARANTEE`` sets.
     - ``settle``: ``publish_acked``, or ``hold`` until no record, replays included, is failed.
     - ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires this long
       after a step failed or its driver died. ``max_batch_age``: at most, whatever still runs.

@@ -92,7 +92,7 @@ class Publisher(Protocol):
         """
 
     def look(self, schema: "pa.Schema | None") -> None:
-        """Raise as ``check`` does, as far as one can tell before there are rows: the sink is
+        """Raise as ``check`` does, as far as is known before there are rows: the sink is
         reachable, and what is there takes rows of ``schema``. None: their columns are not known
         yet."""
 

@@ -14,7 +14,7 @@ class Bloom:
 
     ``key``: columns that identify a row over batches; without them the identity is the message,
     the row and its ordinal among equal rows of that message. ``capacity``: entries over all
-    batches compared with; more is an error, a fuller filter would say "maybe" to everything.
+    batches compared with; more is an error, a fuller filter would answer "maybe" to everything.
     ``error_rate``: share of false maybes, each costs a look-up and never a row.
     ``window_batches``: with a key, how many of the sink's latest batches to compare with; None:
     all. Only settled batches are compared with: two that run side by side do not see each other.

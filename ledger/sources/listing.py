@@ -112,7 +112,7 @@ def _require_unchanged(source: str, file: FoundFile) -> FoundFile:
         state = "found another version of that size and time"
     elif file.digest is not None and file.digest != _with_digest(now).digest:
         state = "found other content of that size and time"
-    else:  # from here on the version says as much as the digest
+    else:  # from here on the version is as good as the digest
         return replace(now, digest=None if now.version else file.digest)
     raise InputError(
         f"source {source!r}: {file.path} had {file.bytes} bytes of {file.modified_at} when it"

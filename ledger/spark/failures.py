@@ -29,7 +29,7 @@ from ledger.settings import verbose
 from ledger.spark.scratch import scratch_folders
 from ledger.storage.folders import FULL, no_space, not_made
 
-_LONGEST = 500  # characters of what others said that are repeated
+_LONGEST = 500  # characters of another's message that are repeated
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 # Code of libraries: its frames do not show where a user has to look.
 _FOREIGN = re.compile(
@@ -155,8 +155,8 @@ def _spark_gone(exc: BaseException) -> UnavailableError | None:
         return None
     return UnavailableError(
         f"Spark does not answer any more ({message}): its JVM, or its Spark Connect server, was"
-        " stopped or died. If nobody stopped it, see whether it ran out of memory, then run this"
-        " again"
+        " stopped or died. Unless it was stopped on purpose, see whether it ran out of memory,"
+        " then run this again"
     )
 
 

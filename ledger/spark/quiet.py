@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Said by the JVM itself, before any logging of Spark's is set up.
+# Written by the JVM itself, before any logging of Spark's is set up.
 _NOISE = (
     b"WARNING: Using incubator modules",
     b"Picked up JAVA_TOOL_OPTIONS",

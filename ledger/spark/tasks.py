@@ -107,7 +107,7 @@ def counting(session: Any) -> Iterator[TaskCount]:
 
 @contextmanager
 def watching(
-    session: Any, tell: Callable[[Tasks, float], None], every: float = MINUTE
+    session: Any, report: Callable[[Tasks, float], None], every: float = MINUTE
 ) -> Iterator[Callable[[], None]]:
     """Report the tasks done, and the seconds, repeatedly while the block runs. What the
     block is given restarts both.
@@ -124,7 +124,7 @@ def watching(
     def look() -> None:
         try:
             while not stopped.wait(every):
-                tell(count.now(), time.monotonic() - started)
+                report(count.now(), time.monotonic() - started)
         except Exception as exc:  # the step goes on without it
             _log.debug("progress is not shown any more: %s", exc)
 

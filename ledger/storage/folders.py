@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RUN_AGAIN = (
     "Run the step that wrote it again: in Airflow clear the task that ran it, and those downstream"
 )
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the lack of space is told as
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the errors of a lack of space
 _GROUPS = stat.S_ISGID | stat.S_IRWXG  # of a folder that several users share
 _GROUPS_FOLDER = stat.S_ISGID | 0o770
 
@@ -180,7 +180,7 @@ def size_of(folder: str) -> Size:
 
 
 def require_own_folder(folder: str, run_id: int) -> None:
-    """Raise ConfigurationError unless a folder's name says that this run alone writes there."""
+    """Raise ConfigurationError unless a folder's name shows that this run alone writes there."""
     if re.search(rf"(^|\D){run_id}$", folder) is None:
         raise ConfigurationError(
             f"{folder}: expected a folder whose name ends in {run_id}, the run that wrote there;"

@@ -44,7 +44,7 @@ def stored_file(path: str, advice: str = RUN_AGAIN) -> Iterator[pq.ParquetFile]:
 
 
 class _Refusal:
-    """Says of what Arrow and the storage raise in its block that a file cannot be read."""
+    """Reports what Arrow and the storage raise in its block as a file that cannot be read."""
 
     def __init__(self, path: str, advice: str):
         self._path = path
@@ -65,7 +65,7 @@ class _Refusal:
                 f"file {self._path} could not be read: {exc}. Let this user read it, then run this"
                 " again"
             )
-        # Arrow says of bytes that are no Parquet that they are an OSError, without a number.
+        # Of bytes that are no Parquet Arrow raises an OSError without a number.
         if isinstance(exc, OSError) and exc.errno and not isinstance(exc, _LOST):
             return UnavailableError(
                 f"file {self._path} could not be read: {exc}. Check the storage, then run this"
@@ -78,7 +78,7 @@ class _Refusal:
 
 
 def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
-    """What says why a file cannot be read, of one of ``stored_file``."""
+    """What reports why a file cannot be read, of one of ``stored_file``."""
     refusal: _Refusal | None = getattr(stored, "refusal", None)
     return refusal or nullcontext()
 

@@ -43,7 +43,7 @@ _PASSING_STATUS = (408, 429)  # of HTTP; others from 400 to 499 are refusals
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or folder. ``bytes``: of a file; 0 of a folder. ``info``: all that the store says."""
+    """A file or folder. ``bytes``: of a file; 0 of a folder. ``info``: all that a store reports."""
 
     path: str
     bytes: int
@@ -123,7 +123,7 @@ def walked(folder: str) -> Iterator[Entry]:
 
 
 def modified_at(entry: Entry) -> datetime:
-    """When a file was written; the epoch where the store does not tell."""
+    """When a file was written; the epoch where the store does not report it."""
     names = ("mtime", "LastModified", "last_modified")
     instant: Any = next(filter(None, map(entry.info.get, names)), None)
     if "modificationTime" in entry.info:  # of WebHDFS, which fsspec has in local time
@@ -200,7 +200,7 @@ def written(path: str) -> Iterator[IO[bytes]]:
 
 def move(before: str, after: str) -> None:
     """Give a file or a folder another name, which nothing has. Raises OSError unless the store did:
-    some say no without an error. A local folder is never copied instead: what is on another disk
+    some refuse without an error. A local folder is never copied instead: what is on another disk
     is not renamed."""
     fs, source = _at(before)
     target = _at(after)[1]
@@ -346,7 +346,7 @@ def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
 
 
 def _is_plain(exc: BaseException) -> bool:
-    """Whether an error says by its class what is wrong, and stays as it is."""
+    """Whether an error shows by its class what is wrong, and stays as it is."""
     if isinstance(exc, OSError) and not isinstance(exc, LASTING):
         return False  # of a body that was cut off, JSON raises what is a ValueError, too
     return isinstance(exc, (LedgerError, *LASTING, *_MISTAKES)) or not isinstance(exc, Exception)

@@ -32,7 +32,7 @@ def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _refusal(response: Any) -> Exception:
-    """What an answer of WebHDFS says, as fsspec reads those that it looks at. Most come with status
+    """What an answer of WebHDFS means, as fsspec reads those that it looks at. Most have status
     403, also of a block that no node has at that time."""
     try:
         error = response.json()["RemoteException"]

@@ -79,7 +79,7 @@ def answer(database: Database, query: str) -> list[dict[str, Any]]:
             names, rows = _numbered(result.keys()), result.all()
         except DBAPIError as exc:
             raise _refused(exc) from exc
-        except (ValueError, OverflowError) as exc:  # the driver's: a date before the year 1, say
+        except (ValueError, OverflowError) as exc:  # the driver's, as of a date before the year 1
             raise InputError(
                 f"a value of the answer cannot be read: {exc}. Cast its column to text"
             ) from exc

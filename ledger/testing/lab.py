@@ -73,7 +73,7 @@ class BatchResult:
     to, or all of a state.
 
     ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``:
-    what the ledger said of it, unless the process just died.
+    what the ledger reported of it, unless the process just died.
     """
 
     batch_id: int
@@ -328,7 +328,7 @@ def _moved_sink(step: SinkStep) -> Step:
 
 
 def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The rows in the types of the schema; a null goes to the source, whatever the schema says.
+    """The rows in the types of the schema; a null goes to the source, whatever the schema declares.
 
     Raises DeclarationError for a column that the schema has not, and for a value that is of another
     type.

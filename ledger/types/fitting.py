@@ -34,8 +34,8 @@ class Misfit(NamedTuple):
 class Fitting:
     """Fits rows into a schema. It travels to the executors; ``of_table`` and ``yielded`` make it.
 
-    ``strict``: whether values are taken as ``Scalar.takes`` says. ``what``: begins the reason of a
-    row that does not fit.
+    ``strict``: whether values are taken as ``Scalar.takes`` decides. ``what``: begins the reason of
+    a row that does not fit.
     """
 
     def __init__(self, schema: StructType, what: str, *, strict: bool):

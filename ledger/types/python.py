@@ -41,7 +41,7 @@ def converted(converter: Converter | None, values: Row) -> Row:
 
 def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
     """How a value of a type is made; None: Arrow decides. ``strict``: whether a value is taken
-    as ``Scalar.takes`` says."""
+    as ``Scalar.takes`` decides."""
     of = partial(converter_of, strict=strict)
     if isinstance(kind, T.ArrayType):
         return partial(_list, kind, of(kind.elementType)), None

@@ -48,8 +48,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION forget_fails(bigint) IS
   'Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. At '
-  'least once those of its sinks stay, of forgotten records without why: they say which rows a '
-  'sink has left out.';
+  'least once those of its sinks stay, of forgotten records without why: they name the rows '
+  'that a sink has left out.';
 
 CREATE FUNCTION release_files(batch bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -75,20 +75,20 @@ COMMENT ON FUNCTION remove_filters(bigint) IS
 CREATE FUNCTION forget_records(messages bigint[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
-  chosen bigint[] := ARRAY(
+  decided_ids bigint[] := ARRAY(
     SELECT m.message_id FROM failed_message m
     WHERE m.message_id = ANY (messages) AND m.status NOT IN ('failed', 'replaying'));
   attempts bigint[] := ARRAY(
-    SELECT unnest(chosen)
-    UNION SELECT r.root_id FROM failed_root r WHERE r.message_id = ANY (chosen)
-    UNION SELECT r.root_id FROM replay_root r WHERE r.message_id = ANY (chosen));
+    SELECT unnest(decided_ids)
+    UNION SELECT r.root_id FROM failed_root r WHERE r.message_id = ANY (decided_ids)
+    UNION SELECT r.root_id FROM replay_root r WHERE r.message_id = ANY (decided_ids));
   batches bigint[] := ARRAY(
     SELECT b.batch_id FROM batch b WHERE b.family_id IN (
-      SELECT m.original_batch_id FROM failed_message m WHERE m.message_id = ANY (chosen)));
+      SELECT m.original_batch_id FROM failed_message m WHERE m.message_id = ANY (decided_ids)));
 BEGIN
   UPDATE failed_root r
-  SET reason = '***', detail = CASE WHEN r.message_id <> ALL (chosen) THEN r.detail END
-  WHERE (r.message_id = ANY (chosen) OR r.batch_id = ANY (batches) AND r.shared)
+  SET reason = '***', detail = CASE WHEN r.message_id <> ALL (decided_ids) THEN r.detail END
+  WHERE (r.message_id = ANY (decided_ids) OR r.batch_id = ANY (batches) AND r.shared)
     AND (r.detail ~ '^-?[0-9]+ edges from ' AND NOT EXISTS (
       SELECT FROM batch_source s WHERE s.batch_id = r.batch_id AND s.source = r.step)
     ) IS NOT TRUE;
@@ -108,22 +108,22 @@ BEGIN
   UPDATE batch SET selection = jsonb_set(selection, '{reason}', '"***"')
   WHERE batch_id = ANY (batches) AND selection ->> 'reason' IS NOT NULL;
   UPDATE hold_failure SET reason = '***' WHERE batch_id = ANY (batches);
-  DELETE FROM hold_sample WHERE message_id = ANY (chosen);
+  DELETE FROM hold_sample WHERE message_id = ANY (decided_ids);
   UPDATE acceptance SET reason = '***' WHERE batch_id = ANY (batches);
   UPDATE manual_quarantine q SET reason = '***' FROM failed_message m
   WHERE m.message_id = q.message_id AND m.original_batch_id = ANY (batches);
   INSERT INTO failed_payload (message_id, batch_id, root_id, content, parsed, forgotten_at)
   SELECT message_id, original_batch_id, message_id, '', false, now() FROM failed_message
-  WHERE message_id = ANY (chosen)
+  WHERE message_id = ANY (decided_ids)
   ON CONFLICT (message_id) DO UPDATE SET key = NULL, content = '', parsed = false,
     source_file = NULL, source_row = NULL,
     forgotten_at = coalesce(failed_payload.forgotten_at, now());
-  RETURN cardinality(chosen);
+  RETURN cardinality(decided_ids);
 END $$;
 COMMENT ON FUNCTION forget_records(bigint[]) IS
   'Removes what failed records contain, and every text of their families that may quote it: *** '
-  'stands for each, but for what the settlement said of lost edges. Returns how many. Only decided '
-  'records: none that is failed or being replayed.';
+  'stands for each, but for what the settlement noted of lost edges. Returns how many. Only '
+  'decided records: none that is failed or being replayed.';
 
 CREATE FUNCTION end_hold() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$

@@ -17,7 +17,7 @@ BEGIN
         EXECUTE format('GRANT ledger_reader TO %I', role_name);
       END IF;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
-      NULL;  -- another database of this server was migrated at the same moment
+      NULL;  -- another database of this server was migrated at the same time
     END;
     -- Since PostgreSQL 16 who creates a role may grant it, and is no more than that.
     IF role_name <> 'ledger_sql'

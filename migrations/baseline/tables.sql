@@ -49,7 +49,7 @@ COMMENT ON COLUMN pipeline.replay_backoff_seconds IS
   'Wait before a message''s first replay; each failed replay doubles it.';
 COMMENT ON COLUMN pipeline.replay_backoff_cap_seconds IS 'Longest wait before a replay.';
 COMMENT ON COLUMN pipeline.keep_seconds IS
-  'How long files are kept once nothing needs them any more; null: for good.';
+  'How long files are kept once nothing needs them any more; null: permanently.';
 COMMENT ON COLUMN pipeline.target IS
   'MODULE:PIPELINE where it is declared, for commands; null: no global.';
 COMMENT ON COLUMN pipeline.redact IS
@@ -454,7 +454,7 @@ CREATE TABLE root_fail (
 CREATE INDEX root_fail_batch_id_idx ON root_fail (batch_id);
 COMMENT ON TABLE root_fail IS
   'Explicit fails of open batches; settlement moves them to failed_root. Of a batch that ran at '
-  'least once those of its sinks stay: they say which rows a sink has left out.';
+  'least once those of its sinks stay: they name the rows that a sink has left out.';
 COMMENT ON COLUMN root_fail.batch_id IS 'Batch.';
 COMMENT ON COLUMN root_fail.step_run_id IS 'Run that failed the root.';
 COMMENT ON COLUMN root_fail.root_id IS 'Root.';

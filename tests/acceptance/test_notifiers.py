@@ -152,7 +152,7 @@ def test_a_run_without_a_batch_tells_nothing(ledger, dags, lines, capfd):
     settled(ledger, pipeline(), lose_sink=[0, 1])
     assert dags["task_level"].test().state == "success"
     assert lines() == []
-    assert "WhenFailedRatio has nothing to tell of batch None" in capfd.readouterr().out
+    assert "WhenFailedRatio has nothing to report of batch None" in capfd.readouterr().out
 
 
 def missed(run_id, conf=None):

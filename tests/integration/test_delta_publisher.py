@@ -442,7 +442,7 @@ def test_a_table_that_nobody_described(publisher, path):
     columns = Path(path, "_ackledger", "columns.json")
     text = columns.read_text()
     columns.unlink()
-    with pytest.raises(NotReadyError, match="nothing tells which columns it has"):
+    with pytest.raises(NotReadyError, match="its columns are unknown"):
         DeltaPublisher(path, ()).publish(delivery)
     columns.write_text(text)
     DeltaPublisher(path, ()).publish(delivery)

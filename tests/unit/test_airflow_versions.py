@@ -8,7 +8,7 @@ import pytest
 
 from ledger.airflow import versions
 from ledger.airflow.maintenance import accept_dag, replay_dag, sweeper_dag
-from ledger.airflow.permanent import PermanentFailure, fail_for_good
+from ledger.airflow.permanent import PermanentFailure, fail_permanently
 from ledger.errors import DeclarationError
 
 
@@ -58,7 +58,7 @@ def test_deadlines_are_there_or_refused():
 def test_a_permanent_failure_is_no_plain_error():
     """No other attempt is made, with a policy or by the exception's own kind."""
     with pytest.raises(PermanentFailure) as caught:
-        fail_for_good("no such file")
+        fail_permanently("no such file")
     kind = SystemExit if versions.HAS_POLICIES else versions.AirflowFailException
     assert isinstance(caught.value, kind)
 

@@ -350,7 +350,7 @@ def test_a_sweep_says_what_is_left_and_what_it_could_not_settle():
     overdue = [{"batch_id": number, "dag_id": "d", "target": "jobs.d:p"} for number in (7, 8)]
     data = {**data, "overdue": overdue, "errors": {9: "the ledger is away"}}
     left, error = printed(tables.sweep(data)).splitlines()[2:]
-    assert "left to do: 7, 8." in left
+    assert "something pending: 7, 8." in left
     assert left.endswith("ackledger publish jobs.d:p --batch 7")
     assert error == "batch 9 could not be settled: the ledger is away"
 

@@ -52,6 +52,18 @@ CLUMSY = {
     r"held batch(?:es)?": "on hold",
     r"(?:records?|units?) held|held (?:records?|units?|with)|--held": "kept back",
 }
+# Words that are written nowhere, code included, and what to write instead.
+OUTDATED = {
+    "anew": "rewritten, recreated, re-staged, rerun, retried",
+    "borne": "tolerated",
+    "for good": "permanently",
+    "moments?": "atomically, at once, time, instant",
+    "nobody": "the actor: no driver, no reader, no user",
+    "told of": "notified of",
+    "undone": "pending, reversed",
+    "untold": "pending notification",
+    "whoever": "the actor: each driver that, the user who",
+}
 # Inner words where no user reads them: places that tests watch, a pattern of what the ledger keeps.
 INNER_STRINGS = {"ledger/core/naming.py", "ledger/core/probes.py"}
 # Where a message has the status of a record, or a batch's bare one still.
@@ -62,8 +74,12 @@ BARE = {  # of records, and where a batch's own words say it
 }
 MODULES = sorted((ROOT / "ledger").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "ledger" / "airflow" / "pages" / "static").glob("*.js"))
+TOP = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+STATEMENTS = sorted((ROOT / "migrations").rglob("*.sql"))
 DAY = 86_400  # seconds
 _SQL = re.compile(r"\b(?:SELECT|FROM|WHERE|UPDATE|INSERT|JOIN|AND|ORDER BY|CREATE|GRANT)\b")
+# Of a page: names in code, and tables that benchmarks/published.py writes.
+_FOREIGN = re.compile(r"<!-- figures: .*?<!-- end of figures -->|(?<!`)`[^`\n]+`", re.DOTALL)
 _CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
 
@@ -132,6 +148,33 @@ def test_no_clumsy_phrase_returns_to_the_pages_in_airflow(script):
     """The same of what stands in their scripts, comments aside."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", script.read_text(), flags=re.DOTALL)
     assert clumsy(" ".join(text.split()).casefold()) == {}
+
+
+def outdated(text):
+    """Each outdated word with its line and what to write instead; ``_`` separates words as a blank
+    does.
+    """
+    for word, instead in OUTDATED.items():
+        pattern = word.replace(" ", r"[\W_]+")
+        for match in re.finditer(rf"(?<![^\W_])(?:{pattern})(?![^\W_])", text, re.IGNORECASE):
+            yield text.count("\n", 0, match.start()) + 1, match[0], instead
+
+
+@pytest.mark.parametrize("path", [*PAGES, *TOP, *MODULES, *SCRIPTS, *STATEMENTS], ids=named)
+def test_no_outdated_word_returns(path):
+    """Neither to a page, nor to the text, names and comments of Python, JavaScript and SQL."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        text = _FOREIGN.sub(lambda match: "\n" * match[0].count("\n"), text)
+    places = [f"{named(path)}:{line}: {word!r}, write {new}" for line, word, new in outdated(text)]
+    assert places == []
+
+
+def test_outdated_words_are_found():
+    """In any case, in names, and over the ends of lines, and not as parts of other words."""
+    text = "It is removed for\n# good.\nMoment = fail_for_good()\nmomentary, nobody's, forborne"
+    places = [(line, word) for line, word, _ in outdated(text)]
+    assert places == [(1, "for\n# good"), (3, "for_good"), (3, "Moment"), (4, "nobody")]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=named)

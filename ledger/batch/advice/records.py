@@ -198,7 +198,7 @@ def _replays(case: Case, what: str, *, from_source: bool = False) -> Iterator[Ac
 
 
 def _selection(case: Case, from_source: bool) -> dict[str, Any]:
-    """What a replay is told, to take these records and no others."""
+    """The options by which a replay takes these records and no others."""
     selection: dict[str, Any] = {} if case.record is None else {"record": case.record}
     selection |= {"step": case.step} if case.others else {}
     selection |= {"from_source": True} if from_source else {}

@@ -74,8 +74,8 @@ class FollowUp:
         return False
 
     def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        """Batches of a DAG, settled before a time, whose run did not do it, beside those of which
-        the view ``pending_follow_up`` says so."""
+        """Batches of a DAG, settled before a time, whose run did not do it, beside those that
+        the view ``pending_follow_up`` lists."""
         return ()
 
     def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:

@@ -1,4 +1,4 @@
-"""Tell sources what became of their records."""
+"""Notify sources of what became of their records."""
 
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.publications import Publish
@@ -9,7 +9,7 @@ class Notify(FollowUp):
     """See ``ledger.spark.steps.notify``."""
 
     name = "notify"
-    does = "Tell the sources what became of their records."
+    does = "Notify the sources of what became of their records."
     is_awaited = False
 
     def after(self, pipeline: Pipeline) -> str:

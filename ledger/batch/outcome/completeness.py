@@ -20,7 +20,7 @@ _MINUTE = "%Y-%m-%d %H:%M"
 @dataclass(frozen=True)
 class Losses:
     """What the batches over an interval have come to: of their ``records`` those that are failed
-    or quarantined. ``undecided``: why that is not all there is to say; None: it is.
+    or quarantined. ``undecided``: why that is not the whole answer; None: it is.
     """
 
     batch_ids: tuple[int, ...]

@@ -19,7 +19,7 @@ ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 
 def advise(summary: Summary, target: str | None = None) -> Advice | None:
-    """What to say of a batch; None if every record is acked. ``target``: of its pipeline, where the
+    """The advice on a batch; None if every record is acked. ``target``: of its pipeline, where the
     ledger may not know it.
     """
     name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET

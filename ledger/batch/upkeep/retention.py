@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 class GcOptions:
     """``pipeline``: only this one. ``families``: only those of these originals. ``keep_seconds``:
     instead of the pipelines' own ``keep``, of those too that keep their files permanently.
-    ``dry_run``: only say what would be removed. ``most``: how many families expire at most; the
+    ``dry_run``: only report what would be removed. ``most``: how many families expire at most; the
     next call goes on. ``looks``: how many are looked at at most, from a random one on, so that each
     has its turn.
     """
@@ -100,18 +100,18 @@ def gc_once(
     """
     rules = options or GcOptions()
     instant = now or database.transact(batches.database_now)
-    say = on_progress or (lambda what, done, of: None)
-    free, needs = _looked_at(database, rules, instant, say)
+    report = on_progress or (lambda what, done, of: None)
+    free, needs = _looked_at(database, rules, instant, report)
     work = _Removal(database, rules.dry_run)
     if rules.dry_run:
         of_free = database.transact(lambda c: retention.batches_of(c, free))
     else:
-        free = _expire_all(database, free, rules, instant, say)
+        free = _expire_all(database, free, rules, instant, report)
         of_free = []
     expired = database.transact(lambda c: retention.expired_batches(c, rules.pipeline))
     todo = sorted({*expired, *of_free})
     for number, batch_id in enumerate(todo):
-        say("removing files", number, len(todo))
+        report("removing files", number, len(todo))
         work.remove_batch(batch_id)
     before = instant - timedelta(seconds=SHORTEST_KEEP_SECONDS)
     dead = database.transact(lambda c: retention.dead_runs(c, *rules.scope, before))
@@ -125,7 +125,7 @@ def _looked_at(
     database: Database,
     options: GcOptions,
     instant: datetime,
-    say: Callable[[str, int, int], None],
+    report: Callable[[str, int, int], None],
 ) -> tuple[list[int], list[NeededFamily]]:
     """Of the families that are old enough those that nothing needs, up to ``most``, and the others
     that were looked at.
@@ -140,7 +140,7 @@ def _looked_at(
     for first in range(0, len(candidates), _AT_ONCE):
         if options.most is not None and len(free) >= options.most:
             break
-        say("looking at batches", first, len(candidates))
+        report("looking at batches", first, len(candidates))
         some = candidates[first : first + _AT_ONCE]
         look = partial(retention.needs, families=some, keep=keep, now=instant)
         needed = database.transact(look)
@@ -154,12 +154,12 @@ def _expire_all(
     families: Sequence[int],
     options: GcOptions,
     instant: datetime,
-    say: Callable[[str, int, int], None],
+    report: Callable[[str, int, int], None],
 ) -> list[int]:
     """Mark families as expired; those that nothing needs still."""
     done = []
     for number, family_id in enumerate(families):
-        say("expiring batches", number, len(families))
+        report("expiring batches", number, len(families))
         work = partial(_expire, family_id=family_id, keep=options.keep_seconds, instant=instant)
         if database.transact(work):
             done.append(family_id)

@@ -49,7 +49,7 @@ class Step:
 
     @property
     def columns(self) -> "StructType | str | None":
-        """Its rows' columns, where they are declared; None: its function says."""
+        """Its rows' columns, where they are declared; None: its function decides."""
         return None
 
     @property

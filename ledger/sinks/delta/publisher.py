@@ -102,7 +102,7 @@ class DeltaPublisher(Publisher):
             columns = table_columns(table)
             if by_row:
                 columns = pa.schema([column.with_nullable(True) for column in columns])
-            else:  # of NOT NULL the columns themselves say whether they keep to it
+            else:  # of NOT NULL the columns themselves show whether they keep to it
                 require_checked(table, required(table).values())
             require_fit(schema, columns, f"Delta table {self._path}")
             return
@@ -214,7 +214,7 @@ class DeltaPublisher(Publisher):
         columns = self._folder.read_columns()
         if columns is None:
             raise NotReadyError(
-                f"Delta table {self._path} is not there, and nothing tells which columns it has."
+                f"Delta table {self._path} is not there, and its columns are unknown."
                 " Run the sink again: in Airflow clear the task that ran it"
             )
         self._require_files_fit(staged, columns, f"Delta table {self._path}, which is to be made")

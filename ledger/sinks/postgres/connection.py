@@ -23,7 +23,7 @@ _SETTINGS = {
     "datestyle": "ISO, YMD",
     "lock_timeout": LOCK_TIMEOUT,
     "idle_in_transaction_session_timeout": "10min",
-    "synchronous_commit": "on",  # the ledger will say that the rows are there
+    "synchronous_commit": "on",  # the ledger will state that the rows are there
 }
 # Where a COPY was. What comes after it is a value, or the whole line.
 _COPY = re.compile(r"^COPY .+?, line \d+(?:, column [^:]+)?", re.MULTILINE)

@@ -197,7 +197,7 @@ class PostgresPublisher(Publisher):
         columns: list[str],
         delivery: Delivery,
     ) -> None:
-        """Bring the staged rows into the table, as the mode says."""
+        """Bring the staged rows into the table, by the mode."""
         if self._mode == "upsert":
             self._require_keys(connection, delivery)
             newer = target_record.newer_batches(connection, record, place, delivery)

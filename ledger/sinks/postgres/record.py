@@ -84,7 +84,7 @@ def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) ->
 def other_sink(
     connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> str | None:
-    """Another sink whose rows of this batch the table holds: the column cannot tell them apart."""
+    """Another sink whose rows of this batch the table holds; the column does not separate them."""
     of = record.c
     statement = sa.select(of.sink).where(
         of.table_name == place.name,

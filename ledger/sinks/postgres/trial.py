@@ -124,7 +124,7 @@ def server_message(exc: DBAPIError, place: TablePlace) -> str:
 
 
 def analyze(connection: Connection) -> None:
-    """Tell the planner how many rows there are: it would loop over them."""
+    """Give the planner the number of rows: it would loop over them."""
     _run(connection, f"ANALYZE {_TRIAL}")
 
 

@@ -217,7 +217,7 @@ def _without_blanks(lines: Lines) -> Lines:
 
 
 class Cutter:
-    """Cuts text of one form into its lines, and says where a line is no record."""
+    """Cuts text of one form into its lines, and reports where a line is no record."""
 
     def __init__(self, form: Format):
         self._form = form

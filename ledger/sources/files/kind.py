@@ -59,7 +59,7 @@ class Files(Source):
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """New files, or the interval: its records are at most the lines of its text, or what the
-        footers of its Parquet files say.
+        footers of its Parquet files state.
         """
         count = partial(listing.most_records, format=self._declared.format, limit=room)
         if self.incremental:

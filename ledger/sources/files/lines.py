@@ -30,7 +30,8 @@ NO_TEXT = "a character that is none of a text: NUL, U+FFFF, or U+FEFF at its beg
 _END = "_ackledger_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
-# What Spark takes for JSON unless told otherwise: how it looks in a line, and what to do about it.
+# What Spark takes for JSON unless an option forbids it: how it looks in a line, and what to do
+# about it.
 _ALLOWED: Mapping[str, tuple[str, str]] = {
     "allowNonNumericNumbers": (
         r"[:\[,]\s*[-+]?(?:NaN|INF|Infinity)\b",

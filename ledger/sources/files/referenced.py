@@ -47,7 +47,7 @@ def with_form(records: DataFrame, form: Format) -> DataFrame:
 
 
 def noted(form: Format) -> dict[str, str]:
-    """What the metadata of ``PLACE`` say of how records are written."""
+    """What the metadata of ``PLACE`` state of how records are written."""
     return {_FORM: json.dumps({**asdict(form), "schema": form.schema.jsonValue()})}
 
 

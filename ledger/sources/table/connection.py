@@ -146,7 +146,7 @@ def _or_text(base: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReadFrom:
-    """The database of a source, as its errors are told."""
+    """The database of a source, as its errors name it."""
 
     source: TableSource
 

@@ -43,7 +43,7 @@ _ESCAPED_KEY = re.compile(rb'\\.[^"\\\n]*+"\s*+:')
 _FOREIGN_KEY = re.compile(rb'[\x80-\xff][^"\\\x80-\xff\n]*+"\s*+:')
 
 _PART = 1 << 20  # bytes that are read in one go
-_UNEXPECTED = "unexpected field"  # what Arrow says of a key that is no column
+_UNEXPECTED = "unexpected field"  # Arrow's words for a key that is no column
 _ROW = re.compile(r" in row (\d+)$")
 _FEWEST = 64  # records that are not halved again if they cannot be read
 _TRIALS, _PAY = 16, 32  # of a part: once more for so many of its records that were read
@@ -102,7 +102,7 @@ def _candidates(records: Lines) -> np.ndarray:
     codes = np.frombuffer(records.data, np.uint8)
     fit[fit] &= codes[records.starts[fit]] == ord("{")
     fit[fit] &= codes[records.ends[fit] - 1] == ord("}")
-    if b"}{" in records.data:  # two objects, of which Arrow does not say in which line they are
+    if b"}{" in records.data:  # two objects, whose line Arrow does not name
         fit &= ~_holders(records, re.compile(rb"}{"))
     fit &= ~_holders(records, _LONG_NUMBER, _STRIDE) | (lengths < _MOST_DIGITS)
     for number in np.flatnonzero(fit & (lengths > 2 * _MOST_NESTED)).tolist():

@@ -118,7 +118,7 @@ class _Fold:
         return done
 
     def list_files(self, files: Sequence[RootFile]) -> None:
-        """Say which files by root count, if the run has noted a folder of them."""
+        """Note which files by root count, if the run has noted a folder of them."""
         if self.spans.by_root and _fit_here(self.job, self.plans):
             return
         folder = self.job.root_files(self.run)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
-from ledger.batch.state_guards import ANEW
+from ledger.batch.state_guards import REBUILD
 from ledger.core.column_names import ERROR, MESSAGE, RAW, ROOT, UNIT, is_own
 from ledger.core.text import quantity
 from ledger.errors import FencedError
@@ -143,7 +143,7 @@ class FromUnits(_Replay):
         if units is None:
             return rows
         why = F.concat(
-            F.lit("the state '"), STATE, F.lit(f"' includes the rest of its unit: {ANEW}")
+            F.lit("the state '"), STATE, F.lit(f"' includes the rest of its unit: {REBUILD}")
         )
         free, joined = F.col(STATE).isNull(), rows.join(units, UNIT, "left")
         changed = {

@@ -28,12 +28,12 @@ def accept(connection: Connection, original_id: int, by: str, reason: str) -> in
           SELECT m.root_id FROM failed_message m
           WHERE m.original_batch_id = :id AND m.status = 'quarantined'
             AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
-        ), made AS (
+        ), acceptances AS (
           INSERT INTO acceptance (batch_id, accepted_by, reason)
           SELECT :id, :by, :reason WHERE EXISTS (SELECT FROM due) RETURNING acceptance_id
         )
         INSERT INTO accepted_root (root_id, acceptance_id)
-        SELECT due.root_id, made.acceptance_id FROM due CROSS JOIN made
+        SELECT due.root_id, acceptances.acceptance_id FROM due CROSS JOIN acceptances
     """)
     keys = {"id": original_id, "by": by, "reason": reason}
     return connection.execute(statement, keys).rowcount

@@ -33,7 +33,7 @@ def last_sweep(connection: Connection) -> LastSweep:
     """The last sweep, and what waits for the next."""
     statement = text("""
         SELECT s.swept_at, b.batch_id AS open_batch_id, b.opened_at, clock_timestamp() AS now
-        FROM (SELECT) AS one LEFT JOIN last_sweep s ON true
+        FROM (SELECT) AS singleton LEFT JOIN last_sweep s ON true
         LEFT JOIN LATERAL (
           SELECT batch_id, opened_at FROM batch WHERE status = 'open' ORDER BY opened_at LIMIT 1
         ) b ON true

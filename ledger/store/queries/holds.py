@@ -238,7 +238,7 @@ def without_content(connection: Connection, batch_id: int) -> list[EmittedRecord
 
 def keep_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     """Keep what sampled records contain; of how many. ``rows``: as of ``payloads.insert``. A
-    replay's snapshot does not say at which place of its file a record is."""
+    replay's snapshot does not have the place of a record in its file."""
     copy_content(connection, rows)
     statement = text("""
         UPDATE hold_sample h SET key = k.key, content = k.content, parsed = k.parsed,

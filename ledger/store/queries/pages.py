@@ -197,7 +197,7 @@ _LATEST = """
 _OF_SETTLED = """
     CROSS JOIN LATERAL (
       SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id AND {} LIMIT 1
-    ) one
+    ) failure
     CROSS JOIN LATERAL (
       SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
         AND m.status IN ('failed', 'replaying', 'quarantined')

@@ -277,7 +277,7 @@ def fields(connection: Connection, selection: Mapping[str, Any]) -> list[Fields]
                ARRAY(SELECT jsonb_object_keys(fields) ORDER BY 1) AS names
         FROM (SELECT DISTINCT ON (p.name, m.source) p.name AS pipeline, m.source,
                      {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
-              ORDER BY p.name, m.source, f.parsed DESC) one ORDER BY 1, 2
+              ORDER BY p.name, m.source, f.parsed DESC) example ORDER BY 1, 2
     """)
     return all_of(Fields, connection.execute(statement, {**_ANY, **selection}))
 

@@ -200,12 +200,13 @@ def quarantine(
             AND (cast(:message AS bigint) IS NULL OR m.message_id = :message)
             AND (cast(:step AS text) IS NULL OR r.step = :step)
           RETURNING m.message_id, m.root_id, r.batch_id
-        ), made AS (
+        ), acceptances AS (
           INSERT INTO acceptance (batch_id, accepted_by, reason)
           SELECT :batch, :by, :reason WHERE EXISTS (SELECT FROM moved) RETURNING acceptance_id
         ), accepted AS (
           INSERT INTO accepted_root (root_id, acceptance_id)
-          SELECT root_id, acceptance_id FROM moved CROSS JOIN made ON CONFLICT DO NOTHING
+          SELECT root_id, acceptance_id FROM moved CROSS JOIN acceptances
+          ON CONFLICT DO NOTHING
         ), looked_at_again AS (
           UPDATE batch SET rebuild_requested_at = NULL
           WHERE batch_id IN (SELECT batch_id FROM moved)

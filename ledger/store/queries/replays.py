@@ -152,7 +152,7 @@ def claim_messages(
     run.
     """
     statement = text(f"""
-        WITH chosen AS MATERIALIZED (
+        WITH claims AS MATERIALIZED (
           SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :original AND {_SELECTED}
           ORDER BY m.attempts, m.message_id LIMIT :limit FOR UPDATE OF m
@@ -161,7 +161,8 @@ def claim_messages(
                updated_at = now(), not_before = NULL, before_claim = {_as_found("failed_message")},
                failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END,
                unit_failures = CASE WHEN not_before = 'infinity' THEN 0 ELSE unit_failures END
-        WHERE message_id IN (SELECT message_id FROM chosen) AND status IN ('failed', 'quarantined')
+        WHERE message_id IN (SELECT message_id FROM claims)
+          AND status IN ('failed', 'quarantined')
     """)
     keys = {"batch_id": batch_id, "original": original_batch_id, "limit": limit}
     return connection.execute(statement, {**_keys(selection, now), **keys}).rowcount

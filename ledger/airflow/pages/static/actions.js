@@ -1,9 +1,9 @@
-// Actions: runs of Airflow, in the name of whoever is signed in.
+// Actions: runs of Airflow, in the name of the user who is signed in.
 
 import { airflow, html, useLedger } from "./api.js";
 import { Causes, chosenOf, preselected } from "./causes.js";
 import { Consequences } from "./hold.js";
-import { Loaded, moment, Problem, Raw, records, runPath, State } from "./parts.js";
+import { instant, Loaded, Problem, Raw, records, runPath, State } from "./parts.js";
 
 const { useEffect, useState } = globalThis.React;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
@@ -101,7 +101,7 @@ function useDag(dagId) {
   return answer;
 }
 
-/** The body and the buttons of a dialog: what it says, and the run that it starts. */
+/** The body and the buttons of a dialog: its text, and the run that it starts. */
 function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -146,12 +146,13 @@ function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }
 /** Why failed records of the batch are not among those that would be replayed. */
 function NotDue({ found }) {
   const { replaying, kept_back: kept, later, not_before: first } = found.waiting;
-  const counted = (number, one, more) => `${records(number)} ${number === 1 ? one : more}`;
+  const counted = (number, singular, plural) =>
+    `${records(number)} ${number === 1 ? singular : plural}`;
   const lines = [
     found.match > found.records &&
       `${counted(found.match, "matches", "match")}; one replay takes ${records(found.records)} (replay_limit).`,
     replaying > 0 && `${counted(replaying, "is", "are")} being replayed already.`,
-    later > 0 && `${counted(later, "waits", "wait")} after the last replay, the first until ${moment(first)}.`,
+    later > 0 && `${counted(later, "waits", "wait")} after the last replay, the first until ${instant(first)}.`,
     kept > 0 &&
       !found.conf.kept_back &&
       `${counted(kept, "is kept back with its unit", "are kept back with their units")}: use Replay kept-back records.`,
@@ -162,10 +163,10 @@ function NotDue({ found }) {
 /** Of the quarantined records those that a person gave up, which no replay takes unasked. */
 const LeftOut = ({ found }) =>
   found.left_out.map(
-    (one, number) => html`<${Text} key=${number} fontSize="sm" overflowWrap="anywhere">
-      ${records(one.records)} left out, accepted by ${one.accepted_by} on
-      ${" "}${moment(one.accepted_at)}: ${one.reason}. Retry ${one.records === 1 ? "it" : "one"} on
-      ${" "}its own page.
+    (acceptance, number) => html`<${Text} key=${number} fontSize="sm" overflowWrap="anywhere">
+      ${records(acceptance.records)} left out, accepted by ${acceptance.accepted_by} on
+      ${" "}${instant(acceptance.accepted_at)}: ${acceptance.reason}. Retry
+      ${" "}${acceptance.records === 1 ? "it" : "one"} on its own page.
     <//>`,
   );
 
@@ -260,12 +261,17 @@ export function Actions({ found, chosen, reload }) {
       { label: `Retry${those} quarantined`, asked: { ...asked, quarantined: true } },
     ],
   };
-  const denied = new Set(can.map((one) => offered[one]?.[0] ?? one).filter((one) => !may.includes(one)));
+  const denied = new Set(
+    can.map((action) => offered[action]?.[0] ?? action).filter((action) => !may.includes(action)),
+  );
   return html`
     <${HStack} wrap="wrap" align="start">
       ${can
-        .filter((one) => offered[one] && may.includes("replay"))
-        .map((one) => html`<${Replay} key=${one} ...${offered[one][1]} reload=${reload} />`)}
+        .filter((action) => offered[action] && may.includes("replay"))
+        .map(
+          (action) =>
+            html`<${Replay} key=${action} ...${offered[action][1]} reload=${reload} />`,
+        )}
       ${can.includes("accept") &&
       may.includes("accept") &&
       html`<${Ask} title="Accept quarantined records" label="Accept" reload=${reload}>

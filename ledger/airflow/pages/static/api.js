@@ -1,4 +1,4 @@
-// Asking: the ledger's own data, and Airflow's API in the name of whoever is signed in.
+// Asking: the ledger's own data, and Airflow's API in the name of the user who is signed in.
 
 import htm from "./vendor/htm.js";
 
@@ -26,8 +26,8 @@ async function ask(url, options = {}) {
 function reason(status, detail) {
   if (status === 401) return "You are not signed in to Airflow any more. Sign in again.";
   if (status === 403) return "You have no permission for this in Airflow.";
-  const said = typeof detail === "string" ? detail : JSON.stringify(detail ?? "");
-  return said === '""' ? `Airflow answered with status ${status}.` : said;
+  const text = typeof detail === "string" ? detail : JSON.stringify(detail ?? "");
+  return text === '""' ? `Airflow answered with status ${status}.` : text;
 }
 
 /** The address of the ledger's data; parameters that are null or empty are left out. */

@@ -9,9 +9,9 @@ import {
   Breadcrumbs,
   columnsOf,
   count,
+  instant,
   interval,
   Loaded,
-  moment,
   Raw,
   records,
   Rows,
@@ -139,7 +139,7 @@ function Records({ number, chosen, choose }) {
             }}
           >
             <option value="">any</option>
-            ${STATUSES.map((one) => html`<option key=${one}>${one}</option>`)}
+            ${STATUSES.map((name) => html`<option key=${name}>${name}</option>`)}
           <//>
           <${NativeSelect.Indicator} />
         <//>
@@ -201,17 +201,25 @@ const STEPS = [
 ];
 
 const PUBLICATIONS = [
-  ["Sink", (one) => one.sink],
-  ["State", (one) => html`<${State} of=${one.state} />`],
-  ["Rows", (one) => (one.rows === null ? "not known yet" : count(one.rows)), true],
-  ["Withheld", (one) => (one.withheld_rows ? count(one.withheld_rows) : ""), true],
-  ["Published", (one) => moment(one.published_at)],
+  ["Sink", (publication) => publication.sink],
+  ["State", (publication) => html`<${State} of=${publication.state} />`],
+  [
+    "Rows",
+    (publication) => (publication.rows === null ? "not known yet" : count(publication.rows)),
+    true,
+  ],
+  [
+    "Withheld",
+    (publication) => (publication.withheld_rows ? count(publication.withheld_rows) : ""),
+    true,
+  ],
+  ["Published", (publication) => instant(publication.published_at)],
 ];
 
 function Found({ found, reload }) {
   const { batch, steps, edges, failures } = found;
   const [chosen, setChosen] = useState({});
-  // What is listed is asked for anew when another choice is made, or the batch has changed.
+  // The list is requested again when another choice is made, or the batch has changed.
   const listed = JSON.stringify([chosen, batch.acked, batch.failed, batch.quarantined]);
   const run = batch.run_id.replace(/#reprocess$/, "");
   return html`<${Box}>

@@ -48,7 +48,7 @@ function warnings(cause) {
 export function Causes({ found, choice, choose }) {
   const { places } = choice;
   const toggle = (place) =>
-    choose(places.includes(place) ? places.filter((one) => one !== place) : [...places, place]);
+    choose(places.includes(place) ? places.filter((other) => other !== place) : [...places, place]);
   return html`
     <${Box} as="ul" listStyleType="none" my=${2}>
       ${found.groups.map(

@@ -47,7 +47,7 @@ function Figure({ label, options }) {
 }
 
 const link = (batch) => `?batch=${batch.batch_id}`;
-const told = (batch) =>
+const description = (batch) =>
   `${interval(batch)}: ${word(batch.state)}\n` +
   `batch ${batch.batch_id}: ${count(batch.acked)} of ${count(batch.total)} acked` +
   (batch.failed ? `, ${count(batch.failed)} failed` : "") +
@@ -97,8 +97,8 @@ function places(batches, x, y) {
   const found = d3.groups(batches, x, y).flatMap(([, column]) => column.map(([, group]) => group));
   return found.map((group) => {
     const worst = d3.least(group, (batch) => WORST.indexOf(batch.state));
-    const title = group.length > 8 ? `${group.length} intervals, worst:\n${told(worst)}` : null;
-    return { ...worst, title: title ?? group.map(told).join("\n") };
+    const title = group.length > 8 ? `${group.length} intervals, worst:\n${description(worst)}` : null;
+    return { ...worst, title: title ?? group.map(description).join("\n") };
   });
 }
 
@@ -182,7 +182,7 @@ export function Timeline({ batches }) {
         y: "records",
         fill: "state",
         href: (bar) => link(bar.batch),
-        title: (bar) => `${bar.batch.pipeline}, ${told(bar.batch)}`,
+        title: (bar) => `${bar.batch.pipeline}, ${description(bar.batch)}`,
       }),
       Plot.ruleY([0]),
     ],

@@ -1,13 +1,13 @@
 // A batch with its replays: what became of its records by today, what each attempt did.
 
 import { html } from "./api.js";
-import { count, moment, records, Rows, Section, State, To } from "./parts.js";
+import { count, instant, records, Rows, Section, State, To } from "./parts.js";
 
 const { Alert, Stat, Text, Wrap } = globalThis.ChakraUI;
 
 const isDecided = (batch) => ["settled", "superseded"].includes(batch.status);
 
-/** The counts of a family, each with what of it needs saying. */
+/** The counts of a family, each with a note where it needs one. */
 function counts(today) {
   const all = [
     ["records", today.total],
@@ -45,7 +45,7 @@ export function Today({ found }) {
   <//>`;
 }
 
-/** The tag of a batch: after a replay it says how many records of it are failed still. */
+/** The tag of a batch: after a replay it shows how many records of it are failed still. */
 export const Tag = ({ found: { batch, family } }) =>
   batch.state === "failed" && family.length > 1
     ? html`<${State} of="failed">${count(batch.failed)} still failed<//>`
@@ -78,14 +78,24 @@ const SUPERSEDED = (number) =>
 const ATTEMPTS = [
   [
     "Attempt",
-    (one) => html`<${To} to=${{ batch: one.batch_id }}>${one.kind} ${one.batch_id}<//>`,
+    (attempt) =>
+      html`<${To} to=${{ batch: attempt.batch_id }}>${attempt.kind} ${attempt.batch_id}<//>`,
   ],
-  ["Started", (one) => moment(one.opened_at)],
-  ["Records", (one) => count(one.total), true],
-  ["Acked then", (one) => (isDecided(one) ? count(one.total - one.failed_at_settlement) : ""), true],
-  ["Failed then", (one) => (isDecided(one) ? count(one.failed_at_settlement) : ""), true],
-  ["Still failed today", (one) => count(one.failed), true],
-  ["Batch", (one) => html`<${State} of=${one.status} />`],
+  ["Started", (attempt) => instant(attempt.opened_at)],
+  ["Records", (attempt) => count(attempt.total), true],
+  [
+    "Acked then",
+    (attempt) =>
+      isDecided(attempt) ? count(attempt.total - attempt.failed_at_settlement) : "",
+    true,
+  ],
+  [
+    "Failed then",
+    (attempt) => (isDecided(attempt) ? count(attempt.failed_at_settlement) : ""),
+    true,
+  ],
+  ["Still failed today", (attempt) => count(attempt.failed), true],
+  ["Batch", (attempt) => html`<${State} of=${attempt.status} />`],
 ];
 
 /** What happened in each attempt, the first one first. */
@@ -94,7 +104,7 @@ export function Attempts({ family }) {
   return html`<${Section} title="What happened in each attempt">
     <${Rows}
       label="Attempts of these records"
-      rows=${family.toSorted((one, other) => one.batch_id - other.batch_id)}
+      rows=${family.toSorted((attempt, other) => attempt.batch_id - other.batch_id)}
       columns=${ATTEMPTS}
     />
   <//>`;

@@ -14,7 +14,7 @@ const SMALLEST = 11 / 12; // of its size, for the text has 12 px
 const SMALL = { fontSize: "12px" };
 const BOLD = { fontSize: "12px", fontWeight: 600 };
 
-/** What a step's box says below its name. */
+/** The lines of a step's box below its name. */
 function lines(step) {
   const state = step.ran_in ? `ran in batch ${step.ran_in}` : (step.state ?? "not run");
   const seconds = step.seconds === null ? "" : `, ${step.seconds.toFixed(1)} s`;
@@ -28,11 +28,11 @@ function lines(step) {
 /** How many records were lost, or failed, and how many of these are missing now. */
 function loss({ lost, missing }, what) {
   if (missing === lost) return `${records(lost)} ${what}`;
-  const said = `${count(lost)} ${what.replace(" here", "")}`;
-  return missing ? `${said}, ${count(missing)} still missing` : `${said}, none missing now`;
+  const total = `${count(lost)} ${what.replace(" here", "")}`;
+  return missing ? `${total}, ${count(missing)} still missing` : `${total}, none missing now`;
 }
 
-/** What an edge says: rows that were passed on, whether they were read, and what it cost. */
+/** The lines of an edge: rows that were passed on, whether they were read, and what it cost. */
 function words({ rows, read, lost, missing }) {
   const found = [];
   if (rows !== null && rows !== undefined) found.push(`${count(rows)} rows${read ? "" : ", unread"}`);
@@ -51,10 +51,10 @@ function placed(steps, edges, rankdir) {
     graph.setNode(step.name, { step, width: WIDTH, height });
   }
   for (const edge of edges) {
-    const said = words(edge);
-    const width = 12 + 6.4 * Math.max(0, ...said.map((line) => Math.min(line.length, MOST)));
-    const height = LINE * said.length + 6;
-    graph.setEdge(edge.from, edge.to, { edge, said, width, height, labelpos: "c" });
+    const labels = words(edge);
+    const width = 12 + 6.4 * Math.max(0, ...labels.map((line) => Math.min(line.length, MOST)));
+    const height = LINE * labels.length + 6;
+    graph.setEdge(edge.from, edge.to, { edge, labels, width, height, labelpos: "c" });
   }
   dagre.layout(graph);
   return graph;
@@ -118,7 +118,7 @@ function Step({ x, y, width, height, step, chosen, choose }) {
   </g>`;
 }
 
-function Edge({ points, edge, said, x, y, width, height }) {
+function Edge({ points, edge, labels, x, y, width, height }) {
   const red = edge.missing > 0;
   const path = points.map((point, place) => `${place ? "L" : "M"}${point.x},${point.y}`).join(" ");
   return html`<g>
@@ -137,7 +137,7 @@ function Edge({ points, edge, said, x, y, width, height }) {
       rx="4"
       fill=${token("bg")}
     />
-    ${said.map(
+    ${labels.map(
       (line, place) =>
         html`<text
           key=${line}

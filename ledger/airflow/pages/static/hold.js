@@ -118,7 +118,7 @@ export function OnHold({ found, chosen, choose }) {
   `;
 }
 
-/** What the dialog says that asks whether to release it. */
+/** The text of the dialog that asks whether to release it. */
 export const Consequences = ({ found }) => html`<${Text}>
   ${count(wouldFail(found.preview))} of ${records(found.batch.total)} fail then, and are replayed;
   the others are acked. If a check fails, too, the batch stays on hold.

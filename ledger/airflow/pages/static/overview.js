@@ -6,9 +6,9 @@ import { Calendar, Timeline } from "./charts.js";
 import {
   Breadcrumbs,
   count,
+  instant,
   interval,
   Loaded,
-  moment,
   Rows,
   Section,
   State,
@@ -65,8 +65,8 @@ function Running({ batches }) {
     PIPELINE,
     INTERVAL,
     ["Progress", done],
-    ["Started", (batch) => moment(batch.opened_at)],
-    ["Expires", (batch) => moment(batch.deadline)],
+    ["Started", (batch) => instant(batch.opened_at)],
+    ["Expires", (batch) => instant(batch.deadline)],
   ];
   return html`<${Rows}
     label="Running batches"
@@ -124,7 +124,9 @@ function Completeness({ pipelines, first }) {
       <${Field.Label}>Pipeline<//>
       <${NativeSelect.Root} size="sm" width="20em">
         <${NativeSelect.Field} value=${name} onChange=${(event) => choose(event.target.value)}>
-          ${pipelines.map((one) => html`<option key=${one.name}>${one.name}</option>`)}
+          ${pipelines.map(
+            (pipeline) => html`<option key=${pipeline.name}>${pipeline.name}</option>`,
+          )}
         <//>
         <${NativeSelect.Indicator} />
       <//>

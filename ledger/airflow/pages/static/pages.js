@@ -26,7 +26,7 @@ function numbered(kind, text) {
 }
 
 function page({ dagId, runId }, given) {
-  const kind = Object.keys(NUMBERED).find((one) => given.get(one));
+  const kind = Object.keys(NUMBERED).find((name) => given.get(name));
   if (kind) return numbered(kind, given.get(kind));
   const pipeline = given.get("pipeline");
   if (pipeline) return html`<${PipelinePage} key=${pipeline} name=${pipeline} />`;

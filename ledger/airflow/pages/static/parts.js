@@ -6,7 +6,7 @@ const { Fragment, useEffect, useRef } = globalThis.React;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
 const { Alert, Badge, Box, Breadcrumb, Heading, Link, Spinner, Table, Text } = globalThis.ChakraUI;
 
-export { interval, moment } from "./times.js";
+export { instant, interval } from "./times.js";
 
 /** Of each state its palette and what it means. */
 export const STATES = {
@@ -15,7 +15,7 @@ export const STATES = {
   open: ["blue", "its steps are running"],
   unpublished: ["blue", "decided, and not published by every sink yet"],
   failed: ["red", "records failed and have not been replayed"],
-  quarantined: ["orange", "records are quarantined, and nobody has accepted that"],
+  quarantined: ["orange", "records are quarantined, and not accepted"],
   held: ["purple", "nothing is decided until somebody has looked"],
   "on hold: not decided": ["purple", "nothing is decided until somebody has looked"],
   settled: ["gray", "each of its records is decided"],
@@ -42,7 +42,7 @@ const WORDS = { held: "on hold", open: "running" };
 /** A state in a word, for people. */
 export const word = (state) => WORDS[state] ?? state;
 
-/** `children`: what is said instead of the state's own word. */
+/** `children`: the text instead of the state's own word. */
 export function State({ of, children }) {
   const [palette, meaning] = STATES[of] ?? ["gray", ""];
   return html`<${Badge} colorPalette=${palette} title=${meaning}>${children ?? word(of)}<//>`;

@@ -5,9 +5,9 @@ import { html, useLedger } from "./api.js";
 import {
   Breadcrumbs,
   count,
+  instant,
   interval,
   Loaded,
-  moment,
   Raw,
   Rows,
   Section,
@@ -77,12 +77,18 @@ function Tree({ number, attempts }) {
 }
 
 const ATTEMPTS = [
-  ["Attempt", (one) => one.attempt],
-  ["Batch", (one) => html`<${To} to=${{ batch: one.batch_id }}>${one.batch_id}<//>`],
-  ["Outcome", (one) => html`<${State} of=${one.outcome} />`],
-  ["Step", (one) => one.step ?? ""],
-  ["Reason", (one) => html`<${Box} overflowWrap="anywhere">${one.reason ?? ""}<//>`],
-  ["Decided", (one) => moment(one.decided_at)],
+  ["Attempt", (attempt) => attempt.attempt],
+  [
+    "Batch",
+    (attempt) => html`<${To} to=${{ batch: attempt.batch_id }}>${attempt.batch_id}<//>`,
+  ],
+  ["Outcome", (attempt) => html`<${State} of=${attempt.outcome} />`],
+  ["Step", (attempt) => attempt.step ?? ""],
+  [
+    "Reason",
+    (attempt) => html`<${Box} overflowWrap="anywhere">${attempt.reason ?? ""}<//>`,
+  ],
+  ["Decided", (attempt) => instant(attempt.decided_at)],
 ];
 
 function Where({ found }) {
@@ -148,10 +154,10 @@ function Found({ found, reload }) {
         empty="It never failed."
       />
       ${found.decisions.map(
-        (one, place) =>
+        (decision, place) =>
           html`<${Text} key=${place} mt=${2}>
-            ${one.by_hand ? "Quarantined" : "Accepted"} by ${one.accepted_by},
-            ${" "}${moment(one.accepted_at)}: ${one.reason}
+            ${decision.by_hand ? "Quarantined" : "Accepted"} by ${decision.accepted_by},
+            ${" "}${instant(decision.accepted_at)}: ${decision.reason}
           <//>`,
       )}
     <//>

@@ -39,8 +39,8 @@ const SHOWN = {
 };
 
 function parts(iso, timeZone) {
-  const made = new Intl.DateTimeFormat("en-GB", { ...SHOWN, timeZone }).formatToParts(new Date(iso));
-  const of = Object.fromEntries(made.map(({ type, value }) => [type, value]));
+  const fields = new Intl.DateTimeFormat("en-GB", { ...SHOWN, timeZone }).formatToParts(new Date(iso));
+  const of = Object.fromEntries(fields.map(({ type, value }) => [type, value]));
   return {
     day: `${of.year}-${of.month}-${of.day}`,
     time: `${of.hour}:${of.minute}:${of.second}`,
@@ -49,7 +49,7 @@ function parts(iso, timeZone) {
 }
 
 /** A time as Airflow has it, to the second: 2013-02-03 04:05:06 UTC. */
-export function moment(iso) {
+export function instant(iso) {
   if (!iso) return "";
   const { day, time, zone: name } = parts(iso, zone());
   return `${day} ${time} ${name}`;
@@ -64,7 +64,7 @@ const DAY = 86_400_000;
 /** An interval: its days, where it begins and ends at midnight, in the chosen zone or in UTC. */
 export function interval({ interval_start: start, interval_end: end }) {
   const timeZone = [zone(), "UTC"].find((name) => ofDays(start, end, name));
-  if (timeZone === undefined) return `${moment(start)} to ${moment(end)}`;
+  if (timeZone === undefined) return `${instant(start)} to ${instant(end)}`;
   const [first, last] = [start, end].map((iso) => parts(iso, timeZone).day);
   return new Date(last) - new Date(first) === DAY ? first : `${first} to ${last}`;
 }
