@@ -20,7 +20,7 @@ for _name in [
 ]:
     if _name != _EXAMPLES:
         del os.environ[_name]
-# An import of Airflow makes its home where it is told to, by default in the user's own.
+# An import of Airflow makes its home where AIRFLOW_HOME says, by default in the user's own.
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
@@ -58,7 +58,7 @@ _SHARED = (
     "test_page_data.py",
     "test_small_install.py",
 )
-# No worker is to begin with one of these when the others have nothing left to do.
+# No worker is to begin with one of these when the others have nothing pending.
 _LONGEST = ("test_tutorial.py", "test_command_line.py", "test_cores.py")
 # Durability against a loss of power, which no test has: a killed process proves the same without.
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")

@@ -54,7 +54,7 @@ def airflow(request: pytest.FixtureRequest, shared: Shared) -> Iterator[Airflow]
     if shared.airflow is None:
         shared.airflow = shared.stack.enter_context(_running())
     else:
-        wait(lambda: shared.airflow.is_idle() or None, "runs that the file before has left")
+        wait(lambda: shared.airflow.is_idle() or None, "pending runs of the file before")
         shared.airflow.ledger.empty()
         for folder in (shared.airflow.data, shared.airflow.home / "storage"):
             if folder.exists():
@@ -100,7 +100,7 @@ def _running() -> Iterator[Airflow]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium, in which nobody is signed in."""
+    """A Chromium without a signed-in user."""
     with chromium() as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""A pipeline that asks for replays by itself and writes down what it is told, one that reads in
+"""A pipeline that asks for replays by itself and writes down its notifications, one that reads in
 parts, and one that withholds and combines.
 """
 
@@ -56,7 +56,7 @@ mail.sink("received", ParquetSink("received"), reads="bag")
 
 @mail.record_stage(reads="bag", schema="letter STRING")
 def opened(bag: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Refuse the letter that nobody can read."""
+    """Refuse the unreadable letter."""
     if bag["letter"] == "?":
         raise FailedRecord("unreadable")
     yield bag

@@ -169,8 +169,8 @@ def _check_last_task(airflow, run):
 
 @pytest.fixture(scope="module")
 def letters(airflow):
-    """A batch of which a step fails until its task is cleared, and a record until the sweeper
-    has it replayed. With its run, and what was seen at each of these moments.
+    """A batch of which a step fails until its task is cleared, and a record until the sweeper has
+    it replayed. With its run, and what was seen at each of these times.
     """
     folder = airflow.data / "letters"
     folder.mkdir()
@@ -233,8 +233,8 @@ def test_clear_before_settlement_and_automatic_replay(airflow, letters):
     )
 
 
-def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
-    """For a batch that was decided while its run was gone the sweeper starts one that tells its
+def test_the_sweeper_starts_a_run_for_a_pending_notification(airflow, letters):
+    """For a batch that was decided while its run was gone the sweeper starts one that notifies its
     source.
     """
     batch_id = letters.batch_id

@@ -241,7 +241,7 @@ pipeline.sink("out", ParquetSink("out"), reads="slowly")
 """
 
 
-def test_a_driver_that_is_told_to_end(server, away, ledger):
+def test_a_driver_that_is_terminated(server, away, ledger):
     """SIGTERM, as a cleared or overdue task gets it, ends the step at once; the retry goes on at
     that step.
     """

@@ -140,7 +140,7 @@ def test_a_dag_reads_well():
     """Its steps and what follows the settlement are groups; the DAG and each task say what they
     are, a step in the words of its function; settle and complete lead to the batch's page.
     """
-    flow = Pipeline("told")
+    flow = Pipeline("documented")
     flow.source("a", FileSource("a", schema="n INT"))
 
     @flow.stage(reads="a")
@@ -155,11 +155,11 @@ def test_a_dag_reads_well():
     flow.sink("b", ParquetSink("b"), reads="counted")
     flow.sink("c", ParquetSink("c"), reads="total")
     for submit in ("stage", "batch"):
-        dag = pipeline_dag(flow, schedule=None, target="jobs.told:pipeline", submit=submit)
+        dag = pipeline_dag(flow, schedule=None, target="jobs.documented:pipeline", submit=submit)
         assert "| `counted` | stage | `a` | Counts what is there. |" in dag.doc_md
         assert [task.task_id for task in dag.tasks if not task.doc_md] == []
         assert dag.get_task("complete").operator_extra_links[0].name == "Batch in the ledger"
-    dag = pipeline_dag(flow, schedule=None, target="jobs.told:pipeline")
+    dag = pipeline_dag(flow, schedule=None, target="jobs.documented:pipeline")
     inside = dag.task_group.children
     groups = {
         name: set(group.children) for name, group in inside.items() if hasattr(group, "children")
@@ -263,9 +263,7 @@ BY_HAND = ("MANUAL", "OPERATOR_TRIGGERED")  # the latter since 3.2
 @pytest.mark.parametrize("kind", [kind for kind in DagRunType if kind.name in BY_HAND])
 @pytest.mark.parametrize("day", [datetime(2013, 1, 1), datetime(2013, 1, 31, 23)])
 def test_a_run_by_hand_reads_the_interval_that_its_date_lies_in(kind, day):
-    """A run of a monthly DAG for a date in January 2013, its first moment included, reads
-    January.
-    """
+    """A monthly DAG's run for a date in January 2013, its first instant included, reads January."""
     run = run_of(kind, day.replace(tzinfo=UTC), BEFORE)
     assert interval_of({}, run, "@monthly") == (JANUARY, FEBRUARY)
     params = {"interval_start": "2013-02-01", "interval_end": "2013-02-03"}
@@ -280,8 +278,8 @@ def test_scheduled_runs_and_backfills_keep_their_interval(kind):
 
 
 def test_an_interval_that_has_not_ended_is_refused():
-    """A run by hand for now, as the form has it, is told the conf of the last interval that has
-    ended; so is one that has no date.
+    """A run by hand for now, as the form has it, gets an error with the conf of the last interval
+    that has ended; so does one that has no date.
     """
     now = datetime(2013, 2, 10, tzinfo=UTC)
     last = (
@@ -309,8 +307,8 @@ def test_a_dated_run_of_a_monthly_dag(ledger, dags, tmp_path, monkeypatch):
 
 
 def test_open_is_red_at_once_and_without_a_traceback(ledger, dags, capfd):
-    """A conf that no other try can open a batch for fails the task, whose retries are left, in
-    one line.
+    """A conf that no other try can open a batch for fails the task, which still has retries, in one
+    line.
     """
     half = {"interval_start": "2013-02-01"}
     run = dags["dated"].test(
@@ -386,7 +384,7 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
     assert dags["ledger_accept"].test(run_conf=conf).state == "success"
     by = ledger.row("SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
     assert by.accepted_because == "unregistered"
-    assert by.accepted_by == "dag_test"  # whoever triggers a run in this process
+    assert by.accepted_by == "dag_test"  # the user that triggers a run in this process
     state, report, link = last_task(dags, batch.batch_id)
     assert (state, link) == ("success", "")
     assert "2 of 4 records accepted by dag_test" in report

@@ -151,7 +151,7 @@ def forget(database):
 
 def spent(database):
     """Seconds that ended processes took of processors, and statements of ended sessions took."""
-    # A session that waits reports what it took seconds later: those that tests left open are ended.
+    # A session that waits reports what it took seconds later: those that tests kept open are ended.
     others = """
         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
         AND backend_type = 'client backend' AND pid <> pg_backend_pid()

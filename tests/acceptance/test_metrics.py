@@ -101,7 +101,7 @@ def test_a_settlement_that_was_made_before_is_not_timed(ledger, dags, statsd):
     assert "settle_seconds" not in statsd.heard()
 
 
-def test_the_sweeper_sends_what_is_left_of_the_ledger(ledger, dags, statsd):
+def test_the_sweeper_sends_the_metrics_of_the_ledger(ledger, dags, statsd):
     """All the metrics that are declared for it, of each pipeline; with what a sweep has found
     overdue.
     """
@@ -168,7 +168,7 @@ def test_a_ledger_that_is_away_fails_no_task(statsd, caplog):
 
 
 def test_without_statistics_the_ledger_is_not_asked(database, monkeypatch):
-    """A sweep costs nothing more where nobody listens."""
+    """A sweep costs nothing more where Airflow sends no statistics."""
     monkeypatch.setattr(type(database), "transact", None)
     metrics.of_ledger(database, [])
     metrics.of_batch(database, 7)

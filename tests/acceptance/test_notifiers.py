@@ -19,8 +19,8 @@ from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
 from ledger.errors import DeclarationError
 from tests.support.airflow import callbacks_of_missed_deadlines, dags_of
 from tests.support.ledgers import pipeline
+from tests.support.notifiers import FileNotifier, messages
 from tests.support.places import ROOT
-from tests.support.telling import InFile, messages
 
 DAGS = """
 import os
@@ -29,12 +29,12 @@ from airflow.sdk import SyncCallback
 from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
 from ledger.airflow.completing import Complete
 from tests.support.ledgers import pipeline
-from tests.support.telling import InFile, facts_in_file
+from tests.support.notifiers import FileNotifier, write_facts
 
-path = os.environ["TOLD"]
+path = os.environ["NOTIFIED"]
 text = "{{ ledger.batch_id }} {{ ledger.failed }} {{ ledger.quarantined }} {{ ledger.url }}"
-ratio = WhenFailedRatio(above=0.1, notify=InFile(path, "ratio " + text))
-growth = WhenQuarantineGrows(by=1, within="1d", notify=InFile(path, "growth " + text))
+ratio = WhenFailedRatio(above=0.1, notify=FileNotifier(path, "ratio " + text))
+growth = WhenQuarantineGrows(by=1, within="1d", notify=FileNotifier(path, "growth " + text))
 both = [ratio, growth]
 with DAG(
     "dag", schedule=None, on_success_callback=both, on_failure_callback=both,
@@ -59,8 +59,8 @@ text = "{{ ledger.batch_id }} of {{ ledger.run_id }}"
 near = [
     near_deadline(pipeline(max_batch_age="1d"), before="1h", notify=notify)
     for notify in (
-        SyncCallback(InFile, kwargs={"path": path, "text": text}),
-        SyncCallback(facts_in_file, kwargs={"path": path}),
+        SyncCallback(FileNotifier, kwargs={"path": path, "text": text}),
+        SyncCallback(write_facts, kwargs={"path": path}),
     )
 ]
 with DAG("late", schedule=None, deadline=near):
@@ -71,10 +71,10 @@ with DAG("late", schedule=None, deadline=near):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """What the notifiers write."""
-    place = tmp_path_factory.mktemp("told") / "lines"
-    os.environ["TOLD"] = str(place)
+    place = tmp_path_factory.mktemp("notified") / "lines"
+    os.environ["NOTIFIED"] = str(place)
     yield place
-    del os.environ["TOLD"]
+    del os.environ["NOTIFIED"]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def dags(path):
 
 @pytest.fixture
 def lines(path):
-    """What was told since the test began."""
+    """What the notifiers have written since the test began."""
     path.unlink(missing_ok=True)
     return lambda: messages(path)
 
@@ -98,9 +98,9 @@ def settled(ledger, flow, count=4, **options):
     return batch
 
 
-def test_a_run_tells_how_much_of_it_has_failed(ledger, dags, lines):
+def test_a_run_reports_how_much_of_it_has_failed(ledger, dags, lines):
     """The DAG's callback calls the notifier with the ledger's facts and the way to the batch; the
-    next run's has facts of its own, and one that lost little tells nothing.
+    next run's has facts of its own, and one that lost little reports nothing.
     """
     first = settled(ledger, pipeline(), lose_sink=[0])
     assert dags["dag"].test(run_conf={"batch": first.batch_id}).state == "failed"
@@ -114,9 +114,9 @@ def test_a_run_tells_how_much_of_it_has_failed(ledger, dags, lines):
     assert len(lines()) == 2
 
 
-def test_a_green_run_may_have_something_to_tell(ledger, dags, lines):
+def test_a_green_run_may_have_something_to_report(ledger, dags, lines):
     """Records that a pipeline tolerates are lost all the same; those that fill the quarantine are
-    told of once.
+    reported once.
     """
     build = pipeline(max_replays=0, tolerate=0.9)
     first, second, third = (
@@ -132,12 +132,14 @@ def test_a_green_run_may_have_something_to_tell(ledger, dags, lines):
     ]
 
 
-def test_the_dag_processor_tells_it(ledger, path, lines):
+def test_the_dag_processor_reports_it(ledger, path, lines):
     """Where Airflow calls a DAG's callbacks, with no more of the run than its id if it knows no
     more; there the templates have the DAG, too.
     """
     settled(ledger, pipeline(), lose_sink=[0])
-    alert = WhenFailedRatio(above=0.1, notify=InFile(str(path), "{{ dag.dag_id }} {{ run_id }}"))
+    alert = WhenFailedRatio(
+        above=0.1, notify=FileNotifier(str(path), "{{ dag.dag_id }} {{ run_id }}")
+    )
     with DAG("dag", schedule=None, on_failure_callback=alert) as dag:
         pass
     request = DagCallbackRequest(
@@ -147,7 +149,7 @@ def test_the_dag_processor_tells_it(ledger, path, lines):
     assert lines() == ["dag run"]
 
 
-def test_a_run_without_a_batch_tells_nothing(ledger, dags, lines, capfd):
+def test_a_run_without_a_batch_reports_nothing(ledger, dags, lines, capfd):
     """Whatever other runs have lost."""
     settled(ledger, pipeline(), lose_sink=[0, 1])
     assert dags["task_level"].test().state == "success"
@@ -162,9 +164,9 @@ def missed(run_id, conf=None):
         assert done, error
 
 
-def test_an_open_batch_is_told_of_before_its_deadline(ledger, dags, lines):
+def test_an_open_batch_is_reported_before_its_deadline(ledger, dags, lines):
     """Airflow calls it an hour before the batch would be a day old, and the notifier if it is still
-    open; a function of the context does as well. A run that looks after a batch tells of that.
+    open; a function of the context does as well. A run that looks after a batch reports that one.
     """
     assert {alert.interval for alert in dags["late"].deadline} == {timedelta(hours=23)}
     batch = ledger.open(pipeline(), dag="late")
@@ -189,12 +191,12 @@ def deadline(path, notify, **options):
 
 def test_a_dag_with_a_deadline_is_serialized(path):
     """The alert goes through Airflow's database to the scheduler as it is."""
-    alert = deadline(path, InFile, text="{{ ledger.because }}")
+    alert = deadline(path, FileNotifier, text="{{ ledger.because }}")
     with DAG("dag", schedule=None, deadline=alert) as dag:
         pass
     serialized = str(DagSerialization.to_dict(dag)["dag"]["deadline"])
     assert "ledger.airflow.notifiers.tell_if_open" in serialized
-    assert "tests.support.telling.InFile" in serialized
+    assert "tests.support.notifiers.FileNotifier" in serialized
     assert "{{ ledger.because }}" in serialized
 
 
@@ -225,7 +227,7 @@ def test_the_documented_dag_can_be_declared(monkeypatch):
         (partial(near_deadline, pipeline(), before="1d", notify=print), r"SyncCallback\(...\)"),
         (
             lambda: near_deadline(
-                pipeline(), before="1d", notify=AsyncCallback(InFile, kwargs={"path": "x"})
+                pipeline(), before="1d", notify=AsyncCallback(FileNotifier, kwargs={"path": "x"})
             ),
             r"SyncCallback\(...\)",
         ),
@@ -238,7 +240,7 @@ def test_arguments_that_cannot_work(build, message):
 
 
 def test_a_notifier_in_a_dag_file(path):
-    """Airflow's executor imports what is called at a deadline: from a DAG file nobody else can."""
-    notify = SyncCallback("unusual_prefix_1.dags.InFile", kwargs={"path": str(path)})
+    """Airflow's executor imports what is called at a deadline, and cannot from a DAG file."""
+    notify = SyncCallback("unusual_prefix_1.dags.FileNotifier", kwargs={"path": str(path)})
     with pytest.raises(DeclarationError, match="declare it in a module on PYTHONPATH"):
         near_deadline(pipeline(), before="1h", notify=notify)

@@ -97,7 +97,7 @@ def combining(ledger, batch, result):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_nobody_sees_anything_without_signing_in(server, ledger, route):
+def test_no_user_sees_anything_without_signing_in(server, ledger, route):
     """Every route asks who it is, the files of the pages included."""
     lost(ledger, 1)
     assert server.get(f"/ledger/{route}").status_code == 401
@@ -186,7 +186,7 @@ def test_the_overview_says_what_waits(ask, ledger):
     )
 
 
-def test_published_and_tolerated_batches_are_told_apart(ask, ledger):
+def test_published_and_tolerated_batches_are_distinguished(ask, ledger):
     """A batch is complete once its sinks have published it, or tolerated by its policy."""
     done, _ = ledger.whole_batch(pipeline())
     ledger.settle(done.batch_id)
@@ -492,7 +492,7 @@ def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
         selection({"causes": ["no such city"]})
 
 
-def test_what_is_tolerated_waits_for_nobody(ask, ledger):
+def test_what_is_tolerated_needs_no_decision(ask, ledger):
     """Up to the very share; an abandoned interval waits until a later batch reads it."""
     flow = pipeline("lenient", tolerate=0.29)
     batch, _ = ledger.whole_batch(flow, 100, lose_sink=range(29))
@@ -525,7 +525,7 @@ def test_a_run_has_its_batches(ask, ledger):
     assert len(ask("api/run?dag_id=dag&run_id=run").json()["batches"]) == 2
 
 
-def test_a_record_is_told_as_explain_tells_it(ask, ledger):
+def test_a_record_reads_as_explain_prints_it(ask, ledger):
     """Verdict, where it was last seen, attempts, what to do."""
     _, roots = lost(ledger, 1)
     data = ask(f"api/record?number={roots[1]}").json()

@@ -152,7 +152,7 @@ def heights(figure: Locator, batch_id: int) -> list[int]:
 
 
 def test_the_overview_shows_what_is_under_way(airflow: Airflow, page: Page) -> None:
-    """An open batch has its progress and the moment at which it expires."""
+    """An open batch has its progress and the time at which it expires."""
     batch = airflow.ledger.open(pipeline("slow", max_batch_age="3h"))
     airflow.ledger.emit(batch, 3)
     deadline = airflow.ledger.row(
@@ -355,7 +355,7 @@ def test_a_day_is_a_square_of_the_calendar(airflow: Airflow, page: Page) -> None
 
 
 def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) -> None:
-    """The dialog counts the quarantined records that nobody has decided on, and says of the others
+    """The dialog counts the quarantined records that still need a decision, and says of the others
     who gave them up, and why."""
     ledger = airflow.ledger
     flow = pipeline("given_up", max_replays=1)
@@ -375,7 +375,7 @@ def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) 
     expect(dialog).to_contain_text("no such customer")
 
 
-def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Page) -> None:
+def test_a_viewer_reads_what_is_missing(browser: Browser, airflow: Airflow, page: Page) -> None:
     """A viewer sees what is lost, no button for it, and what is missing; an admin the buttons."""
     ledger = airflow.ledger
     batch, roots = ledger.whole_batch(pipeline("viewed", max_replays=0), lose_sink=[1])

@@ -168,7 +168,7 @@ def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page)
 
 
 def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
-    """With a reason, in the name of whoever is signed in; the batch is then no longer orange."""
+    """With a reason, in the name of the signed-in user; the batch is then no longer orange."""
     batch, _ = airflow.ledger.whole_batch(pipeline("strict", max_replays=0), lose_sink=[1, 2])
     airflow.ledger.settle(batch.batch_id)
     go(page, batch=batch.batch_id)

@@ -34,7 +34,7 @@ from tests.support.wheels import install_wheel
 
 TUTORIAL = DOCS / "tutorial.md"
 OUTCOMES = {0, 3}  # complete, records failed: the page says which
-# Typed by nobody here: the environment is linked from this one, because tests download nothing.
+# Not typed here: the environment is linked from this one, because tests download nothing.
 INSTALLED = {
     "python3 -m venv .venv",
     "source .venv/bin/activate",

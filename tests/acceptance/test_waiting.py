@@ -171,7 +171,7 @@ def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
             wait()
 
 
-def test_a_run_without_an_interval_is_told_what_to_give(ledger):
+def test_a_run_without_an_interval_learns_what_to_give(ledger):
     """As of a schedule without intervals: "@daily" in Airflow 3."""
     same = "2013-01-01T00:00:00+00:00"
     gate = LedgerGate(
@@ -196,7 +196,7 @@ def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
         with create_session() as session:
             return list(session.scalars(select(AssetDagRunQueue.target_dag_id)))
 
-    with create_session() as session:  # what other tests left in Airflow's database
+    with create_session() as session:  # what other tests wrote to Airflow's database
         session.execute(delete(AssetEvent))
         session.execute(delete(AssetDagRunQueue))
     batch = settled(ledger, lose_sink=[0])

@@ -35,7 +35,7 @@ def vault(name: str, source: str, sink: str, raises: bool = False) -> Pipeline:
     def seen(numbers: DataFrame) -> DataFrame:
         numbers.count()
         if raises:
-            raise RuntimeError("nobody is to open the vault")
+            raise RuntimeError("the vault is closed")
         look(numbers, Path(os.environ["VAULT_SEEN"]))
         return numbers.where("n % 2 = 0")
 

@@ -1,5 +1,5 @@
 """Run it: ``make cluster``. A Spark standalone cluster of three users, Airflow of a fourth, and a
-ledger behind a pooler; everything is made anew under ``var/cluster``, and ended.
+ledger behind a pooler; everything is made again under ``var/cluster``, and ended.
 """
 
 import argparse

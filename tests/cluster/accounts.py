@@ -36,7 +36,7 @@ class Account:
 
     @property
     def prefix(self) -> list[str]:
-        """What a command begins with that is to be run as this user, whoever starts it."""
+        """What a command begins with that is to be run as this user, whichever user starts it."""
         if self.name is None:
             return []
         return ["setpriv", f"--reuid={self.name}", f"--regid={GROUP}", "--clear-groups"]
@@ -140,7 +140,7 @@ class Process:
         return len(family)
 
     def stop(self) -> None:
-        """End it in good order, and what is left after a while."""
+        """End it in good order, and kill what still runs after a while."""
         if self._process is None:
             return
         if self._process.poll() is None:

@@ -20,7 +20,7 @@ ENDED = ("success", "failed")
 
 
 class Airflow:
-    """Its services, and the commands of whoever works there. ``settings``: the ledger's."""
+    """Its services, and the commands of its users. ``settings``: the ledger's."""
 
     def __init__(self, user: Account, master: str, metadata: str, settings: Mapping[str, str]):
         self._user, self._home = user, user.folder / "airflow"
@@ -101,7 +101,7 @@ class Airflow:
 
 
 def _programs(user: Account) -> Path:
-    """A folder with the commands as that user runs them, whoever starts them."""
+    """A folder with the commands as that user runs them, whichever user starts them."""
     folder = user.folder / "bin"
     folder.mkdir()
     beside = Path(sys.executable).parent

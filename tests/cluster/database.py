@@ -56,7 +56,7 @@ class LedgerServer:
         return (at or self.pooled).verified(database, user).replace(f":{tls.PASSWORD}@", "@")
 
     def passfile(self, path: Path) -> None:
-        """Write the passwords where the pooler asks for them, for whoever reads this file."""
+        """Write the passwords where the pooler asks for them, for all who may read this file."""
         names = (DRIVER, READER)
         ports = (self.wire.port, self.pooler.port)
         lines = [f"127.0.0.1:{port}:*:{name}:{tls.PASSWORD}\n" for port in ports for name in names]

@@ -97,7 +97,7 @@ class Stage:
         self.say(f"{shown.total():,} flights in the sink, as pandas has them")
 
     def require_complete(self, run: str, dag: str = "flights") -> None:
-        """A run in which records failed that nobody has accepted ends red, at ``complete``."""
+        """A run with failed records that no user has accepted ends red, at ``complete``."""
         self.airflow.ended(run, dag)
         tasks = self.airflow.api.tasks(dag, run)
         others = {state for name, state in tasks.items() if name != "complete"}

@@ -36,7 +36,7 @@ spark.hadoop.fs.permissions.umask-mode 002
 
 
 class SparkCluster:
-    """``master``: its address; ``settings``: the folder of what drivers are told, as
+    """``master``: its address; ``settings``: the folder of the drivers' configuration, as
     SPARK_CONF_DIR.
     """
 
@@ -115,7 +115,7 @@ class SparkCluster:
 
 
 def _environment(user: Account, host: str = "127.0.0.1") -> dict[str, str]:
-    """All that a machine of the cluster is told: no setting of ours, no Python's."""
+    """The whole environment of a machine of the cluster: no setting of ours, no Python's."""
     java = os.environ.get("JAVA_HOME")
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -1,5 +1,4 @@
-"""The crash matrix: a process is killed at every arrow of a batch's life, and whoever comes next
-goes on.
+"""The crash matrix: a process is killed at every arrow of a batch's life, and the next one goes on.
 
 Each case begins where the one before the crash ended, kills a real process of its own, looks at
 what readers see, and lets Airflow's retry, or the sweeper and then a retry, and at last a replay
@@ -196,7 +195,7 @@ def test_a_killed_process_is_gone_on_from(lab, children, case, form):
 
 
 def test_nothing_outlives_the_killed(children):
-    """A JVM ends when its driver was killed; nobody had to kill one."""
+    """A JVM ends when its driver was killed; no test had to kill one."""
     assert children.left_by_abandoned == []
 
 
@@ -289,7 +288,7 @@ def _check_first(lab: Lab) -> None:
     assert lab.shown("daily") == NOTHING
     summary = lab.ledger.summary(_original(lab))
     assert (summary.roots.acked, summary.roots.failed, summary.roots.pending) == (190, 10, 0)
-    _check_nothing_left(lab)
+    _check_nothing_pending(lab)
 
 
 def _check_end(lab: Lab) -> None:
@@ -307,12 +306,12 @@ def _check_end(lab: Lab) -> None:
     assert (counts, summary.outcome) == ((200, 197, 3, 0), Outcome.QUARANTINED)
     for row in lab.ledger.rows("SELECT batch_id FROM batch"):
         assert lab.ledger.summary(row.batch_id).outcome is not Outcome.INCOMPLETE
-    _check_nothing_left(lab)
+    _check_nothing_pending(lab)
     acked = [notices[0] for (_, kind), notices in lab.notices().items() if kind == "acked"]
     assert Counter(chain(*acked)) == Counter(set(range(orders.COUNT)) - orders.UNREADABLE)
 
 
-def _check_nothing_left(lab: Lab) -> None:
+def _check_nothing_pending(lab: Lab) -> None:
     """The ledger knows of nothing open, running or unpublished; two notices of a kind are
     the same.
     """

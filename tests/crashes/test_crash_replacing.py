@@ -63,8 +63,8 @@ at_least_once = pytest.mark.parametrize(
     ],
 )
 def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, form):
-    """The new rows stand in the place of the old ones, or a reader of folders sees neither for a
-    moment; never both.
+    """The new rows stand in the place of the old ones, or a reader of folders briefly sees neither;
+    never both.
     """
     lab = a_lab
     lab.go_to(REPROCESS)
@@ -121,7 +121,7 @@ def test_at_least_once_a_sink_that_died_and_was_not_run_again(a_lab, children, s
 
 
 def test_nothing_outlives_the_killed(children):
-    """A JVM ends when its driver was killed; nobody had to kill one."""
+    """A JVM ends when its driver was killed; no test had to kill one."""
     assert children.left_by_abandoned == []
 
 

@@ -37,7 +37,7 @@ class FeedLab(StopLab):
         return self.job_of(feeds.of_folder(str(self.folder)))
 
     def run(self, day: int, form: str = STAGE) -> None:
-        """What is left of a day's batch, in that form."""
+        """The pending steps of a day's batch, in that form."""
         job = self.job()
         run_whole(job, feeds.opened(job, day), form)
 
@@ -111,7 +111,7 @@ def test_a_killed_ack_comes_again(lab, children, place, form):
 
 
 def test_nothing_outlives_the_killed(children):
-    """A JVM ends when its driver was killed; nobody had to kill one."""
+    """A JVM ends when its driver was killed; no test had to kill one."""
     assert children.left_by_abandoned == []
 
 

@@ -1,5 +1,5 @@
-"""Crashes of a state over batches: a process is killed at every arrow of its commit, and whoever
-comes next goes on.
+"""Crashes of a state over batches: a process is killed at every arrow of its commit, and the next
+one goes on.
 
 Two batches and a replay, for a function whose state the ledger keeps and for an object that
 keeps files of its own. A state names the batches that it includes, so that one that is missing,
@@ -146,7 +146,7 @@ def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, mon
 
 
 def test_nothing_outlives_the_killed(children):
-    """A JVM ends when its driver was killed; nobody had to kill one."""
+    """A JVM ends when its driver was killed; no test had to kill one."""
     assert children.left_by_abandoned == []
 
 

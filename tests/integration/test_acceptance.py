@@ -77,8 +77,8 @@ def test_what_is_quarantined_later_is_not_accepted(ledger):
 
 
 def test_the_policy_is_kept_with_the_pipeline(ledger):
-    """The ledger knows what the last batch was opened with, so whoever asks says the same; a
-    replay is measured against its whole family.
+    """The ledger knows what the last batch was opened with, so every process that asks gets the
+    same answer; a replay is measured against its whole family.
     """
     flow = pipeline(max_replays=1, tolerate=0.2)
     batch = quarantined(ledger, flow)
@@ -108,8 +108,8 @@ def test_no_such_batch(ledger):
 
 
 def test_a_settlement_that_comes_late_has_the_counts(ledger):
-    """Whoever finds the batch settled, by the sweeper for instance, hears what was decided and
-    when.
+    """A process that finds the batch settled, by the sweeper for instance, learns what was decided
+    and when.
     """
     batch = quarantined(ledger, pipeline())
     late = ledger.settle(batch.batch_id)

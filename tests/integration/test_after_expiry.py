@@ -38,7 +38,7 @@ def counting(follower, bad=()):
 
 
 def expire(run, batch):
-    """The stage dies, nobody comes back, and the batch is decided."""
+    """The stage dies, no driver comes back, and the batch is decided."""
     run.step(batch, "numbers")
     run.ledger.start(batch.batch_id, "checked")
     run.ledger.age(batch.batch_id, 10_000)

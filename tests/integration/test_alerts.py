@@ -1,4 +1,4 @@
-"""When somebody is to be told of a batch, by the real ledger; what metrics say of it."""
+"""Which batches raise an alert, by the real ledger; what metrics say of them."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -45,8 +45,8 @@ def test_too_much_of_an_interval_has_failed(ledger, above, message):
         assert facts.lost_ratio == 0.2
 
 
-def test_a_replay_is_told_of_by_what_is_left_of_its_original(ledger):
-    """One that recovers all is nothing to tell, however little it has read itself."""
+def test_a_replay_is_reported_by_what_still_fails_of_its_original(ledger):
+    """One that recovers all is not reported, however little it has read itself."""
     flow = pipeline()
     original = settled(ledger, flow, lose_sink=[0, 1])
     replay = recovered(ledger, flow, original)
@@ -61,15 +61,15 @@ def test_a_replay_is_told_of_by_what_is_left_of_its_original(ledger):
     assert (facts.records, facts.failed, facts.lost_ratio) == (10, 1, 0.1)
 
 
-def test_a_held_batch_is_told_of_whatever_the_ratio(ledger):
-    """Nobody knows yet how many of its records failed; the reason says what holds it."""
+def test_a_held_batch_is_reported_whatever_the_ratio(ledger):
+    """The number of its failed records is not known yet; the reason says what holds it."""
     batch = settled(ledger, pipeline(max_failed_ratio=0.1), lose_sink=[0, 1])
     facts = alerts.failed_ratio(ledger.database, batch.batch_id, 0.9)
     assert facts.status == "held"
     assert facts.because.startswith(f"batch {batch.batch_id} of chain is on hold: ")
 
 
-def test_why_is_told_in_a_line(ledger):
+def test_the_reason_is_one_line(ledger):
     """A stage's reason may be any text, and a mail with a line break in its subject is not sent."""
     batch = settled(ledger, pipeline(max_failed_ratio=0.1), lose_sink=[0, 1])
     ledger.change("UPDATE batch SET held_reason = :r", r="bad\nBcc: x\x1b[31m")
@@ -84,7 +84,7 @@ def test_an_undecided_batch_is_no_failure(ledger):
     assert alerts.quarantine_growth(ledger.database, batch.batch_id, 0, DAY) is None
 
 
-def test_only_the_batch_that_crosses_the_limit_is_told_of(ledger):
+def test_only_the_batch_that_crosses_the_limit_is_reported(ledger):
     """Of those that fill the quarantine within a time: neither the ones before it nor the ones
     after it, whenever one asks; once the earlier ones lie farther back it is another one.
     """
@@ -115,7 +115,7 @@ def test_what_is_accepted_is_no_growth(ledger):
     assert alerts.quarantine_growth(ledger.database, batch.batch_id, 1, DAY) is None
 
 
-def test_a_batch_that_is_open_is_told_of_with_its_deadline(ledger):
+def test_a_batch_that_is_open_is_reported_with_its_deadline(ledger):
     """And with what it waits for; a decided one is not."""
     flow = pipeline(max_batch_age="2d")
     batch = ledger.open(flow)

@@ -535,7 +535,7 @@ def test_values_of_json_have_their_type(runner, tmp_path, sink_rows):
     assert failed[dated] == "json: a: expected date, found 2024-01-05 garbage"
 
 
-MOMENTS = [
+TIMES = [
     ("05.01.2024", "5/1/2024 7:30", "5|1|2024"),
     ("2024-01-05", None, None),
     ("05.01.2024 x", None, None),
@@ -550,11 +550,11 @@ MOMENTS = [
 
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows, format):
-    """A date or a moment is written as the option says, and as nothing else."""
+    """A date or a time is written as the option says, and as nothing else."""
     if format == "csv":
-        lines = [",".join(value or "" for value in values) for values in MOMENTS]
+        lines = [",".join(value or "" for value in values) for values in TIMES]
     else:
-        lines = [json.dumps(dict(zip("atl", values, strict=True))) for values in MOMENTS]
+        lines = [json.dumps(dict(zip("atl", values, strict=True))) for values in TIMES]
     write(tmp_path, "a", "\n".join((["a,t,l"] if format == "csv" else []) + lines).encode())
     options = {
         "dateFormat": "dd.MM.yyyy",
@@ -902,8 +902,8 @@ def test_numbers_of_json_as_texts_are_as_written(runner, tmp_path, sink_rows):
 
 
 def test_decimals_of_json_with_an_exponent_are_exact(runner, tmp_path, sink_rows):
-    """A decimal with an exponent has at most 15 digits, of which a double tells each: a number of
-    16 that has the double of another fails."""
+    """A decimal with an exponent has at most 15 digits, each of which a double distinguishes: a
+    number of 16 that has the double of another fails."""
     bad = ["9765625000000001e-19", "9.765625000000001e-4", "976562500000000.1e-18"]
     good = ["976562500000001e-18", "9.76562500000001e-4", "0.00000976562501e2"]
     write(tmp_path, "a.jsonl", "\n".join(f'{{"d": {text}}}' for text in [*bad, *good]).encode())
@@ -1089,7 +1089,7 @@ def test_no_decimal_is_made_of_what_takes_long(runner, tmp_path, sink_rows, form
 
 def test_digits_that_a_double_may_round_are_not_rounded_unseen(runner, tmp_path, sink_rows):
     """With an exponent a number of JSON has 15 digits at most, with a dot or without: of these a
-    double tells a decimal that was rounded."""
+    double distinguishes a decimal that was rounded."""
     good, bad = "996417322785142e-15", "9964173227851419e-16"
     lines = [f'{{"d": {text}}}' for text in (good, bad)]
     write(tmp_path, "a.txt", "\n".join(lines).encode())
@@ -1196,7 +1196,7 @@ def test_a_replay_reads_kept_texts_as_its_reader_would(runner, tmp_path, sink_ro
     assert sink_rows(f"out/ackledger_batch={replay.batch_id}") == [(7, True, date(2024, 1, 5))]
 
 
-def test_parquet_columns_that_nobody_reads(runner, tmp_path, sink_rows):
+def test_parquet_columns_that_no_schema_reads(runner, tmp_path, sink_rows):
     """A column that the schema does not have is not read, so it may be one that Spark could not."""
     (tmp_path / "in").mkdir()
     at = pa.array([1], pa.timestamp("ns", "UTC"))

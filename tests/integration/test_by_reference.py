@@ -278,7 +278,7 @@ def test_content_and_trace_are_those_of_a_copy(runner, tmp_path):
 
 @pytest.mark.parametrize("by_spark", [False, True])
 def test_content_goes_by_the_names_of_a_file(runner, tmp_path, monkeypatch, by_spark):
-    """Whatever the order of its columns, and whoever has written the snapshot."""
+    """Whatever the order of its columns, and whether Spark or Arrow wrote the snapshot."""
     if by_spark:
         monkeypatch.setattr(reader.Reader, "write", lambda *_, **__: None)
     write(tmp_path, data="s,n\n5,2\n6,3\n")

@@ -81,7 +81,7 @@ def shop(url):
     @flow.record_stage(reads="sold", schema="n BIGINT, price DECIMAL(10,2)")
     def priced(record):
         if record["who"] is None:
-            raise FailedRecord("nobody")
+            raise FailedRecord("no customer")
         yield {"n": record["n"], "price": None}
 
     @flow.stage(reads="orders")
@@ -324,9 +324,7 @@ def test_the_commands_that_replay_look_before_they_claim(
     ],
 )
 def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypatch, tmp_path):
-    """A file system that does not answer for a moment is not permanent, as a source or as the
-    storage.
-    """
+    """A brief failure of a file system is not permanent, as a source or as the storage."""
     flow = Pipeline("letters")
     flow.source("letters", FileSource("letters.csv", schema="letter STRING"))
     flow.sink("shelf", ParquetSink("out"), reads="letters")
@@ -367,7 +365,7 @@ class Elsewhere(BaseOperator):
 
 
 def test_the_dag_looks_for_what_its_drivers_need(environment, ledger, monkeypatch, tmp_path):
-    """Without Java ``open`` fails for good where tasks run spark-submit, and opens its batch,
+    """Without Java ``open`` fails permanently where tasks run spark-submit, and opens its batch,
     original or replay, where an operator runs the drivers.
     """
     flow, first = lossy_letters(ledger)

@@ -112,7 +112,7 @@ def _check_states(ledger, folder, wanted):
 @pytest.mark.exhaustive
 def test_eight_batches_of_two_pipelines(spark, ledger, settings, tmp_path, target):
     """No row twice, input = published + quarantined, the readers saw whole batches only, states
-    took in each batch once and in order, nothing is left.
+    took in each batch once and in order, nothing is pending.
     """
     names = ("left", "right")
     (tmp_path / "in").mkdir()
@@ -196,7 +196,7 @@ def test_eight_batches_of_two_pipelines(spark, ledger, settings, tmp_path, targe
     assert ledger.row("SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
     # A state that was not published before the next one came is not published any more.
     shown = "state = 'published' OR state = 'replaced' AND sink = 'history'"
-    left = ledger.rows(f"SELECT * FROM sink_publication WHERE NOT ({shown})")
-    assert left == []
+    pending = ledger.rows(f"SELECT * FROM sink_publication WHERE NOT ({shown})")
+    assert pending == []
     statuses = ledger.rows("SELECT DISTINCT status, failed, pending FROM batch_status")
     assert [tuple(row) for row in statuses] == [("settled", 0, 0)]

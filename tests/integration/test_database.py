@@ -78,7 +78,7 @@ def test_an_administrator_makes_the_schema(scratch):
 
 
 def test_the_owner_owns_the_schema(ledger):
-    """Whoever migrates, all that is made belongs to one role."""
+    """All that a migration makes belongs to one role, whichever user migrates."""
     others = ledger.rows(
         """
         SELECT relname, relowner::regrole FROM pg_class
@@ -335,7 +335,7 @@ def test_a_lock_that_is_waited_for_in_vain(ledger, monkeypatch):
 
 @pytest.mark.parametrize("held", ["original", "replay"])
 def test_a_replay_is_locked_after_its_original(ledger, held):
-    """Who waits for nobody gets neither while another process has the row of one of them."""
+    """A process that does not wait gets neither while another one has the row of one of them."""
     flow = pipeline()
     original, _ = ledger.whole_batch(flow, lose_sink=[0])
     ledger.settle(original.batch_id)
@@ -517,7 +517,7 @@ def test_embedded_server_that_recovers_is_waited_for():
             embedded.stop(home)
 
 
-def test_a_user_who_may_create_no_database_is_told_what_to_grant(scratch):
+def test_a_user_who_may_create_no_database_learns_what_to_grant(scratch):
     """The error names server, database and user, and what an administrator may do."""
     with scratch.plain.begin() as connection:
         connection.exec_driver_sql("CREATE ROLE small_user LOGIN")

@@ -462,8 +462,8 @@ def same(rows):
 
 @pytest.mark.parametrize("kind", ["delta", "postgres"])
 def test_what_a_dead_run_published_in_a_table_is_there_once(runner, tmp_path, server_home, kind):
-    """A run that died after the table's commit, before the ledger had noted it: whoever publishes
-    next finds the rows there.
+    """A run that died after the table's commit, before the ledger had noted it: the next process
+    that publishes finds the rows there.
     """
     numbers(tmp_path, range(5))
     url = embedded.ensure_database(embedded.start(server_home), "dead_run")

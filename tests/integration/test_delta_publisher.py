@@ -134,7 +134,7 @@ def test_two_batches_are_replaced(publisher, path):
 
 
 def test_a_replaced_batch_that_was_never_published(publisher, path):
-    """Whoever is replaced before it was published is refused when it comes."""
+    """A batch that is replaced before it was published is refused when it comes."""
     late = stage(publisher, 1, 1, labelled("1"))
     publisher.publish(stage(publisher, 2, 2, labelled("2"), replaces=(1,)))
     with pytest.raises(FencedError, match="were replaced"):
@@ -259,7 +259,7 @@ def test_types(path):
     schema = pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
-            ("moment", pa.timestamp("us", "Europe/Berlin")),
+            ("instant", pa.timestamp("us", "Europe/Berlin")),
             ("local", pa.timestamp("us")),
             ("day", pa.date32()),
             ("price", pa.decimal128(38, 10)),
@@ -376,8 +376,8 @@ def ruled(path, nullable=True, label="string"):
 
 
 def test_rules_that_come_after_the_staging(path):
-    """NOT NULL and a length that nobody compared the rows with stop the commit, unless the files
-    themselves say that no value is null; what was compared passes."""
+    """NOT NULL and a length that the staging did not compare the rows with stop the commit, unless
+    the files themselves say that no value is null; what was compared passes."""
     ruled(path)
     publisher = opened(path)
     full = stage(publisher, 1, 1, labelled("long"))
@@ -387,7 +387,7 @@ def test_rules_that_come_after_the_staging(path):
     with pytest.raises(ConfigurationError, match=r"'label' is a varchar\(3\): .*TYPE string"):
         publisher.publish(full)
     with pytest.raises(ConfigurationError, match=r"'label' is a varchar\(3\)"):
-        publisher.check(SCHEMA)  # of a combine, whose rows nobody compares
+        publisher.check(SCHEMA)  # of a combine, whose rows are not compared
     assert len(publisher.rules(full)) == 1
     publisher.publish(full)
     ruled(path, nullable=False)
@@ -435,7 +435,7 @@ def test_where_no_table_can_be(tmp_path):
         DeltaPublisher(f"{tmp_path}/a%20b", ())
 
 
-def test_a_table_that_nobody_described(publisher, path):
+def test_a_table_without_a_description(publisher, path):
     """Without a table and without columns publish says that the sink has to run again; with them it
     needs nothing of the process that checked."""
     delivery = stage(publisher, 1, 1, labelled("1"))
@@ -521,7 +521,7 @@ def test_restored_by_the_user(publisher, path):
 
 
 def test_a_lost_list(publisher, path):
-    """Without the list of a version's files nobody guesses which ones have to go."""
+    """Without the list of a version's files the publisher does not guess which ones have to go."""
     publisher.publish(stage(publisher, 1, 1, labelled("old")))
     Path(publisher.staging(1, 1)).with_suffix(".json").unlink()
     with pytest.raises(IntegrityError, match=r"run-1\.json: expected the list of files"):
@@ -646,7 +646,7 @@ def test_the_same_at_once(tmp_path):
 
 
 def test_two_versions_at_once(tmp_path):
-    """The newer of two versions is published alone, whoever is faster; the older is refused or
+    """The newer of two versions is published alone, whichever is faster; the older is refused or
     replaced.
     """
     older, newer = [], []

@@ -58,8 +58,8 @@ def test_no_foreign_permission_is_changed(outside):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user's")
 def test_a_closed_folder_is_refused_to_root(outside):
-    """Where the server's user cannot pass, root is told so, and what to choose; nothing is
-    opened.
+    """Where the server's user cannot pass, the error says so to root, and what to choose; nothing
+    is opened.
     """
     outside.chmod(0o700)
     before = modes(outside)
@@ -74,9 +74,9 @@ def test_a_closed_folder_is_refused_to_root(outside):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user's")
 def test_closed_programs_are_copied_for_roots_server(outside, monkeypatch):
-    """Where the package is installed out of the server's reach, the server runs from a copy in
-    its home, which is nobody else's; what is installed keeps its permissions. It starts, stops
-    and starts again.
+    """Where the package is installed out of the server's reach, the server runs from a copy in its
+    home, which no other user shares; what is installed keeps its permissions. It starts, stops and
+    starts again.
     """
     package, programs = POSTGRES_VERSIONS[18].parents[1], POSTGRES_VERSIONS[18]
     closed = outside / "closed"
@@ -149,8 +149,8 @@ def test_a_schema_of_the_future_is_named(outside):
 
 
 def test_the_server_is_started_and_stopped_by_command(outside, monkeypatch):
-    """``db start``, ``status`` and ``stop`` tell what runs, and only a running, migrated ledger
-    is ready.
+    """``db start``, ``status`` and ``stop`` print what runs, and only a running, migrated ledger is
+    ready.
     """
     monkeypatch.setenv("ACKLEDGER_HOME", str(outside / "home"))
     ask = lambda name: CliRunner().invoke(app, ["db", name])  # noqa: E731

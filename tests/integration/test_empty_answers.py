@@ -211,7 +211,7 @@ def test_a_dry_replay_has_the_headers_of_other_tables(ledger, cli, monkeypatch):
 
 @pytest.mark.parametrize("reason", ["...", " .", "…"])
 def test_a_reason_is_more_than_dots(ledger, cli, reason):
-    """A command that is pasted as it is printed is refused: nobody would know why."""
+    """A command that is pasted as it is printed is refused: no reader would know why."""
     batch, roots = settled(ledger, pipeline(max_replays=1))
     for command in (("quarantine", roots[0]), ("accept", batch.batch_id)):
         output = cli(*command, "--reason", reason, code=1)

@@ -55,7 +55,7 @@ def test_the_batch_of_a_run_that_lives_is_left_to_it(ledger):
 
 
 def test_a_database_that_goes_away_hides_no_error(ledger, monkeypatch):
-    """Where the claim cannot be given back, the step's own error is told, with the way on."""
+    """Where the claim cannot be given back, the step's own error is raised, with the way on."""
     batch = ledger.open(pipeline())
 
     def gone(*_):

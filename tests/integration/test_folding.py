@@ -335,7 +335,7 @@ def test_a_file_that_a_task_left_and_that_is_changed_fails_the_run(runner, monke
 
 
 def test_executors_leave_nothing_that_was_posted(runner, tmp_path):
-    """Reasons and texts of records lie in the ledger alone; what is left says that no file counts,
+    """Reasons and texts of records lie in the ledger alone; what remains says that no file counts,
     and goes with the settlement."""
     (tmp_path / "in.csv").write_text("n\n1\nsecret\n3\n")
     run = runner(chain(thrice), **EXECUTORS)

@@ -78,7 +78,7 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
     assert selection == {"quarantined": True, "reason": "***"}
 
 
-def test_what_each_attempt_was_told_is_gone(archive):
+def test_the_reasons_of_each_attempt_are_gone(archive):
     """A record that was corrected and read again is quoted by the reasons of both attempts: none of
     them is left, whether or not the storage that has its values can be reached."""
     pipeline = expiring(max_replays=1, key=("n",))

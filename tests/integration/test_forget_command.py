@@ -63,7 +63,7 @@ def test_forget_lists_every_file_that_has_the_values(archive):
 
 
 @pytest.mark.usefixtures("environment")
-def test_forget_tells_what_it_searched_from_what_may_be(archive, forgettable):
+def test_forget_separates_what_it_searched_from_what_may_be(archive, forgettable):
     """Of a record's batches it says in how many files the search found the values, if in none, too;
     of batches of acked records, that their sinks may have rows; of a record's number, that the
     search was for its key.
@@ -80,7 +80,7 @@ def test_forget_tells_what_it_searched_from_what_may_be(archive, forgettable):
     first, second = [text for text in shown.splitlines() if text.startswith("batch ")]
     assert "searched for email = 'a@b.org': none has it; rows in its sinks" in first
     assert second == "batch 2 of chain may have rows in its sinks, which are yours to delete"
-    assert "for good" not in shown
+    assert "until you remove them" not in shown
     archive.change(
         "UPDATE failed_payload SET key = cast(:k AS jsonb) WHERE message_id = :r",
         k=json.dumps({"id": 4711}),

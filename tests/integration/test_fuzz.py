@@ -235,7 +235,7 @@ def test_what_a_person_says_is_kept(ledger):
 
 
 def test_a_command_says_which_text_is_none(database):
-    """An argument that is no UTF-8 is told as such, in one line."""
+    """An argument that is no UTF-8 is reported as such, in one line."""
     with pytest.raises(InputError, match=r"expected text that is UTF-8, found caf\\udce9"):
         database.transact(lambda c: reports.recent_batches(c, "caf\udce9", 5))
 

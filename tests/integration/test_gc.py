@@ -46,7 +46,7 @@ def test_a_dry_run_changes_nothing(archive):
 
 
 def test_without_keep_nothing_goes(archive):
-    """A pipeline that declares none keeps its files, dead attempts and all, unless it is told."""
+    """A pipeline that declares none keeps its files, dead attempts and all, unless gc names one."""
     archive.start(archive.open(pipeline()).batch_id, "source")
     archive.settled(pipeline(), run_id="second", day=1)
     assert archive.collect().total.files == 0
@@ -56,7 +56,7 @@ def test_without_keep_nothing_goes(archive):
 
 @pytest.mark.parametrize("keep", ["1h", 0, "3 weeks", float("inf")])
 def test_a_keep_that_cannot_be_is_refused(keep):
-    """Shorter than a day, for good under another name, or no duration: the declaration says so."""
+    """Shorter than a day, unlimited under another name, or no duration: the declaration says so."""
     with pytest.raises(DeclarationError, match=r"pipeline 'chain'.*keep.*expected"):
         pipeline(keep=keep)
 
@@ -189,7 +189,7 @@ def test_failed_records_keep_their_files_until_they_are_replayed(archive):
 
 
 def test_quarantined_records_keep_their_files_until_they_are_accepted(archive):
-    """Somebody may take them up again; an acceptance says that nobody will."""
+    """A user may replay them; an acceptance says that no user will."""
     batch, _ = archive.settled(expiring(max_replays=0), lose_sink=[0])
     assert archive.need() is Need.RECORDS_QUARANTINED
     archive.accept(batch.batch_id)

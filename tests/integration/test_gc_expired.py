@@ -99,7 +99,7 @@ def test_a_sink_that_compares_with_its_family_needs_it(archive):
         archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
-def test_what_no_interval_brings_again_is_delivered_anew(archive):
+def test_what_no_interval_brings_again_is_redelivered(archive):
     """Of an incremental source neither way out exists: the refusal names the third."""
     pipeline = Pipeline("chain", keep="1d", max_replays=0)
     pipeline.source("source", FileSource("in*.csv", schema="n INT", incremental=True))

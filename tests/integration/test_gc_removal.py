@@ -19,7 +19,7 @@ from tests.support.retention import expiring
 
 @pytest.mark.parametrize("place", ["expiring files", "files expired", "folder removed"])
 def test_the_next_gc_finishes_what_one_began(archive, place):
-    """Whoever dies while files expire or go, the next one removes all of them, and says so."""
+    """Where a gc dies while files expire or go, the next one removes all of them, and says so."""
     archive.settled(expiring())
     with dies_at(place), pytest.raises(Died):
         archive.collect()
@@ -53,8 +53,8 @@ def test_what_changes_after_the_look_is_looked_at_again(archive):
 
 
 def test_gc_waits_for_a_replay_that_opens(archive):
-    """A replay that is not committed is seen by nobody: the lock that both take makes gc wait for
-    it, look again, and keep what it reads."""
+    """No other transaction sees a replay that is not committed: the lock that both take makes gc
+    wait for it, look again, and keep what it reads."""
     pipeline = expiring(max_replays=0)
     batch, _ = archive.settled(pipeline, lose_sink=[0])
     archive.accept(batch.batch_id)
@@ -93,7 +93,7 @@ def waiting(archive):
         ).scalar_one()
 
 
-def test_a_batch_that_somebody_holds_is_left(archive):
+def test_a_batch_that_is_locked_stays_pending(archive):
     """A family under another's lock waits for no one, and no one for it: the next gc takes it."""
     batch, _ = archive.settled(expiring())
     with archive.database.writer.begin() as connection:
@@ -102,7 +102,7 @@ def test_a_batch_that_somebody_holds_is_left(archive):
     assert archive.collect().expired == (batch.batch_id,)
 
 
-def test_a_folder_that_cannot_be_removed_is_told(archive, monkeypatch):
+def test_a_folder_that_cannot_be_removed_is_reported(archive, monkeypatch):
     """It keeps no other waiting, is named, and is tried again."""
     archive.settled(expiring())
     archive.settled(expiring(), run_id="second", day=1)
@@ -158,7 +158,7 @@ def test_a_dead_sink_is_not_taken_for_removed_where_its_storage_is_not(archive):
 
 
 def test_where_a_run_writes_is_noted_once(archive):
-    """Whoever is not the owner cannot have another folder removed in the place of the noted one."""
+    """Only the owner can have another folder removed in the place of the noted one."""
     archive.settled(expiring())
     for other in ("'/data/run=1'", "NULL"):
         change = text(f"UPDATE step_run SET folder = {other} WHERE step_run_id = 1")

@@ -86,7 +86,7 @@ def test_rows_are_handed_on_from_step_to_step(history):
     assert lost == []
 
 
-def test_nothing_of_it_is_left_undone(history):
+def test_nothing_of_it_is_pending(history):
     """Were nothing noted, the views of what is pending are empty, the sweeper has nothing to do and
     notes every batch; every source has a position, and every state is committed.
     """

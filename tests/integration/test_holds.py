@@ -94,8 +94,8 @@ def test_the_preview_is_asked_for_in_sql(ledger):
 
 
 def test_a_crash_before_the_hold_is_settled_again(ledger):
-    """Whoever dies between the rollback and the hold leaves an open batch without a preview, which
-    the next settlement puts on hold; who dies within the hold leaves it open, too."""
+    """A process that dies between the rollback and the hold leaves an open batch without a preview,
+    which the next settlement puts on hold; one that dies within the hold leaves it open, too."""
     batch, _ = on_hold(ledger)
     for place in ("before hold", "holding"):
         with dies_at(place), pytest.raises(Died):
@@ -247,7 +247,7 @@ def test_a_replay_answers_for_its_own_new_failures(ledger):
     failed before, is not held against the replay."""
     batch, _ = ledger.whole_batch(pipeline(), 200, lose_sink=range(53))
     assert ledger.settle(batch.batch_id).failed == 53
-    flow = pipeline(max_failed_ratio=0.01)  # by now: nobody has answered for these
+    flow = pipeline(max_failed_ratio=0.01)  # by now: no user has answered for these
     replay = ledger.replay(flow, batch.batch_id)
     again = ledger.emit_replay(replay)
     ledger.run_middle(replay, again)

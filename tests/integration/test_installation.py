@@ -42,7 +42,7 @@ def by_url(database, settings):
     return settings.model_copy(update={"database_url": url})
 
 
-def test_a_sound_installation_is_told_in_full(by_url, ledger):
+def test_a_sound_installation_is_reported_in_full(by_url, ledger):
     """Each thing with what was found, in the order in which one depends on another."""
     ledger.sweep()
     subjects = findings(by_url)
@@ -81,7 +81,7 @@ def test_without_spark_submit_no_task_can_start(by_url, monkeypatch):
     assert "add the bin folder" in wrong(by_url, "spark-submit")
 
 
-def test_without_airflow_nobody_needs_spark_submit(by_url, monkeypatch):
+def test_without_airflow_no_command_needs_spark_submit(by_url, monkeypatch):
     """The command line starts Spark in its own process."""
     version = metadata.version
 
@@ -103,14 +103,14 @@ def test_without_java_it_says_which_one_to_install(by_url, monkeypatch, tmp_path
     assert "JAVA_HOME" in wrong(by_url, "java")
 
 
-def test_a_storage_that_takes_no_file_is_told(by_url, tmp_path):
+def test_a_storage_that_takes_no_file_is_reported(by_url, tmp_path):
     """A file stands where its folder is to be."""
     (tmp_path / "taken").write_text("")
     by_url.storage = str(tmp_path / "taken" / "storage")
     assert "ACKLEDGER_STORAGE" in wrong(by_url, "storage")
 
 
-def test_a_schema_of_another_version_is_told(by_url, database):
+def test_a_schema_of_another_version_is_reported(by_url, database):
     """With what to do about it."""
     renamed = text("UPDATE alembic_version SET version_num = :new")
     with database.plain.begin() as connection:
@@ -130,7 +130,7 @@ def test_a_database_that_does_not_answer_ends_the_questions(by_url):
     assert "did not answer" in subjects["database"][1]
 
 
-def test_a_user_without_the_writer_is_told_what_to_grant(by_url, database):
+def test_a_user_without_the_writer_learns_what_to_grant(by_url, database):
     """And one who has it, what it cannot do without the others."""
     with database.plain.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS checking"))
@@ -158,7 +158,7 @@ def test_clocks_that_differ_are_named(by_url, monkeypatch):
 
 
 def test_a_sweeper_that_is_missed_is_named(by_url, ledger):
-    """Once a batch has been open for an hour and nobody swept; not where none is open."""
+    """Once a batch has been open for an hour without a sweep; not where none is open."""
     assert findings(by_url)["sweeper"] == (True, "it never ran")
     batch = ledger.open(pipeline())
     assert findings(by_url)["sweeper"] == (True, "it never ran")

@@ -419,7 +419,7 @@ def test_a_reason_is_needed(mark):
 
 
 def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
-    """Moments, decimals, lists and nulls pass through a record stage unchanged."""
+    """Timestamps, decimals, lists and nulls pass through a record stage unchanged."""
 
     def hand_on(record):
         yield record

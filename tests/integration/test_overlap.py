@@ -17,7 +17,7 @@ PATIENCE = 120
 
 
 class Gate:
-    """Stops whoever comes until it is opened."""
+    """Stops each thread that comes until it is opened."""
 
     def __init__(self):
         self.reached, self._opened = threading.Event(), threading.Event()

@@ -61,7 +61,7 @@ def corpus(tmp_path):
 
 @pytest.mark.parametrize(("files", "code"), [(RIGHT, 0), (WRONG, 1)], ids=["right", "wrong"])
 def test_each_file_has_its_figures(corpus, spark, database, settings, tmp_path, files, code):
-    """Each row is exact, failed or refused by name, or told apart as wrong or without a trace; then
+    """Each row is exact, failed or refused by name, or counted as wrong or as without a trace; then
     the command fails.
     """
     output = tmp_path / "table.md"

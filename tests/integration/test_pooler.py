@@ -218,7 +218,7 @@ def test_a_line_that_is_cut(pgbouncer):
         database.dispose()
 
 
-def test_without_tls_nobody_gets_in(pgbouncer):
+def test_without_tls_no_client_gets_in(pgbouncer):
     """The pooler takes no client without TLS, and the server behind it none either."""
     for port in (pgbouncer.port, pgbouncer.behind):
         with pytest.raises(psycopg2.OperationalError, match=r"SSL required|no encryption"):

@@ -44,7 +44,7 @@ FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC)
 
 
 def both(*calls):
-    """Call all at one moment, each in a thread of its own; what they gave or raised."""
+    """Call all at the same time, each in a thread of its own; what they gave or raised."""
     barrier = threading.Barrier(len(calls))
 
     def run(call):
@@ -84,7 +84,7 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])
-def test_two_publishes_at_one_moment_bring_the_rows_once(warehouse, mode):
+def test_two_publishes_at_the_same_time_bring_the_rows_once(warehouse, mode):
     """Two at once, from the making of the tables on, ten times: the rows are there once."""
     for batch in range(1, 11):
         result = [(batch * 100 + number, "x") for number in range(50)]
@@ -95,7 +95,7 @@ def test_two_publishes_at_one_moment_bring_the_rows_once(warehouse, mode):
     assert set(Counter(row[0] for row in warehouse.orders()).values()) == {1}
 
 
-def test_two_sinks_make_the_record_at_one_moment(warehouse):
+def test_two_sinks_make_the_record_at_the_same_time(warehouse):
     """Sinks of two tables that find no record both publish, again and again."""
     for _ in range(5):
         warehouse.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
@@ -130,7 +130,7 @@ def test_another_sinks_batches_are_never_removed(warehouse):
 
 
 def test_two_sinks_of_one_batch_need_two_tables(warehouse):
-    """Rows of one batch from two sinks could not be told apart, so the second is refused."""
+    """Rows of one batch from two sinks could not be distinguished, so the second is refused."""
     warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")], sink="shop.a"))
     with pytest.raises(DeclarationError, match=r"batch 11 from sink 'shop\.a'.*table of its own"):
         warehouse.publisher().publish(warehouse.deliver(11, [(1, "b")], sink="shop.b"))
@@ -408,8 +408,8 @@ def test_a_connection_lost_in_the_copy_is_tried_again(warehouse, monkeypatch):
 
 
 class Proxy:
-    """Between client and server, it cuts the first connection that commits: before the server is
-    told, or after it has answered."""
+    """Between client and server, it cuts the first connection that commits: before the server gets
+    the commit, or after it has answered."""
 
     def __init__(self, upstream: str, answered: bool):
         self.upstream, self.answered, self.cuts, self.connections = upstream, answered, 0, 0
@@ -515,14 +515,14 @@ def round_trip(warehouse, kind, values):
     return [row[0] for row in rows], types[0][0]
 
 
-MOMENTS = [
+TIMESTAMPS = [
     datetime(1, 1, 1),
     datetime(1969, 12, 31, 23, 59, 59, 999999),
     datetime(2026, 3, 29, 1, 30),
     datetime(9999, 12, 31, 23, 59, 59, 999999),
     None,
 ]
-AWARE = [instant and instant.replace(tzinfo=UTC) for instant in MOMENTS]
+AWARE = [instant and instant.replace(tzinfo=UTC) for instant in TIMESTAMPS]
 DATES = [date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31), None]
 FLOATS = [0.1, -0.0, 5e-324, 1.7976931348623157e308, -math.inf, math.inf, None, 1e16, 123456789.125]
 BYTES = [b"", b"\x00\xff\\x\n\"',", None, b"abc", bytes(range(256))]
@@ -547,14 +547,14 @@ SCALARS = [
     (pa.binary(2), [b"\x00\x01", None, b"ab"], "bytea"),
     (pa.date32(), DATES, "date"),
     (pa.time64("us"), [clock(0), clock(23, 59, 59, 999999), None], "time without time zone"),
-    (pa.timestamp("us"), MOMENTS, "timestamp without time zone"),
+    (pa.timestamp("us"), TIMESTAMPS, "timestamp without time zone"),
     (pa.timestamp("us", "UTC"), AWARE, "timestamp with time zone"),
     (pa.timestamp("ms", "Europe/Berlin"), [AWARE[2], None], "timestamp with time zone"),
 ]  # fmt: skip
 
 
 def plain(value):
-    """A value as it compares: bytes of a memoryview, the zone of a moment as UTC."""
+    """A value as it compares: bytes of a memoryview, the zone of a timestamp as UTC."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -598,7 +598,7 @@ def test_not_a_number_arrives(warehouse):
 
 
 def test_nested_values_arrive_as_json(warehouse):
-    """Structs, maps, and lists of them are jsonb: text escaped, numbers exact, moments in ISO
+    """Structs, maps, and lists of them are jsonb: text escaped, numbers exact, timestamps in ISO
     form.
     """
     inner = pa.struct(
@@ -754,7 +754,7 @@ def test_types_without_a_counterpart_are_named(warehouse, kind):
         ),
     ],
 )
-def test_a_table_that_does_not_fit_is_told_how_to(warehouse, columns, message):
+def test_a_table_that_does_not_fit_is_refused_with_the_statement(warehouse, columns, message):
     """Column, expected, found and the statement that fixes it; the publish refuses it as well."""
     warehouse.do(f"CREATE TABLE orders ({columns})")
     sink = warehouse.publisher("upsert")
@@ -840,7 +840,7 @@ def test_rows_come_from_files_in_pieces(warehouse, monkeypatch):
     assert entries == [(1050, 1050)]
 
 
-def test_a_constraint_of_the_table_is_told(warehouse):
+def test_a_constraint_of_the_table_is_named(warehouse):
     """A row that a constraint refuses is the stage's matter, with the names that the server
     gives.
     """
@@ -871,8 +871,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_refused_row_is_not_published(warehouse, kind):
-    """A refused row is told by the names of constraint, column and line: its values are not in
-    the error, which more people may read than the row.
+    """The error of a refused row has the names of constraint, column and line: its values are not
+    in the error, which more people may read than the row.
     """
     columns, value, reason = REFUSED[kind]
     warehouse.do(
@@ -976,7 +976,7 @@ def test_a_trigger_that_only_looks_on_keeps_nothing(warehouse):
 
 
 def test_row_security_may_hide_what_is_to_be_replaced(warehouse):
-    """Without a policy for DELETE the rows would stay, and nobody would notice."""
+    """Without a policy for DELETE the rows would stay, and no error would say so."""
     warehouse.do(
         "DROP ROLE IF EXISTS loader",
         "CREATE ROLE loader LOGIN",

@@ -106,7 +106,7 @@ def test_each_kind_of_constraint(warehouse):
 
 
 def test_rows_that_make_room(warehouse):
-    """An equal key of a row that leaves in the same moment, or that an upsert writes over, is no
+    """An equal key of a row that the same transaction removes, or that an upsert writes over, is no
     obstacle; one that stays is."""
     warehouse.do(
         "CREATE TABLE orders (id bigint PRIMARY KEY, item text UNIQUE, ackledger_batch bigint NOT "

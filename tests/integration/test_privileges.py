@@ -65,7 +65,7 @@ def login(database, role: str) -> Iterator[Engine]:
 
 
 def may(connection: Connection, statement: str) -> bool:
-    """Whether a statement is let through; whatever it does is undone."""
+    """Whether a statement is let through; whatever it does is rolled back."""
     savepoint = connection.begin_nested()
     try:
         connection.execute(text(statement.replace(":", r"\:")))
@@ -162,7 +162,7 @@ def test_each_act_on_each_table_and_view(database, partition, role):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_grant_can_be_handed_on(database, role):
-    """No role has a grant option on anything: what it may do nobody gets from it. None may bind a
+    """No role has a grant option on anything: it can hand on none of its rights. None may bind a
     table of its own to one of the ledger's."""
     kinds = [f"{kind} WITH GRANT OPTION" for kind in ("SELECT", "INSERT", "UPDATE")]
     asked_of = ", ".join(
@@ -213,14 +213,14 @@ def test_acts_beyond_the_tables(database, role):
     if role == SQL:
         others |= {f"SET ROLE {PAYLOAD_READER}"}
     with database.plain.connect() as owners, login(database, role) as engine:
-        owners.exec_driver_sql("SELECT 1")  # a session that nobody may end
+        owners.exec_driver_sql("SELECT 1")  # a session that no role may end
         at_once = engine.execution_options(isolation_level="AUTOCOMMIT")
         assert [act for act in (*ACTS, *sorted(others)) if let_through(at_once, act)] == []
 
 
 def test_functions_of_the_owner(database):
-    """A function that runs as the owner is for the writer alone, and looks names up where nobody
-    else can put any."""
+    """A function that runs as the owner is for the writer alone, and looks names up where no other
+    role can put any."""
     result = asked(database, _DEFINERS)
     assert len(result) >= 6
     for function, options in result:

@@ -79,7 +79,7 @@ def test_older_task_cannot_open(ledger):
 
 @pytest.mark.parametrize("first", ["task", "command"])
 def test_tasks_and_commands_have_one_order(ledger, first):
-    """Of a task and a command that which began first is the older one, whoever opens its run
+    """Of a task and a command that which began first is the older one, whichever opens its run
     first."""
     batch = ledger.open(pipeline())
     begun = [lambda: task(ledger, 1), lambda: ledger.begin()]
@@ -99,7 +99,7 @@ def test_older_command_cannot_open(ledger):
         ledger.open_run(batch.batch_id, "source", older)
 
 
-def test_a_clock_that_is_ahead_locks_nobody_out(ledger, monkeypatch):
+def test_a_clock_that_is_ahead_locks_no_run_out(ledger, monkeypatch):
     """After a command on a host whose clock is an hour ahead the next one goes on at once."""
     batch = ledger.open(pipeline())
     with monkeypatch.context() as ahead:
@@ -114,7 +114,7 @@ def test_a_clock_that_is_ahead_locks_nobody_out(ledger, monkeypatch):
 
 @pytest.mark.parametrize("died", ["failed", "silent"])
 @pytest.mark.parametrize("kind", ["task", "command"])
-def test_dead_runs_keep_nobody_out(ledger, died, kind):
+def test_dead_runs_keep_no_attempt_out(ledger, died, kind):
     """A newer attempt that failed, or whose lease has lapsed, does not stop an older one, which
     fences it."""
     batch = ledger.open(pipeline())
@@ -159,7 +159,7 @@ def test_a_failure_of_whatever_text_is_kept(ledger):
 
 
 def test_an_interrupted_step_is_gone_on_with(ledger, settings):
-    """Whoever stops a step has nothing to fix, so what is committed before it is not run again."""
+    """Who stops a step has nothing to fix, so what is committed before it is not run again."""
     flow = pipeline()
     batch = ledger.open(flow)
     ledger.emit(batch, 2)
@@ -547,8 +547,8 @@ def test_attempt_numbers_grow(ledger):
 
 
 def test_a_failed_run_keeps_no_record(ledger):
-    """What the ledger keeps of a failed run is class, condition and place: Java's words, which
-    hold a record, are not for whoever reads the ledger.
+    """What the ledger keeps of a failed run is class, condition and place: Java's words, which hold
+    a record, are not for every reader of the ledger.
     """
     batch = ledger.open(pipeline())
     ledger.emit(batch, 1)

@@ -159,8 +159,8 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
 
 
 def test_two_publishers_at_once(runner, tmp_path, sink_rows):
-    """Of several processes that publish the same batch each row is published once; who comes too
-    early is told.
+    """Of several processes that publish the same batch each row is published once; one that comes
+    too early gets an error.
     """
     numbers(tmp_path)
     run = runner(branching())

@@ -356,7 +356,7 @@ def test_a_day_does_not_replace_its_month(runner, tmp_path, target):
 
 
 def test_records_of_one_key_fail_and_the_others_are_published(runner, tmp_path, target):
-    """Where an upsert could not tell which row to keep, the records of these rows fail, and
+    """Where an upsert could not choose which row to keep, the records of these rows fail, and
     nothing else.
     """
     numbers(tmp_path, [("a", 1), ("a", 2), ("b", 3)])

@@ -106,7 +106,7 @@ def test_half_a_record_never_reaches_a_total_that_is_published(spark):
 
 
 def test_a_poison_after_the_total(spark):
-    """A total that is refused shows nothing of its unit, quarantines nobody, and is published
+    """A total that is refused shows nothing of its unit, quarantines no record, and is published
     once it is fixed.
     """
     result = testing.run_batch(totals(behind=True), ORDERED, spark=spark)
@@ -230,9 +230,7 @@ def test_what_fits_no_more_fails_with_its_unit(runner, tmp_path, sink_rows):
 
 
 def test_a_published_unit_of_which_every_record_is_quarantined(runner, tmp_path, sink_rows):
-    """It stays as it was published, for no replay is left to take its place; a reprocess removes
-    it.
-    """
+    """It stays as it was published, for no replay can take its place; a reprocess removes it."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
     run = runner(by_customer(ORDERS))
     batch = run.open()
@@ -244,7 +242,7 @@ def test_a_published_unit_of_which_every_record_is_quarantined(runner, tmp_path,
     with pytest.raises(NotReadyError, match="nothing to replay"):
         strict.open_replay(batch.batch_id, "again")
     assert sink_rows("sales", "customer", "n") == [("a", 1), ("b", 1)]
-    strict.settled(strict.open("anew", reprocess=True))
+    strict.settled(strict.open("rerun", reprocess=True))
     assert sink_rows("sales", "customer", "n") == [("b", 1)]
 
 

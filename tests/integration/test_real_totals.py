@@ -113,7 +113,7 @@ def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
 
 
 def test_a_poison_after_the_total_of_its_day(runner, flown, sink_rows):
-    """A total that is refused shows nothing of its day and gives nobody up; fixed, all of them
+    """A total that is refused shows nothing of its day and gives no record up; fixed, all of them
     are the oracle's.
     """
     run = runner(totals(refused=POISON))

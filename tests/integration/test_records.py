@@ -130,7 +130,7 @@ def test_content_is_not_for_everybody(ledger, batch):
     assert ledger.rows(f"SELECT * {MISSING}") == []
 
 
-def test_content_that_cannot_be_read_keeps_nobody_waiting(ledger, batch, caplog):
+def test_content_that_cannot_be_read_keeps_no_batch_waiting(ledger, batch, caplog):
     """With the snapshot out of reach the verdict stands, a line says so, and the view names the
     batch until it is copied."""
     original, roots, (first, _) = batch
@@ -225,8 +225,8 @@ def test_giving_up_is_final_and_audited(ledger, batch):
 
 
 def test_what_is_quarantined_by_hand_needs_no_second_word(ledger):
-    """A record quarantined by hand is accepted by whoever does it: its batch is complete. One that
-    is quarantined for its retries is not, and its explanation names both ways out.
+    """A record quarantined by hand is accepted by the user who does it: its batch is complete. One
+    that is quarantined for its retries is not, and its explanation names both ways out.
     """
     pipeline = ledgers.pipeline(max_replays=5)
     original, roots = ledger.whole_batch(pipeline, 5, lose_sink=[0, 1])
@@ -251,8 +251,8 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(ledger):
 
 def test_each_quarantine_asks_for_the_units_that_it_frees(ledger):
     """A batch whose units were asked for is looked at again once another of its records is given
-    up: by then no record of a unit may be left to be replayed. What another process chose before
-    that is dropped.
+    up: by then no record of a unit may be pending a replay. What another process chose before that
+    is dropped.
     """
     original, roots = ledger.whole_batch(ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
     ledger.settle(original.batch_id)
@@ -594,7 +594,7 @@ def test_a_record_is_explained_without_java(ledger, batch, tmp_path):
         assert took < 4 * start
 
 
-def test_content_that_was_read_again_is_kept_whoever_settles(ledger, batch, tmp_path):
+def test_content_that_was_read_again_is_kept_wherever_it_settles(ledger, batch, tmp_path):
     """A replay that read its source again and was settled far from the storage is named by the
     view, and its content takes the place of the old one with whatever copies content next; once.
     A replay after it reads that content, copied or not, and leaves it.

@@ -1,4 +1,4 @@
-"""What a person is told of a batch that stands still, and of the states that wait for it."""
+"""What a person reads about a batch that stands still, and about the states that wait for it."""
 
 import re
 from dataclasses import replace
@@ -44,7 +44,7 @@ def stuck(ledger):
     return first, second
 
 
-def test_what_a_state_waits_for_is_told(ledger, stuck):
+def test_what_a_state_waits_for_is_reported(ledger, stuck):
     """A later batch says which batch, interval and step its state waits for, why, and what to do
     about it."""
     first, second = stuck
@@ -101,9 +101,8 @@ def test_the_view_has_the_codes_of_the_library(ledger):
     assert codes == {str(code) for code in Obstacle}
 
 
-def test_status_tells_of_waiting_states(database, stuck):
-    """Whoever looks at the batches hears once of each state that stands still, as the reader
-    role."""
+def test_status_reports_waiting_states(database, stuck):
+    """A user with the reader role reads once about each state that stands still."""
     first, _ = stuck
 
     def ask(connection):
@@ -118,7 +117,7 @@ def test_status_tells_of_waiting_states(database, stuck):
     assert others == []
 
 
-def test_the_command_status_tells_of_waiting_states(database, stuck, environment):
+def test_the_command_status_prints_waiting_states(database, stuck, environment):
     """``ackledger status`` prints the sentence once, unbroken, beside its table; of another
     pipeline it says nothing.
     """
@@ -146,7 +145,7 @@ def test_a_running_step_is_waited_for(ledger):
     assert "Its step 'source' was running, and its driver has died. To go on: " in sentence
 
 
-def test_a_step_whose_driver_died_is_told(ledger):
+def test_a_step_whose_driver_died_is_reported(ledger):
     """A run whose lease has lapsed runs no more: the sentence says so, and how to go on."""
     flow = summing()
     first = ledger.open(flow)

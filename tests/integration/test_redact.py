@@ -380,8 +380,8 @@ def test_a_refusal_quotes_no_value(runner, ledger, warehouse, warehouse_url, tmp
 
 
 def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path, caplog, capfd):
-    """A stage that fails as a whole, in Python or in Spark, is told without its words: in the run's
-    record, in what is raised, and in the log; with its class and place."""
+    """A stage that fails as a whole, in Python or in Spark, is reported without its words: in the
+    run's record, in what is raised, and in the log; with its class and place."""
     write(tmp_path, [line("good")])
 
     def broken(how):

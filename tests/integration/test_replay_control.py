@@ -173,8 +173,8 @@ def test_sweeper_waits_for_the_backoff(ledger):
     ids=str,
 )
 def test_selection(ledger, selection, taken):
-    """A replay takes what matches by reason (a SQL pattern), step, source and time of failure,
-    and a dry run tells it.
+    """A replay takes what matches by reason (a SQL pattern), step, source and time of failure, and
+    a dry run reports it.
     """
     flow = pipeline()
     batch = ledger.open(flow)
@@ -333,7 +333,7 @@ def test_fixed_step_needs_no_release(ledger):
     assert ledger.settle(batch.batch_id).failed == 0
 
 
-def test_just_the_ratio_is_borne(ledger):
+def test_just_the_ratio_is_tolerated(ledger):
     """A share of failures equal to max_failed_ratio settles; a replay is never measured against
     itself.
     """

@@ -236,7 +236,7 @@ def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
 
 
 def test_nothing_to_replace_is_an_ordinary_batch(ledger):
-    """Over an interval that nobody has, a reprocess claims it."""
+    """A reprocess claims an interval that no batch has."""
     flow = pipeline()
     new = ledger.reprocess(flow)
     assert new.replaces_batch_id is None

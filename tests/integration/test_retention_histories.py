@@ -212,7 +212,7 @@ def test_each_kind_of_file_is_removed_by_some_test():
     assert ELSEWHERE.union(*REMOVED.values()) == set(KINDS)
 
 
-def test_what_is_gone_is_told(spark, ledger, tmp_path):
+def test_what_is_gone_is_reported(spark, ledger, tmp_path):
     """Once files have expired, trace says since when, explain how to process the record again, and
     a replay reads it from its source."""
     life = Life(spark, ledger, tmp_path / "shop", delivering, removes=True)

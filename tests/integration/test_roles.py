@@ -289,21 +289,21 @@ def test_what_becomes_of_a_message(ledger, status):
 
 
 def test_a_refusal_of_the_writer_asks_for_no_role(ledger):
-    """Who has the writer's role is not told to get it; who has not, is."""
+    """The error asks for the writer's role where the user lacks it, and only there."""
     batch, _ = ledger.whole_batch(pipeline())
     ledger.settle(batch.batch_id)
     with pytest.raises(ConfigurationError) as error:
         ledger.database.transact(lambda c: c.execute(text("UPDATE batch SET roots = 7")))
     assert str(error.value).endswith("batch is history: ledger_writer may not change it")
-    ledger.change("CREATE ROLE ledger_test_nobody LOGIN")
-    address = ledger.database.url.set(username="ledger_test_nobody")
-    nobody = Database(address.render_as_string(hide_password=False))
+    ledger.change("CREATE ROLE ledger_test_stranger LOGIN")
+    address = ledger.database.url.set(username="ledger_test_stranger")
+    stranger = Database(address.render_as_string(hide_password=False))
     try:
         with pytest.raises(ConfigurationError, match=r"Grant it the role ledger_writer$"):
-            nobody.revision()
+            stranger.revision()
     finally:
-        nobody.dispose()
-        ledger.change("DROP ROLE ledger_test_nobody")
+        stranger.dispose()
+        ledger.change("DROP ROLE ledger_test_stranger")
 
 
 def test_the_services_may_do_their_work(ledger):

@@ -74,8 +74,8 @@ def test_acks_without_an_init_are_no_root(ledger):
 
 
 def test_source_that_runs_again(ledger):
-    """Of a source that ran twice only the second init counts: the roots of the first are
-    nobody's.
+    """Of a source that ran twice only the second init counts: the roots of the first belong to no
+    batch.
     """
     batch, first = ledger.whole_batch(pipeline(), 3)
     second = ledger.emit(batch, 2)
@@ -129,7 +129,7 @@ def test_ack_after_the_settlement(ledger):
 
 
 @pytest.mark.parametrize("failing", ["sink", "second"])
-def test_fail_wins_whoever_comes_first(ledger, failing):
+def test_fail_wins_in_either_order(ledger, failing):
     """A root whose every edge is acked is failed if one reader says so, be it the first or the
     last to commit.
     """

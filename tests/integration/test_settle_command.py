@@ -20,9 +20,9 @@ def test_a_batch_that_needs_refinement_is_settled_where_its_storage_is_seen(ledg
     away = ledger.storage.rename(ledger.storage.parent / "away")
     swept = command("sweep")
     assert swept.exit_code == 0
-    (left,) = json.loads(command("sweep", "--json").stdout)["settlements"]
-    assert left["status"] == "open"
-    assert left["reason"].endswith(settle)
+    (settlement,) = json.loads(command("sweep", "--json").stdout)["settlements"]
+    assert settlement["status"] == "open"
+    assert settlement["reason"].endswith(settle)
     status = command("status", "--batch", str(batch.batch_id))
     assert "needs refinement" in status.stdout
     assert settle in status.stdout

@@ -410,7 +410,7 @@ def test_sweep_races_the_last_commit(ledger):
         assert counts(ledger, batch.batch_id) == (3, 3, 0, 0, 0)
 
 
-def test_open_copy_blocks_nobody(ledger):
+def test_open_copy_blocks_no_other_batch(ledger):
     """While a COPY into one batch is open, other batches open, settle and are cleaned up."""
     slow = ledger.open(pipeline(), "slow", 1)
     run = ledger.start(slow.batch_id, "source")

@@ -41,10 +41,10 @@ class Died(BaseException):
 class Place:
     """A sink of one kind and what a reader sees of it.
 
-    ``moment``: an object and its function by whose call readers come to see something. ``misfit``:
-    what the sink takes no rows of. ``keeps_versions``: whether its own record can tell an older
-    version from a newer one. ``copies_rows``: whether staged files may go once they are published.
-    ``constrain``: lets the place refuse rows whose label is ``bad``.
+    ``instant``: an object and its function by whose call readers come to see something. ``misfit``:
+    what the sink takes no rows of. ``keeps_versions``: whether its own record distinguishes an
+    older version from a newer one. ``copies_rows``: whether staged files may go once they are
+    published. ``constrain``: lets the place refuse rows whose label is ``bad``.
     """
 
     sink: Sink
@@ -82,7 +82,7 @@ class Place:
         return Delivery(*own, pipeline_since=START)
 
     @contextmanager
-    def at_moment(self, act: Callable[[str], None]) -> Iterator[None]:
+    def at_instant(self, act: Callable[[str], None]) -> Iterator[None]:
         """Call ``act`` before, and after, whatever readers come to see."""
         owner, name = self.instant
         function = getattr(owner, name)
@@ -224,13 +224,13 @@ def test_a_declaration_has_all_members(place):
 
 @pytest.mark.parametrize("sink", ["out", SqliteSink, object()])
 def test_what_is_no_sink_is_refused(sink):
-    """A path, a class, or an object that lacks members is told what a sink is."""
+    """A path, a class, or an object that lacks members gets an error that says what a sink is."""
     with pytest.raises(DeclarationError, match=r"sink 'out': expected one of DeltaSink, .* found"):
         Pipeline("shop").sink("out", sink, reads="rows")
 
 
 def test_staging_is_invisible(place):
-    """Rows that are staged, and looked at, are seen by nobody."""
+    """No reader sees rows that are staged, and looked at."""
     delivery, publisher = place.stage(1, "a", "b"), place.publisher()
     assert publisher.rules(delivery) == ()
     assert publisher.refused(delivery) == []
@@ -299,7 +299,7 @@ def test_a_newer_version_supersedes(place):
 
 
 def test_a_newer_run_keeps_what_it_has_staged(place):
-    """Whoever publishes an older run of a batch leaves alone what a newer one has staged since."""
+    """A publish of an older run of a batch leaves alone what a newer one has staged since."""
     older, newer = place.stage(1, "old", version=3), place.stage(1, "new", version=5)
     place.publisher().publish(older)
     assert place.rows() == [(100, "old")]
@@ -343,14 +343,14 @@ def test_what_was_replaced_does_not_come_back(place):
     assert place.rows() == [(300, "c")]
 
 
-def test_rows_are_replaced_in_one_moment(place):
-    """Before the moment readers see the old batches, after it the new one; a folder's readers may
-    see neither for a moment, and never both."""
+def test_rows_are_replaced_at_once(place):
+    """Before the switch readers see the old batches, after it the new one; a folder's readers may
+    briefly see neither, and never both."""
     for batch in (1, 2, 4):
         place.publisher().publish(place.stage(batch, "old"))
     seen = []
     delivery = place.stage(3, "new", "new", replaces=(1, 2))
-    with place.at_moment(lambda when: seen.append(place.rows())):
+    with place.at_instant(lambda when: seen.append(place.rows())):
         place.publisher().publish(delivery)
     old = [(100, "old"), (200, "old"), (400, "old")]
     new = [(300, "new"), (301, "new"), (400, "old")]
@@ -377,7 +377,7 @@ def test_a_publish_that_dies_is_finished_by_the_next(place, when):
                 raise Died
 
         try:
-            with place.at_moment(die):
+            with place.at_instant(die):
                 place.publisher().publish(new)
         except Died:
             seen = place.rows()

@@ -158,8 +158,8 @@ def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_pa
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target, guarantee):
-    """The old batch's rows, and those of its replay, go in the moment the new ones come, once the
-    new batch is settled.
+    """The old batch's rows, and those of its replay, go at the instant at which the new ones come,
+    once the new batch is settled.
     """
     numbers(tmp_path)
     run = runner(spread(target, LOST, guarantee=guarantee))

@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_before_a_batch_opens(kind, ledger, setting
     assert ledger.row("SELECT count(*) AS batches FROM batch").batches == 0
 
 
-def test_what_fits_is_told(kind, settings):
+def test_what_fits_is_reported(kind, settings):
     """The look before a run says what it found, also where the interval is not known."""
     kind.add((1, 10))
     source = source_of("source 'numbers'", kind.declared())

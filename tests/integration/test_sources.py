@@ -61,7 +61,7 @@ def delivered(sink_rows):
 
 
 def open_at_once(ledger, settings, pipeline, count=4):
-    """Open batches in the same moment; those that found room."""
+    """Open batches at the same time; those that found room."""
     gate, interval = threading.Barrier(count), Interval(START, END)
 
     def open_one(number):
@@ -128,7 +128,7 @@ def test_an_interval_waits_for_room_or_is_read_beside(runner, tmp_path):
     assert run.settled(second).roots == 2
 
 
-def test_an_interval_of_a_size_that_nobody_knows(runner, tmp_path):
+def test_an_interval_of_unknown_size(runner, tmp_path):
     """It is read whole as soon as there is room for one record; others wait until it is read."""
     pipeline, schema = Pipeline("numbers", max_pending=2), pa.schema([("n", pa.int32())])
     pipeline.source("numbers", ArrowSource("in.arrow", "n INT"))
@@ -159,7 +159,7 @@ def test_a_replay_is_bounded_by_the_room_too(runner, tmp_path):
     assert tight.settled(replay).roots == 2
 
 
-def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
+def test_a_held_batch_is_named_to_a_run_that_waits_for_it(runner, tmp_path):
     """Only a person lets a held batch go on, so waiting for it is an error that says which it
     is.
     """
@@ -230,7 +230,7 @@ def test_names_with_brackets_are_names(runner, tmp_path, sink_rows):
 
 
 def test_each_file_is_read_once(runner, tmp_path, sink_rows):
-    """A batch takes the files that nobody has taken, whatever its interval; one without any has
+    """A batch takes the files that no batch has taken, whatever its interval; one without any has
     no records.
     """
     write(tmp_path / "in" / "1.csv", "a", "b")
@@ -288,7 +288,7 @@ def test_two_batches_at_once_take_different_files(runner, tmp_path, sink_rows):
 
 
 def test_batches_that_open_at_once_take_each_file_once(ledger, settings, tmp_path):
-    """Of batches that are opened in the same moment each file is claimed by one."""
+    """Of batches that are opened at the same time each file is claimed by one."""
     for number in range(6):
         write(tmp_path / "in" / f"{number}.csv", "a")
     open_at_once(ledger, settings, incremental())
@@ -458,8 +458,8 @@ def test_rows_are_read_once_and_the_position_follows(runner, ledger, table, sink
 
 
 def test_batches_that_open_at_once_take_each_row_once(runner, settings, ledger, table, sink_rows):
-    """Of batches that are opened in the same moment each claims a range of its own, and nothing
-    is left out.
+    """Of batches that are opened at the same time each claims a range of its own, and nothing is
+    left out.
     """
     add(ledger, *(f"w{n}" for n in range(9)))
     run = runner(words_of(table, max_pending=9))
@@ -596,7 +596,7 @@ def test_more_equal_values_than_there_is_room_for(runner, ledger, tmp_path, sink
 # Untracked records
 
 
-def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_rows):
+def test_untracked_records_pass_and_none_is_missed(runner, tmp_path, sink_rows):
     """A record that a source's predicate leaves out reaches the sink, is no root, and fails
     nothing.
     """
@@ -675,7 +675,7 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
 
 
 @pytest.mark.parametrize("folded_by", ["driver", "threads", "executors", "exchange"], indirect=True)
-def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows, folded_by):
+def test_losing_untracked_records_fails_no_record(runner, tmp_path, sink_rows, folded_by):
     """Untracked records that a stage drops, fails or doubles leave the tracked ones as they are."""
     write(tmp_path / "in.csv", "a", "click", "b", "click")
     pipeline = Pipeline("clicks")

@@ -519,7 +519,7 @@ def test_a_failed_root_has_rows(ledger, monkeypatch, span):
 
 @pytest.mark.parametrize("span", [1, 4])
 def test_a_root_that_failed_and_has_no_rows(ledger, span):
-    """A run's word of a root that nothing was posted of, of the batch or of nobody, holds it."""
+    """A run's word of a root that nothing was posted of, of this batch or of none, holds it."""
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 7, span=span)
     ledger.run_middle(batch, roots)
@@ -734,7 +734,7 @@ def test_memory_does_not_grow_with_the_roots(monkeypatch, tmp_path):
     assert many < 1.5 * few
 
 
-def test_reserved_spans_are_nobody_elses(ledger):
+def test_reserved_spans_overlap_no_others(ledger):
     """The first root of a range is a multiple of its span."""
     first = ledger.transact(batches.reserve_roots, 5, 8192)
     assert first % 8192 == 0

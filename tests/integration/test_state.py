@@ -185,7 +185,7 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
 
 
 def test_an_abandoned_batch_is_skipped(runner, days, balances):
-    """A batch that was abandoned before it emitted keeps nobody waiting; opened again, it comes
+    """A batch that was abandoned before it emitted keeps no batch waiting; opened again, it comes
     when it comes.
     """
     run = runner(totals(message_timeout="10s"))
@@ -220,9 +220,9 @@ def settled(run: Runner, day: int):
     ],
 )
 def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
-    """Whoever dies after the function, before or in the commit, or while it is published: the
-    next one ends as if nothing had happened, and until then the sink has published one whole
-    state.
+    """Where a driver dies after the function, before or in the commit, or while the state is
+    published, the next one ends as if nothing had happened, and until then the sink has published
+    one whole state.
     """
     run = runner(totals())
     ledger = run.ledger
@@ -610,7 +610,7 @@ def test_uncommitted_files_never_count(runner, days, balances, settings):
     assert balances() == oracle(1, 2)
 
 
-def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
+def test_a_reader_sees_one_whole_state_at_any_time(runner, days):
     """A reader that looks all the time finds the totals after one batch or another, never
     between them.
     """
@@ -659,8 +659,8 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
 
 def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     """A batch that the sweeper settled, or whose withhold is yet to run, is not taken in without
-    the units that it will ask for again: its replay comes before the next batch. The sweeper
-    sends for whoever asks.
+    the units that it will ask for again: its replay comes before the next batch. The sweeper starts
+    a run for the batch that asks.
     """
     run = runner(ranked(fail=[104], settle="hold"))
     ledger = run.ledger
@@ -917,13 +917,13 @@ def test_what_cannot_be_declared():
         pipeline.sink("more", ParquetSink("more", dedup="exact"), reads="balance")
 
     def unread(pipeline):
-        pipeline.stateful_stage(reads="checked")(two_named("nobody"))
+        pipeline.stateful_stage(reads="checked")(two_named("unused"))
 
     refused("reads 'balance', a state over batches.*only sinks", behind)
     refused("reads 'balance', a state over batches.*only sinks", combined)
     refused("stateful 'tally' .*not tracked any more", untracked)
     refused("gets all rows of a unit, a combine or a state again", doubled)
-    refused("nothing reads stateful 'nobody'", unread)
+    refused("nothing reads stateful 'unused'", unread)
     refused(
         "the state so far, checked",
         lambda pipeline: pipeline.stateful_stage(reads="checked")(lambda_named("one")),

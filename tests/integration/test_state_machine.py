@@ -438,7 +438,7 @@ class LedgerLife(RuleBasedStateMachine):
         and what stays in quarantine is what a person accepted before its files went.
         """
         if sys.exc_info()[0] is not None:
-            return  # a history that has gone wrong is told of, not its end
+            return  # a history that has gone wrong is reported, not its end
         if self.status == "abandoned":
             LedgerLife.open_again(self)
         self._go_on()
@@ -725,7 +725,7 @@ def _xor(edges):
 @pytest.mark.parametrize("machine", [LedgerLife, LedgerHistory])
 def test_ledger_agrees_with_plain_sets(ledger, tmp_path, machine):
     """Over random lives, with crashes, zombies, lost and repeated posts, and with files removed at
-    any moment, the ledger decides as plain sets of edges do, and has what a replay reads.
+    any time, the ledger decides as plain sets of edges do, and has what a replay reads.
     """
     machine.ledger, machine.folder = ledger, tmp_path / "storage"
     examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "60"))

@@ -72,7 +72,7 @@ class Shop:
 
 @pytest.fixture
 def shop(database):
-    """A table of orders with a serial and the moment of each insert."""
+    """A table of orders with a serial and the time of each insert."""
     result = Shop(database.plain)
     result.do(
         "DROP SCHEMA IF EXISTS shop CASCADE",
@@ -152,8 +152,8 @@ def test_readers_do_not_hold_a_sequence_up(shop):
         assert safe_bound(shop.source(), now(), BRIEF) == 1
 
 
-def test_a_moment_stays_below_a_long_writer(shop):
-    """Its rows will have the moment at which it began; what is older is safe."""
+def test_a_time_stays_below_a_long_writer(shop):
+    """Its rows will have the time at which it began; what is older is safe."""
     shop.do(INSERT)
     with shop.open(INSERT):
         shop.do(INSERT)
@@ -163,7 +163,7 @@ def test_a_moment_stays_below_a_long_writer(shop):
     assert limit_bound(shop.source("at", "at timestamp"), None, bound, None) == (bound, 3)
 
 
-def test_a_moment_stays_below_a_transaction_that_has_not_written_yet(shop):
+def test_a_time_stays_below_a_transaction_that_has_not_written_yet(shop):
     """now() is when a transaction began, even if it locks the table only after we looked."""
     with shop.open("SELECT 1") as late:
         shop.do(INSERT)
@@ -173,7 +173,7 @@ def test_a_moment_stays_below_a_transaction_that_has_not_written_yet(shop):
 
 
 @pytest.mark.parametrize("kind", ["timestamp(0)", "timestamptz(0)", "date"])
-def test_coarse_moments_wait_until_they_are_over(shop, kind):
+def test_coarse_times_wait_until_they_are_over(shop, kind):
     """A second or a day that still runs may get more rows of the same value."""
     shop.do(
         f"CREATE TABLE shop.coarse (at {kind} DEFAULT now(), n int)",
@@ -186,7 +186,7 @@ def test_coarse_moments_wait_until_they_are_over(shop, kind):
     assert limit_bound(source, None, bound, None) == (bound, 1)
 
 
-def test_a_moment_in_the_future_does_not_hide_what_comes(shop):
+def test_a_time_in_the_future_does_not_hide_what_comes(shop):
     """A row dated 2999, or infinity, waits; the bound is not put there."""
     shop.do(INSERT, "INSERT INTO shop.orders (at) VALUES ('2999-01-01'), ('infinity')")
     bound = safe_bound(shop.source("at", "at timestamp"), now(), BRIEF)
@@ -195,7 +195,7 @@ def test_a_moment_in_the_future_does_not_hide_what_comes(shop):
 
 
 def test_a_lag_keeps_the_reading_behind(shop):
-    """Rows younger than the lag wait; a cursor that is no moment has no lag."""
+    """Rows younger than the lag wait; a cursor that is no time has no lag."""
     shop.do("INSERT INTO shop.orders (at) VALUES (now()), (now() - interval '1 hour')")
     bound = safe_bound(shop.source("at", "at timestamp", lag="10m"), now(), BRIEF)
     assert timedelta(minutes=59) < now() - bound < timedelta(minutes=61)
@@ -221,7 +221,7 @@ def test_an_insert_into_a_partition_counts(shop):
         "CREATE TABLE shop.parted (id bigserial, item text) PARTITION BY LIST (item)",
         "CREATE TABLE shop.parted_x PARTITION OF shop.parted FOR VALUES IN ('x')",
         "CREATE TABLE shop.parted_y PARTITION OF shop.parted DEFAULT",
-        # Without a sequence only the lock of the partition tells.
+        # Without a sequence only the lock of the partition shows it.
         "ALTER TABLE shop.parted ALTER id DROP DEFAULT",
         "ALTER TABLE shop.parted_x ALTER id DROP DEFAULT",
     )
@@ -317,7 +317,7 @@ def test_a_column_that_cannot_be_a_cursor_is_refused(shop, column, value, says):
 
 
 def test_a_transaction_whose_start_is_hidden_is_not_passed(shop):
-    """Without the right to see when others began, a moment is safe only once they have ended."""
+    """Without the right to see when others began, a time is safe only once they have ended."""
     shop.do(
         "DROP ROLE IF EXISTS shop_reader",
         "CREATE ROLE shop_reader LOGIN",
@@ -337,7 +337,7 @@ def test_a_transaction_whose_start_is_hidden_is_not_passed(shop):
         shop.do("DROP OWNED BY shop_reader", "DROP ROLE shop_reader")
 
 
-def test_our_own_readers_do_not_hold_a_moment_up(shop):
+def test_our_own_readers_do_not_hold_a_time_up(shop):
     """A long parallel read of the same database is known to bring nothing."""
     shop.do(INSERT, INSERT)
     source = shop.source("at", "at timestamp")
@@ -404,8 +404,8 @@ def test_a_table_that_counts_from_the_start_again_is_refused(shop):
 
 
 def test_rows_may_be_deleted_at_the_end(shop):
-    """A sequence that is past the position will go on there; whoever may not read the sequence is
-    told so, and a moment comes later whatever was deleted."""
+    """A sequence that is past the position will go on there; a user who may not read the sequence
+    gets an error that says so, and a time comes later whatever was deleted."""
     shop.do(*[INSERT] * 3, "DELETE FROM shop.orders WHERE id = 3")
     assert read_on(shop.source(), 3) is None
     assert read_on(shop.source("at", "at timestamp"), now()) is None
@@ -634,7 +634,7 @@ def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
     assert rows[-1]["at"] == datetime(2026, 1, 31, 12)
 
 
-def test_moments_of_sqlite_need_a_lag(lite):
+def test_times_of_sqlite_need_a_lag(lite):
     """A second may get more rows, and no writer is seen; the text's own form is compared."""
     create = "CREATE TABLE orders (at datetime)"
     with pytest.raises(InputError, match="running transactions of sqlite are not seen"):
@@ -664,7 +664,7 @@ def test_a_reader_asks_for_what_is_declared(spark, shop):
         TableReader(spark, shop.source(schema="id int, price int")).rows([(None, 1)])
 
 
-def test_a_source_that_goes_away_while_it_is_read_is_told(spark, shop):
+def test_a_source_that_goes_away_while_it_is_read_is_reported(spark, shop):
     """The failure of a task is found again as the ledger's own error."""
     shop.do(INSERT)
     frame = TableReader(spark, shop.source()).rows([(None, 1)])

@@ -273,8 +273,8 @@ def test_names_that_are_none(spark):
 
 
 def test_rows_are_of_the_declared_types(spark):
-    """A row that is no row of the source is refused where it was given; a moment without a zone is
-    UTC; a null goes to the source, which may refuse it."""
+    """A row that is no row of the source is refused where it was given; a timestamp without a zone
+    is UTC; a null goes to the source, which may refuse it."""
     with pytest.raises(DeclarationError, match=r"row 2 of 'orders'.* 'costumer'.*'customer'\?"):
         testing.run_batch(orders(), {"orders": [{"id": 1}, {"costumer": 2}]}, spark=spark)
     with pytest.raises(DeclarationError, match=r"row 1 of 'orders': id: expected int, found 1\.5"):

@@ -23,8 +23,8 @@ def records(spark, folder, options):
 
 @pytest.mark.parametrize("name", FILES)
 def test_tasks_read_what_the_driver_reads(spark, tmp_path, monkeypatch, name):
-    """However files are cut into blocks, and whoever reads these, the records are the same: values,
-    raw texts, reasons, files, and their order."""
+    """However files are cut into blocks, and whether the driver or tasks read these, the records
+    are the same: values, raw texts, reasons, files, and their order."""
     files, options = FILES[name]
     for path, data in files.items():
         (tmp_path / path).write_bytes(data if isinstance(data, bytes) else data.encode())

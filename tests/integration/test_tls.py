@@ -54,8 +54,8 @@ def pipeline(name, address):
 
 
 def test_a_batch_over_verified_tls(spark, server, secure, tmp_path, folded_by):
-    """Where a server takes nothing but TLS, a whole batch works with verify-full: its ledger,
-    whoever folds, its source and its sink; so does the login of queries."""
+    """Where a server takes nothing but TLS, a whole batch works with verify-full: its ledger, the
+    driver or the executors that fold, its source and its sink; so does the login of queries."""
     address = server.verified("warehouse")
     engine = sa.create_engine(addresses.parsed(address, "the warehouse"), poolclass=NullPool)
     with engine.begin() as connection:

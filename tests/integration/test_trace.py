@@ -70,8 +70,8 @@ def batch(runner, tmp_path):
 def test_each_row_is_shown_where_it_ends(batch):
     """Passed on, lost, dropped, failed, malformed: each at the step where it happened, beside the
     rows that went on, with the fields of each row; of a record that does not parse with its text,
-    of a mark with nothing. Where a stage's files are gone, the tree says so; the source's: nothing
-    can be told.
+    of a mark with nothing. Where a stage's files are gone, the tree says so; where the source's are
+    gone, trace can show nothing.
     """
     run, _, first = batch
     check_fates(run.job.database, first)

@@ -209,7 +209,7 @@ def cached_lazily(frame):
 
 
 def collected(frame):
-    """Rows that went through the driver: nothing of the input's plan is left."""
+    """Rows that went through the driver: they have nothing of the input's plan."""
     return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
 
 

@@ -228,8 +228,8 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
 
 
 def test_a_unit_that_fails_after_its_total_is_kept_back_for_a_person(spark):
-    """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is
-    kept back.
+    """A row of 100 records that fails is no single record's failure: none is quarantined, the unit
+    is kept back.
     """
     refusing = totals(behind=True, max_replays=1)
     result = testing.run_batch(refusing, unit_of_100(), spark=spark)
@@ -518,7 +518,7 @@ def test_a_replay_of_others_replaces_nothing(spark, unit):
 
 @pytest.mark.parametrize("unit", [(), ("customer",)])
 def test_a_replay_that_dies_after_its_sink_has_replaced_nothing_yet(spark, unit):
-    """What a replay replaces goes in the moment in which its own rows come, once it is settled."""
+    """What a replay replaces goes at the instant at which its own rows come, once it is settled."""
     result = testing.run_batch(totals(poison=2, unit=unit), {"orders": SHOP["orders"]}, spark=spark)
     dead = testing.replay(result, totals(unit=unit), faults=[testing.crash_at("steps_committed")])
     assert dead.crashed
@@ -586,7 +586,7 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
 
 
 def test_another_unit_than_the_batch_had(spark):
-    """A replay whose rows could not be told from those it is to replace is refused."""
+    """A replay whose rows could not be distinguished from those it is to replace is refused."""
     result = testing.run_batch(totals(poison=2), {"orders": SHOP["orders"]}, spark=spark)
     with pytest.raises(
         InputError, match="ran with the unit customer, the pipeline has the batch as unit"
@@ -691,7 +691,7 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
 
 
 def test_a_null_among_the_anchors_is_refused(spark):
-    """A list that an outer join has put a null into is an error, not a root of nobody."""
+    """A list that an outer join has put a null into is an error, not a root without a batch."""
     pipeline = Pipeline("outer", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))

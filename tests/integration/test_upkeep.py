@@ -1,4 +1,4 @@
-"""The ledger stays as large as what is in it, and a sweep looks at what is left to do alone."""
+"""The ledger stays as large as what is in it, and a sweep looks at pending work alone."""
 
 import pytest
 from sqlalchemy import text
@@ -35,7 +35,7 @@ DEAD = ("step_run_drop", "step_run_input")  # a sweep reads neither
 
 @pytest.fixture
 def with_dead_rows(ledger):
-    """A settled batch, and tables with dead rows that nobody has vacuumed: fewer than the 50 that
+    """A settled batch, and tables with dead rows that no vacuum has removed: fewer than the 50 that
     wake autovacuum, whose lock a sweep would skip.
     """
     batch, _ = ledger.whole_batch(chain())
@@ -77,7 +77,7 @@ def impatient(ledger):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_table_that_cannot_be_vacuumed_is_left(ledger, with_dead_rows, caplog):
+def test_a_table_that_cannot_be_vacuumed_stays_pending(ledger, with_dead_rows, caplog):
     """An index of it is locked: it is named, the sweep does all the rest, and the next one
     vacuums it.
     """
@@ -166,7 +166,7 @@ def test_batches_are_left_behind_in_lots(ledger, monkeypatch):
     assert len(followed(ledger)) == 3
 
 
-def test_content_that_is_not_kept_is_left(ledger):
+def test_content_that_is_not_kept_stays_pending(ledger):
     """A batch whose failed records have no content yet is looked at, and named by the view."""
     batch, _ = ledger.whole_batch(chain(), lose_middle=[0])
     ledger.settle(batch.batch_id)
@@ -267,7 +267,7 @@ def by_policy(ledger, batch):
 
 @pytest.mark.parametrize("change", [by_hand, by_policy])
 def test_what_has_changed_before_the_lock_is_seen(ledger, change):
-    """A batch of which something is left again once it is locked is not noted."""
+    """A batch that has pending work again once it is locked is not noted."""
     batch, _ = ledger.whole_batch(combined(), lose_middle=[0])
     ledger.settle(batch.batch_id)
     done(ledger, batch)

@@ -41,7 +41,7 @@ def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, si
 
 
 def test_it_ends_with_ctrl_c(under_way, monkeypatch):
-    """Whoever has seen enough gets no error."""
+    """A user who has seen enough gets no error."""
 
     def stop(seconds):
         raise KeyboardInterrupt

@@ -92,8 +92,8 @@ def test_what_is_no_fault_of_a_step_interrupts_it(ledger, driver, name):
 
 
 def test_a_failure_is_logged_as_the_run_that_failed(ledger, driver):
-    """Whoever logs it at the end has batch, step and run of the place where it was raised, and what
-    is logged after it has not.
+    """A failure that is logged at the end has batch, step and run of the place where it was raised,
+    and what is logged after it has not.
     """
     batch = ledger.open(driver.flow)
     driver.acts["middle"] = raising(PySparkException("a bug"))

@@ -215,8 +215,8 @@ def test_a_claimed_parquet_file_that_changes_is_named(runner, folder, sink_rows)
 
 
 def write_many(folder, run, more=""):
-    """Have a step write more than there is room for; what its error is told as. ``more``: of the
-    header."""
+    """Have a step write more than there is room for; what its error is translated to. ``more``: of
+    the header."""
     values = "," * more.count(",")
     lines = [f"s{more}", *(f"{uuid4()}{values}" for _ in range(20_000)), ""]
     (folder / "a.csv").write_text("\n".join(lines))
@@ -244,7 +244,7 @@ def test_a_full_disk_is_named_where_root_mounts_a_small_one(runner, folder, sett
 
 def test_a_file_that_may_not_grow_is_named(runner, folder, settings, spark):
     """Where the system lets a process write no more to a file, as of a quota, the step says in
-    which folder, and what is free, whoever runs the suite."""
+    which folder, and what is free, whichever user runs the suite."""
     run = runner(copying(schema="s STRING, f FLOAT"))  # the JVM writes what is parsed exactly
     root = Path(settings.storage_root())
     java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())

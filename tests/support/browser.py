@@ -63,8 +63,8 @@ def chromium() -> Iterator[Browser]:
 def signed_in(
     browser: Browser, airflow: Served, token: str | None = None
 ) -> Iterator[BrowserContext]:
-    """The windows of the user of a token, or of whoever has filled in the form of Airflow's login;
-    they share what a browser keeps, scripts among it.
+    """The windows of the user of a token, or of the user who has filled in the form of Airflow's
+    login; they share what a browser keeps, scripts among it.
     """
     size = {"width": 1440, "height": 1000}
     with browser.new_context(base_url=airflow.base, viewport=size) as context:

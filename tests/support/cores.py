@@ -67,7 +67,7 @@ def _verdict(n: int) -> tuple[str, str | None, str | None]:
 
 def tried_twice(events: Path) -> int:
     """How many tasks were started beside another try of the same one, by Spark's logs of events.
-    Nothing that Spark knows, and tells executors, is an address of the ledger.
+    Nothing that Spark knows, and hands to executors, is an address of the ledger.
     """
     texts = [log.read_text() for log in events.iterdir()]
     assert texts

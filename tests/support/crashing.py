@@ -107,8 +107,8 @@ def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
 
 
 def run_whole(job: Job, batch: Batch, form: str = STAGE, *, whole: bool = False) -> None:
-    """What is left of a batch, and what follows, as the tasks of that form do; ``whole``: all of
-    it, where they are tasks of a step each.
+    """The pending steps of a batch, and what follows, as the tasks of that form do; ``whole``: all
+    of it, where they are tasks of a step each.
     """
     if form == BATCH:
         attempt = begin(job.database)

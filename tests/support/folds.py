@@ -1,4 +1,4 @@
-"""A pipeline of one stage, and stages whose rows lie in the ways that a fold tells apart."""
+"""A pipeline of one stage, and stages whose rows lie in the ways that a fold distinguishes."""
 
 from dataclasses import replace
 

@@ -39,7 +39,7 @@ _SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 # These JVMs live for seconds: what they compile at leisure never pays.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
 # The session of all tests lives as long as they run, so that what it plans with is worth compiling
-# well: room for what dies young, and no memory of jobs that nobody looks at.
+# well: room for what dies young, and no memory of jobs that no test looks at.
 LONG_LIVED = ("-XX:TieredStopAtLevel=4", "-Xms1500m", "-Xmn700m")
 REMEMBERED = (
     "spark.ui.retainedJobs",

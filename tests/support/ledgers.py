@@ -43,7 +43,7 @@ TABLES = (
     " last_sweep, batch_source, step_run, batch, declared_step, pipeline"
 )
 
-# How few rows go at once: a TRUNCATE makes each table and index anew, 10 times as slowly.
+# How few rows go at once: a TRUNCATE recreates each table and index, 10 times as slowly.
 _DELETED = (
     "SET LOCAL session_replication_role = replica",  # no triggers, and so no foreign keys
     *(f"DELETE FROM {name.strip()}" for name in TABLES.split(",")),
@@ -419,7 +419,7 @@ class Ledger:
     # What only the owner can do
 
     def change(self, statement: str, **values: Any) -> None:
-        """Change rows as nobody but the owner may; at least one."""
+        """Change rows as only the owner may; at least one."""
         assert self._execute(statement, values), statement
 
     def age(self, batch_id: int, seconds: float) -> None:

@@ -64,7 +64,7 @@ class Stage:
     ``form``: ``frame`` and ``record`` take one row at a time; ``total``, ``gather``, ``join`` and
     ``latest`` are whole. ``copies``: rows for each row. ``letter``: added to each key. ``files``:
     how many its output is shuffled to; 0: none. ``lawful`` and ``faults``: what becomes of rows
-    with these keys, for good and until it is repaired.
+    with these keys, permanently and until it is repaired.
     """
 
     name: str

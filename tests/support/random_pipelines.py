@@ -61,8 +61,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class Death:
-    """Where the driver dies: the ``nth`` time that it reaches ``place``; ``silent``: nobody says
-    that its run failed."""
+    """Where the driver dies: the ``nth`` time that it reaches ``place``; ``silent``: no process
+    reports that its run failed."""
 
     place: str
     nth: int
@@ -282,9 +282,9 @@ class _Drawing:
             if outputs and self._maybe(0.5 * self.faults):
                 drawn |= dict.fromkeys(self._some([row.key for row in outputs], 1), "failed")
             return replace(stage, faults=drawn)
-        for_good = self._drawn(keys, lawful, 0.35)
-        left = [key for key in keys if key not in for_good]
-        return replace(stage, lawful=for_good, faults=self._drawn(left, faults, 0.3 * self.faults))
+        permanent = self._drawn(keys, lawful, 0.35)
+        left = [key for key in keys if key not in permanent]
+        return replace(stage, lawful=permanent, faults=self._drawn(left, faults, 0.3 * self.faults))
 
     def _drawn(self, keys: Sequence[str], fates: Sequence[str], share: float) -> dict[str, str]:
         drawn: dict[str, str] = {}
@@ -361,7 +361,7 @@ class _Drawing:
 
 
 def _fates_of(stage: Stage) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What may become of rows of a stage that takes one at a time, for good and as a fault."""
+    """What may become of rows of a stage that takes one at a time, permanently and as a fault."""
     single = stage.emits == "one"
     repeated = ("repeated",) if single else ()
     twice = () if single else ("twice",)

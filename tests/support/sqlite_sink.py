@@ -153,7 +153,7 @@ class SqlitePublisher:
 
     @contextmanager
     def _transaction(self, *, keep: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction that nobody else writes in; ``keep``: commit it."""
+        """One transaction that no other writer shares; ``keep``: commit it."""
         connection = sqlite3.connect(self.path, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -172,7 +172,7 @@ class SqlitePublisher:
 
 
 def end(connection: sqlite3.Connection, keep: bool) -> None:
-    """The moment in which readers see what a transaction did."""
+    """The instant at which readers see what a transaction did."""
     connection.execute("COMMIT" if keep else "ROLLBACK")
 
 

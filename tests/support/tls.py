@@ -94,7 +94,7 @@ class Authority:
 
 @dataclass(frozen=True)
 class SecureServer:
-    """``folder``: of the certificates: ``ca.pem``, ``other.pem`` (of nobody that it knows),
+    """``folder``: of the certificates: ``ca.pem``, ``other.pem`` (of no authority that it knows),
     ``client.pem``, ``client.key``."""
 
     port: int

@@ -154,8 +154,8 @@ RECORDS = {
 @pytest.mark.parametrize("state", RecordState)
 @pytest.mark.parametrize("cause", Cause)
 def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, state):
-    """None is left without a sentence, whatever its source and its batch are like, and each command
-    can be typed; records that nothing is left to do for have no command.
+    """Each has a sentence, whatever its source and its batch are like, and each command can be
+    typed; records without pending work have no command.
     """
     for values in product(*RECORDS.values()):
         fields = dict(zip(RECORDS, values, strict=True))

@@ -41,7 +41,7 @@ def test_who_triggered_a_run(run, user):
 
 
 def test_a_metric_is_sent():
-    """To nobody, where Airflow's configuration names nobody."""
+    """Nowhere, where Airflow's configuration names no receiver."""
     assert not versions.configuration().getboolean("metrics", "statsd_on", fallback=False)
     versions.send_gauge("ackledger.test", 1.0, {"pipeline": "flights"})
 

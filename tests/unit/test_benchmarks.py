@@ -41,8 +41,8 @@ def test_each_pipeline_has_a_topology(make):
 
 @pytest.mark.parametrize("page", published.PAGES, ids=lambda path: path.name)
 def test_the_pages_have_the_figures_that_were_measured(page):
-    """Their tables are those of results.json; a figure that changes there changes here, and a
-    ratio of throughputs is told as how many times as long it takes.
+    """Their tables are those of results.json; a figure that changes there changes here, and a ratio
+    of throughputs is given as how many times as long it takes.
     """
     text, results = page.read_text(), json.loads(published.RESULTS.read_text())
     assert published.filled(text, results) == text, "run python -m benchmarks.published"

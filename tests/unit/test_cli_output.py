@@ -342,16 +342,16 @@ def test_addresses_are_not_encoded():
     assert addresses.shown(url) == "postgresql+psycopg2://my name:***@/ledger?host=/var/run/pg"
 
 
-def test_a_sweep_says_what_is_left_and_what_it_could_not_settle():
+def test_a_sweep_says_what_is_pending_and_what_it_could_not_settle():
     """Each in a line of its own, with the way out; nothing of it where there is nothing."""
     data = {"settlements": [], "dropped": [], "replays": [{"batch_id": 4}], "overdue": []}
     quiet = printed(tables.sweep({**data, "errors": {}})).splitlines()
     assert quiet[1:] == ["partitions dropped: 0; batches that ask for a replay: 4"]
     overdue = [{"batch_id": number, "dag_id": "d", "target": "jobs.d:p"} for number in (7, 8)]
     data = {**data, "overdue": overdue, "errors": {9: "the ledger is away"}}
-    left, error = printed(tables.sweep(data)).splitlines()[2:]
-    assert "something pending: 7, 8." in left
-    assert left.endswith("ackledger publish jobs.d:p --batch 7")
+    pending, error = printed(tables.sweep(data)).splitlines()[2:]
+    assert "something pending: 7, 8." in pending
+    assert pending.endswith("ackledger publish jobs.d:p --batch 7")
     assert error == "batch 9 could not be settled: the ledger is away"
 
 
@@ -499,10 +499,10 @@ def test_what_is_explained_stays_below_its_name():
 def test_a_user_without_a_name_has_a_number(monkeypatch):
     """In a container a user may have no name: commands that note who typed them note the number."""
 
-    def nobody():
+    def nameless():
         raise KeyError("getpwuid(): uid not found: 4711")
 
-    monkeypatch.setattr(base.getpass, "getuser", nobody)
+    monkeypatch.setattr(base.getpass, "getuser", nameless)
     assert base.user() == f"uid {os.getuid()}"
     noted = []
     monkeypatch.setattr(records, "connect", lambda settings: None)
@@ -512,7 +512,7 @@ def test_a_user_without_a_name_has_a_number(monkeypatch):
 
 
 def test_version_and_completion():
-    """``--version`` prints the installed version; the shell is told what may follow."""
+    """``--version`` prints the installed version; the shell gets what may follow."""
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.output) == (0, f"ackledger {metadata.version('ackledger')}\n")
     asked = {
@@ -529,7 +529,7 @@ def test_version_and_completion():
 STEPS = {"parse": (), "shelf": ("parse",)}
 
 
-def test_a_line_for_each_step_where_nobody_watches(monkeypatch):
+def test_a_line_for_each_step_where_no_terminal_is(monkeypatch):
     """Piped, each finished step is one line with its rows and seconds on stderr, and one that takes
     long is one a minute, with tasks, rows and time.
     """
@@ -591,12 +591,12 @@ def test_progress_that_cannot_be_had_fails_no_step():
 
     reports, raised = [], Event()
 
-    def tell(tasks, seconds):
+    def report(tasks, seconds):
         reports.append(tasks)
         raised.set()
         raise RuntimeError("no terminal")
 
-    with watching(Broken(), tell, every=0.001) as restart:
+    with watching(Broken(), report, every=0.001) as restart:
         restart()
         assert raised.wait(10)
     assert reports == [Tasks()]

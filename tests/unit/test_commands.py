@@ -19,8 +19,8 @@ def holder(dag_id, run_id):
     return SimpleNamespace(batch_id=7, dag_id=dag_id, run_id=run_id)
 
 
-def test_a_command_has_the_shorter_form_of_a_moment():
-    """A date where it is midnight in UTC, else the moment without its zone, which is UTC."""
+def test_a_command_has_the_shorter_form_of_a_time():
+    """A date where it is midnight in UTC, else the time without its zone, which is UTC."""
     interval = Interval(START.astimezone(timezone(timedelta(hours=9))), START.replace(hour=6))
     assert (
         run("etl:shop", interval, "--reprocess")
@@ -31,8 +31,8 @@ def test_a_command_has_the_shorter_form_of_a_moment():
 
 @pytest.mark.parametrize(("run_id", "typed"), [("run-1", "run-1"), ("my run", "'my run'")])
 def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, typed):
-    """Who asks for an interval that a typed command has claimed is told that command with its
-    run id, and without it to replace the batch.
+    """The error for an interval that a typed command has claimed names that command with its run
+    id, and without it to replace the batch.
     """
     again = (
         "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-02 "
@@ -46,7 +46,7 @@ def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, t
 
 
 def test_an_interval_of_a_dag_is_run_again_by_clearing_its_run():
-    """Who asks for an interval that a run of a DAG has claimed is told which run to clear, and the
+    """The error for an interval that a run of a DAG has claimed names the run to clear, and the
     runs of the DAG that replay or replace the batch.
     """
     again, replay, replace = instead_of_a_second_run("etl:shop", ASKED, holder("shop", "manual__1"))

@@ -1,4 +1,4 @@
-"""What holds for every database: addresses, and what drivers are told."""
+"""What holds for every database: addresses, and the options of drivers."""
 
 import pytest
 from sqlalchemy.engine import make_url
@@ -32,7 +32,7 @@ def test_an_address_from_the_environment(monkeypatch):
 
 
 def test_waits_are_the_address_s_own_where_it_has_them():
-    """A dead peer is noticed by sources and sinks alike; other drivers are told nothing."""
+    """A dead peer is noticed by sources and sinks alike; other drivers get no options."""
     url = make_url("postgresql+psycopg2://me@host/shop?connect_timeout=3")
     options = arguments(url, application_name="ackledger")
     assert options["application_name"] == "ackledger"

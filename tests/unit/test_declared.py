@@ -1,4 +1,4 @@
-"""What declarations and Java's own words tell before a run."""
+"""What declarations and Java's own words show before a run."""
 
 import re
 
@@ -33,8 +33,8 @@ from ledger.types import ddl
     ],
 )
 def test_columns_of_a_schema(schema, fields):
-    """Names and types are told of DDL and StructTypes alike; text that cannot be told apart
-    gives none.
+    """Names and types are read from DDL and StructTypes alike; text that cannot be parsed gives
+    none.
     """
     assert ddl.columns(schema) == fields
 

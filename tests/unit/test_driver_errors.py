@@ -114,7 +114,7 @@ def test_a_driver_that_quotes_the_password_is_not_quoted(database):
 
 
 def test_a_password_that_is_a_common_word_hides_nothing():
-    """What the server says, and the statement, are told and kept as the cause."""
+    """What the server says, and the statement, are in the error and kept as the cause."""
     message = 'relation "secret_table" is broken'
     error = raised(psycopg2.ProgrammingError, message, "42601", statement="SELECT 'secret'")
     with pytest.raises(LedgerError, match=message) as caught, translated(LEDGER):

@@ -1,4 +1,4 @@
-"""What whatever can go wrong in Spark, in files and in a user's own code is told as: one line."""
+"""Whatever goes wrong in Spark, in files and in a user's own code is reported in one line."""
 
 import errno
 import logging
@@ -83,7 +83,7 @@ FRAMES = {
         [f"{SITE}orders.py", "/usr/lib/python3.11/json/decoder.py"],
         f"{SITE}orders.py",
     ),
-    "nobody's": (
+    "no own code": (
         [f"{SITE}numpy/x.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"],
         None,
     ),
@@ -316,8 +316,8 @@ def test_a_worker_without_memory_is_named(name):
     assert str(translated(raised)).startswith("a process of Spark ran out of memory")
 
 
-def test_scratch_folders_are_told_each(tmp_path, monkeypatch):
-    """Each folder of Spark's list is told with what is free; a name that is no text is left out."""
+def test_scratch_folders_are_named_each(tmp_path, monkeypatch):
+    """Each of Spark's folders is named with what is free; a name that is no text is left out."""
     paths = [tmp_path / name for name in ("a", "b")]
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{paths[0]}, {paths[1]},")
     free = r" \([\d,]+\.\d MB free(, no more files)?\)"
@@ -447,7 +447,7 @@ def test_the_ledger_keeps_what_was_meant_for_readers(raised, words):
     assert recorded(raised) == words
 
 
-def test_a_place_is_kept_where_nobodys_own_code_raised():
+def test_a_place_is_kept_where_no_own_code_raised():
     """Of an exception of a library on the driver the ledger keeps the line of the library."""
     with pytest.raises(ValueError, match="marked") as caught:
         Fraction("marked")
@@ -544,7 +544,7 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
 
 
 def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, caplog):
-    """For a batch that the sweeper has settled the driver logs the decision, its moment and the
+    """For a batch that the sweeper has settled the driver logs the decision, its time and the
     counts.
     """
     reason = "already settled, 2026-01-01 00:00:00 UTC"
@@ -577,7 +577,7 @@ def test_a_driver_of_a_whole_batch_says_which_step_it_is_at(monkeypatch, caplog)
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown):
+def test_what_fails_beside_others_is_logged_in_one_line(monkeypatch, caplog, shown):
     """A failure that keeps nothing else waiting is one line, with whose it is; the traceback needs
     --verbose. The first is raised at the end."""
     monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
@@ -599,7 +599,7 @@ def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown
 
 
 def test_a_command_says_how_to_go_on(command):
-    """What was noted on the way of an error is told with it, once."""
+    """What was noted on the way of an error is printed with it, once."""
     error = InputError("bad.")
     for _ in range(2):
         error.add_note("To go on: ackledger publish a:b")
@@ -619,7 +619,7 @@ def test_what_is_permanent():
 
 
 def test_errors_name_what_others_said():
-    """Whoever makes an error of another's words names them, and whoever rewords an error hands
+    """Code that makes an error of another's words names them, and code that rewords an error hands
     on what it quotes: redacted, none of them has a value."""
     java = "[FAILED_READ_FILE] reading file /data/a.csv\nCaused by: java.io.IOException: bad ann"
     read = read_failure(PySparkException(java))

@@ -152,7 +152,7 @@ def test_sweeper_and_summary_ask_for_it(alone):
 
 
 def test_each_can_be_done():
-    """What needs Spark has a task and a function; no function is left of what is none."""
+    """What needs Spark has a task and a function; no function exists for what is none."""
     assert len({each.name for each in follow_ups.FOLLOW_UPS}) == len(follow_ups.FOLLOW_UPS)
     on_spark = [each for each in follow_ups.FOLLOW_UPS if not isinstance(each, WithoutSpark)]
     assert all(each.has_task for each in on_spark)

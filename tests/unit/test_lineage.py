@@ -30,7 +30,7 @@ def test_a_place_has_the_name_that_others_give_it(address, namespace, name):
     assert dataset(address) == (namespace, name)
 
 
-def test_where_a_sink_writes_is_told_without_secrets(monkeypatch):
+def test_where_a_sink_writes_is_shown_without_secrets(monkeypatch):
     """A folder by its path, a table by its database, without user, password and options."""
     settings = Settings(data="/data", output="/made")
     assert ParquetSink("out").location(settings) == "/made/out"
@@ -42,7 +42,7 @@ def test_where_a_sink_writes_is_told_without_secrets(monkeypatch):
 
 def test_a_follow_up_runs_the_steps_after_the_settlement():
     """The driver of ``combine`` runs the combines and their sinks, that of ``state`` the states and
-    theirs; any other one runs the step that it is told.
+    theirs; any other one runs the step that it is given.
     """
     pipeline = Pipeline("summed")
     pipeline.source("a", FileSource("a", schema="n INT"))

@@ -53,7 +53,7 @@ def test_a_line_says_what_it_is_about(log):
 
 
 def test_a_failure_remembers_what_it_was_about(log):
-    """Whoever logs it at the end of a driver does so with the keys of the place where it was
+    """A failure that is logged at the end of a driver has the keys of the place where it was
     raised, also if another error was made of it; its traceback is of the same line.
     """
 
@@ -107,7 +107,7 @@ def test_a_lease_that_is_not_renewed_is_logged_as_its_run():
 
 
 def test_structlog_has_the_keys():
-    """Airflow's logs, which merge what is bound to the context, have them without being told."""
+    """Airflow's logs, which merge what is bound to the context, have them without configuration."""
     with about(pipeline="orders", batch_id=7):
         assert (
             structlog.contextvars.get_contextvars().items()
@@ -153,7 +153,7 @@ def test_a_drivers_last_error_is_found_in_either_format(log_format_):
     ("variable", "format_"), [(None, "text"), ("text", "text"), ("json", "json"), ("xml", "text")]
 )
 def test_the_format_is_a_variable(monkeypatch, variable, format_):
-    """``ACKLEDGER_LOG_FORMAT``; what it cannot be is told as text, by the settings."""
+    """``ACKLEDGER_LOG_FORMAT``; an invalid value means text, and the settings report it."""
     monkeypatch.delenv("ACKLEDGER_LOG_FORMAT", raising=False)
     if variable is not None:
         monkeypatch.setenv("ACKLEDGER_LOG_FORMAT", variable)

@@ -153,7 +153,7 @@ def test_sinks_that_may_have_missed_a_row():
 
 
 def test_what_is_read_of_a_detail_again():
-    """Where a cause is told from what was lost, in SQL and in what explain prints."""
+    """SQL, and what explain prints, derive a cause from what was lost."""
     detail = named(CHAIN, {"source": 1234}, {"stage": 1})[2]
     assert _EDGES.search(detail).groups() == ("1234", "source", "1")
     (pattern,) = re.findall(r"r.detail ~ '([^']+)'", CAUSE)

@@ -98,11 +98,11 @@ def test_advice_names_the_original_and_the_pipeline():
     assert advise(summary()) is None
 
 
-@pytest.mark.parametrize("left", [SINKS, COMBINES], ids=lambda work: work.follow_up)
-def test_advice_for_what_is_not_published(left):
+@pytest.mark.parametrize("pending", [SINKS, COMBINES], ids=lambda work: work.follow_up)
+def test_advice_for_what_is_not_published(pending):
     """The command, and the task of either form of the DAG."""
-    advice = advise(summary(pending=(left,)), "jobs.p:made")
-    assert advice.because == f"batch 7: {left.sentences[0]}"
+    advice = advise(summary(pending=(pending,)), "jobs.p:made")
+    assert advice.because == f"batch 7: {pending.sentences[0]}"
     assert [str(action) for action in advice.actions] == [
         "Publish it: ackledger publish jobs.p:made --batch 7",
         "In Airflow: clear `settle` (or `run`, if the DAG has one task a batch) and what is"

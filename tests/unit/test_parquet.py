@@ -1,4 +1,4 @@
-"""In which thread stored files are read, and what a file that cannot be read is told as."""
+"""In which thread stored files are read, and how a file that cannot be read is reported."""
 
 import errno
 import io
@@ -46,7 +46,7 @@ def watched_file(tmp_path):
     ],
 )
 def test_files_are_read_in_the_thread_that_asks(watched_file, ask, rows):
-    """None of Arrow's threads is left to hold the file, which could abort a process at its end."""
+    """None of Arrow's threads still holds the file, which could abort a process at its end."""
     assert len(ask(parquet.opened(watched_file))) == rows
     assert watched_file.threads == {threading.get_ident()}
 
@@ -121,7 +121,7 @@ RAISED = {
 @pytest.mark.parametrize("way", [*READS, "open"])
 def test_what_reading_a_file_raises(storage, way, raised):
     """Whichever way a stored file is read, one that is lost, that may not be read or whose storage
-    does not answer is told as that; that memory is short is not told of the file."""
+    does not answer is reported as that; that memory is short is not blamed on the file."""
     exc, kind, says = RAISED[raised]
     with pytest.raises(kind, match=says):  # noqa: PT012 - opening fails, too
         storage.raises = exc if way == "open" else None
@@ -131,7 +131,7 @@ def test_what_reading_a_file_raises(storage, way, raised):
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_what_a_caller_raises_is_not_told_of_the_file(storage, raised):
+def test_what_a_caller_raises_is_not_blamed_on_the_file(storage, raised):
     """An error of the work that is done while a stored file is open stays as it is, between two
     batches of its rows, too."""
     exc = RAISED[raised][0]

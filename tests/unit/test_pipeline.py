@@ -61,9 +61,7 @@ def test_what_follows_the_settlement_is_marked():
 
 
 def test_the_graph_is_made_once():
-    """Whoever asks gets the same graph, and another one after a step or a reference is
-    declared.
-    """
+    """Every caller gets the same graph, and another one after a step or a reference is declared."""
     pipeline = declared()
     before = pipeline.graph
     pipeline.steps()

@@ -17,7 +17,7 @@ def places():
 
 
 def test_each_place_has_a_name_and_is_reached():
-    """No code reaches a place without a sentence, and no place is left that no code reaches."""
+    """No code reaches a place without a sentence, and code reaches each place."""
     assert set(places()) == set(PLACES)
 
 
@@ -28,7 +28,7 @@ def test_a_misspelt_place_is_an_error():
 
 
 def test_listeners_hear_each_place_in_turn():
-    """The one that listened first hears of it first; afterwards nobody does."""
+    """The one that listened first hears of it first; afterwards none does."""
     heard = []
     with listening(lambda place, of: heard.append(("first", place, of))):
         with listening(lambda place, of: heard.append(("second", place, of))):
@@ -43,7 +43,7 @@ def test_listeners_hear_each_place_in_turn():
 
 
 def test_what_a_listener_raises_is_raised_at_the_place():
-    """A crash in process: the code after the place does not run, and nobody listens any more."""
+    """A crash in process: the code after the place does not run, and no listener remains."""
 
     def die(place, of):
         raise KeyboardInterrupt

@@ -101,7 +101,7 @@ def test_what_a_run_writes_is_private(open_folder):
 
 def test_a_shared_storage_stays_its_groups(open_folder):
     """Below a folder that a group shares, what a run makes and what it wrote is for that group, and
-    for nobody else.
+    for no other user.
     """
     storage = open_folder / "storage"
     storage.mkdir()
@@ -123,8 +123,8 @@ def test_a_shared_storage_stays_its_groups(open_folder):
 
 @pytest.mark.parametrize("root", [0o755, 0o2755, 0o2775, 0o2770])
 def test_published_files_of_a_table_are_opened(open_folder, root):
-    """Whoever may read a Delta table may read what was staged in its folder, once it is published:
-    also where a group shares it.
+    """A user who may read a Delta table may read what was staged in its folder, once it is
+    published: also where a group shares it.
     """
     table = open_folder / "table"
     table.mkdir()
@@ -162,7 +162,7 @@ def by_root(monkeypatch, open_folder):
 
         @staticmethod
         def pgdata_version(folder):
-            """Nobody has made it."""
+            """No server has made the folder."""
 
         @staticmethod
         def get_server(folder, **options):
@@ -188,8 +188,8 @@ def test_root_changes_no_permission_of_others(by_root, open_folder):
 
 
 def test_root_needs_a_way_for_the_server(by_root, open_folder):
-    """Where the server's user cannot pass to its data, root is told which folder, and what to
-    do; no folder for the data is made.
+    """Where the server's user cannot pass to its data, the error says to root which folder, and
+    what to do; no folder for the data is made.
     """
     home = open_folder / "home"
     home.mkdir(mode=0o700)

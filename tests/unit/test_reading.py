@@ -143,7 +143,7 @@ def test_a_header_is_left_out_by_its_text(tmp_path, data, header, expected):
 
 
 def test_a_separator_of_several_bytes(tmp_path):
-    """Values are told apart by characters, not by the bytes that they share."""
+    """Values are separated by characters, not by the bytes that they share."""
     data = '1¦"a\nb"\n2¦«x\n'.encode()
     assert read(tmp_path / "a.csv", data, sep="¦") == ['1¦"a\nb"'.encode(), "2¦«x".encode()]
 
@@ -185,7 +185,7 @@ def test_a_header_that_is_none_is_named(tmp_path, data, says):
 @pytest.mark.parametrize("columns", ["N", " n", "n ", "\u00a0N\t"])
 def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, columns):
     """A name that differs from a column's in case or blanks alone is not a column of nulls; where
-    the column is there as well, the other is one that nobody asked for.
+    the column is there as well, the other is one that the schema does not ask for.
     """
     (tmp_path / "a.csv").write_text(f"{columns},s\n1,2\n")
     path, schema = str(tmp_path / "a.csv"), form().schema

@@ -111,7 +111,7 @@ def stages(draw):
 
 
 def copied(value):
-    """A list or a map that nobody else has."""
+    """A list or a map that shares nothing with its original."""
     if isinstance(value, dict):
         return {key: list(entry) for key, entry in value.items()}
     return list(value) if isinstance(value, list) else value

@@ -140,7 +140,7 @@ def test_an_error_without_what_it_quotes():
 
 def test_an_error_that_lacks_its_quotes_is_hidden():
     """Where the text does not have what it is said to quote, as when it was cut or reworded, no
-    word of it is told."""
+    word of it is shown."""
     cut = StageError("a row was refused: bad an", quotes=["bad ann@x.org"])
     assert str(redacted(cut)).startswith("StageError. Its words may hold")
     both = StageError("bad ann of ann", quotes=["bad ann", "ann"])
@@ -150,7 +150,7 @@ def test_an_error_that_lacks_its_quotes_is_hidden():
 def test_an_error_that_others_raise_is_a_quote():
     """A stage's function may raise an error of the ledger with any words: without quotes they are
     left out, and named again they still are. What the ledger raises when such code calls it is
-    told, and so is what an author says beside the quotes."""
+    shown, and so is what an author says beside the quotes."""
 
     def caught(raising):
         with pytest.raises(LedgerError) as error:
@@ -171,8 +171,8 @@ def test_an_error_that_others_raise_is_a_quote():
 
 
 def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
-    """A look at what is new may meet a record: its error is told as that of a step, without what
-    it quotes, and without its cause."""
+    """A look at what is new may meet a record: its error is reported as that of a step, without
+    what it quotes, and without its cause."""
     url = f"sqlite:///{tmp_path}/shop.db"
     with sa.create_engine(url).begin() as connection:
         connection.exec_driver_sql("CREATE TABLE people (email TEXT NOT NULL)")
@@ -211,7 +211,7 @@ def test_text_that_is_no_utf_8_is_a_quote():
     assert str(redacted(caught.value)) == "expected text that is UTF-8, found ***"
 
 
-def test_failures_are_hidden_before_they_are_told(caplog):
+def test_failures_are_hidden_before_they_are_reported(caplog):
     """What is kept of a failure, and logged of it, is what it was made into; a note that others
     have added is left out.
     """

@@ -82,9 +82,9 @@ def raised(error):
         ),
     ],
 )
-def test_an_error_of_the_ledger_is_told_as_what_it_means(error, kind, message):
-    """A server that is away, stopped, locked or full is told from a mistake, and from a batch that
-    is decided. The driver's own is the cause.
+def test_an_error_of_the_ledger_is_raised_as_what_it_means(error, kind, message):
+    """A server that is away, stopped, locked or full is distinguished from a mistake, and from a
+    batch that is decided. The driver's own is the cause.
     """
     cause = raised(error)
     with pytest.raises(kind, match=message) as caught, refusing(RUN):

@@ -97,9 +97,7 @@ def test_commands_check_the_place(command):
 
 
 def test_leaving_waits_briefly(monkeypatch, caplog):
-    """A server that is gone keeps no driver that leaves, and what cannot be told to it is
-    logged.
-    """
+    """A server that is gone keeps no driver that leaves; what cannot be sent to it is logged."""
     monkeypatch.setattr(remote, "PATIENCE", 0.05)
     over = threading.Event()
     began = time.monotonic()

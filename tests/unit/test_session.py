@@ -15,7 +15,7 @@ SERVER = "sc://h:1"
 
 
 class Builder:
-    """Connects to what it is told."""
+    """Connects to the address that it is given."""
 
     def __init__(self, connect):
         self.getOrCreate = connect

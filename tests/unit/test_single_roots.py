@@ -83,7 +83,7 @@ def test_a_place_is_that_of_its_root():
 
 
 def test_whether_a_stretch_has_some_of_the_roots():
-    """As a file, or a part of it, tells of its least and its greatest."""
+    """By the least and the greatest root of a file, or of a part of it."""
     roots = SingleRoots.of(longs(*SPANS), RANGES)
     stretches = [(-9, -1), (-9, 0), (31, 31), (32, 63), (32, 64), (80, 4095), (4145, 9_000)]
     assert [roots.has_some(*ends) for ends in stretches] == [
@@ -108,7 +108,7 @@ def test_rows_that_add_up_differ_in_nothing():
 
 @pytest.mark.parametrize("number", range(COLUMNS))
 def test_each_number_is_compared(number):
-    """XOR, acked XOR and both counts: the span that differs is told, and by how much."""
+    """XOR, acked XOR and both counts: the span that differs is named, and by how much."""
     roots = SingleRoots.of(longs(0, 16, 4096), RANGES)
     rows = acking([17, 3, 4099])
     posted = roots.posted(Spans(RANGES).united(rows))
@@ -143,7 +143,7 @@ STAGE, SINK = COMPONENTS
 
 def test_uneven_and_failed_roots_are_grouped_by_what_happened_to_them():
     """One that was lost, one that was acked too often, and one that failed by a word and is even;
-    with the XOR that is left of each.
+    with the remaining XOR of each.
     """
     runs = {
         "source": [emitting([1, 2, 3, 4, 5, 6])],
@@ -159,7 +159,7 @@ def test_uneven_and_failed_roots_are_grouped_by_what_happened_to_them():
 
 
 def test_equal_counts_of_other_edges_break():
-    """What is broken is told by XOR, too; and what the producer emitted is not what it acked."""
+    """XOR shows what is broken, too; and what the producer emitted is not what it acked."""
     both = Deltas(longs(1), longs(1 ^ 8), longs(1), longs(1), longs(1))
     (some,) = groups({"source": [emitting([1])], "stage": [both], "sink": [acking([1])]})
     assert (some.edges.broken, some.residue.tolist()) == ([SINK], [8 ^ 1])

@@ -1,4 +1,4 @@
-"""The line of a record in its source file: certain, or not told."""
+"""The line of a record in its source file: certain, or not given."""
 
 import gzip
 
@@ -23,7 +23,7 @@ def test_lines_are_found_behind_headers_and_blank_lines(tmp_path):
     assert lines_of(str(tmp_path / "b.csv.gz"), sought, CSV) == {2: 3, 3: 4}
 
 
-def test_a_line_that_is_not_certain_is_not_told(tmp_path):
+def test_a_line_that_is_not_certain_is_not_given(tmp_path):
     """No line for a record that is not at its number, is there twice, or whose file has changed or
     gone."""
     path = tmp_path / "a.csv"
@@ -57,7 +57,7 @@ def test_whole_fields_of_whole_records(tmp_path, text, sought, layout, expected)
     assert lines_of(str(tmp_path / "a"), [sought], layout) == expected
 
 
-def test_a_kind_of_your_own_tells_lines(tmp_path):
+def test_a_kind_of_your_own_finds_lines(tmp_path):
     """A registered kind is asked for the lines of its layout; a layout that none knows has
     none.
     """

@@ -60,7 +60,7 @@ def store(tmp_path, monkeypatch):
 
 
 def fail(store, **faults):
-    """From now on the store fails as it is told."""
+    """From now on the store fails with these faults."""
     for name, value in (faults or FAULTS).items():
         setattr(store, name, value)
 
@@ -358,7 +358,7 @@ def test_what_is_refused(url, expected):
 
 
 def test_a_source_says_which_folder_cannot_be_listed(tmp_path, monkeypatch):
-    """For good, or for now."""
+    """Permanently, or for now."""
     for error, kind in ((PermissionError, InputError), (OSError, UnavailableError)):
 
         def refuse(path, error=error):
@@ -451,7 +451,7 @@ def test_a_parquet_folder_needs_a_store_that_renames_folders(scheme):
 
 
 def test_a_store_that_renames_no_folder_is_refused_before_anything_is_staged(store, tmp_path):
-    """Its protocol does not tell: it is tried, and leaves nothing."""
+    """Its protocol does not show that: a rename is tried, and leaves nothing."""
     publisher = ParquetSink(store.url("out")).publisher(Settings(), "shop", "out")
     with pytest.raises(ConfigurationError, match=r"this one does not.*Use DeltaSink there"):
         publisher.check(SCHEMA)

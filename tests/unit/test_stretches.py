@@ -35,7 +35,7 @@ def ascending(values):
 @given(roots, st.integers(1, 5))
 def test_stretches_of_a_file(values, size):
     """A file is in order unless a root is in two of its stretches, or these are too many, in
-    whatever windows they are read. Where gaps are few all of them are told apart.
+    whatever windows they are read. Where gaps are few all of them are distinguished.
     """
     with patch.object(stretches, "MOST_STRETCHES", FEW - 1):
         result = Stretches.of(in_windows(values, size))
@@ -78,7 +78,7 @@ def test_the_widest_gaps_count(size):
 
 
 @given(st.lists(roots, max_size=6), st.sets(st.integers(0, 5)))
-def test_files_are_told_apart(drawn, group):
+def test_files_are_distinguished(drawn, group):
     """Those that are folded with others may share an input, and their ranges of roots meet those of
     another. Any other one is folded by itself if it lies in order.
     """

@@ -67,7 +67,7 @@ def failing(monkeypatch, code):
 
 
 def state_after(task, error):
-    """What Airflow makes of a task that has raised, and has a retry left."""
+    """What Airflow makes of a task that has raised, and still has a retry."""
     server = SimpleNamespace(max_tries=1, should_retry=True)
     run = SimpleNamespace(
         task=task,
@@ -80,7 +80,7 @@ def state_after(task, error):
 
 
 def test_what_would_fail_again_is_not_retried(monkeypatch, caplog):
-    """A missing file fails the task for good, with the driver's own line, no traceback and no
+    """A missing file fails the task permanently, with the driver's own line, no traceback and no
     second JVM.
     """
     flow = failing(monkeypatch, EXIT_PERMANENT)
@@ -111,7 +111,7 @@ def test_a_retry_policy_of_the_users_own_is_kept():
     assert state_after(task, PermanentFailure("")) == "failed"
 
 
-def test_open_fails_for_good_in_one_line(monkeypatch, caplog):
+def test_open_fails_permanently_in_one_line(monkeypatch, caplog):
     """The task that opens the batch logs what is permanent in one line, without a traceback, and
     is not retried.
     """
@@ -142,7 +142,7 @@ def test_the_task_numbers_its_attempt(monkeypatch):
 
 
 def test_a_ledger_that_refuses_the_number(monkeypatch):
-    """Without a ledger nothing is submitted, and the task fails for good with the ledger's line."""
+    """Without a ledger nothing is submitted: the task fails permanently with the ledger's line."""
 
     def refuse():
         raise ConfigurationError("run 'ackledger db upgrade'")
@@ -225,7 +225,7 @@ def on_a_server(monkeypatch, code, line=""):
 
 
 def test_a_driver_on_a_server(monkeypatch):
-    """It is a process of this Python, told where its Spark is; its failures are those of
+    """It is a process of this Python with the address of its Spark; its failures are those of
     spark-submit.
     """
     task, asked = on_a_server(monkeypatch, 0)
@@ -302,12 +302,12 @@ def takes_nothing(task_id):
     ids=["no function", "no operator", "another task_id", "other arguments"],
 )
 def test_an_operator_that_makes_no_task_is_refused(operator, message):
-    """What makes the tasks is told what was expected of it, and what came."""
+    """The error says what was expected of that which makes the tasks, and what came."""
     with pytest.raises(DeclarationError, match=re.escape(message)):
         pipeline_dag(pipeline, schedule=None, spark=operator)
 
 
-def test_a_driver_refuses_arguments_that_nobody_has_rendered(monkeypatch, capsys):
+def test_a_driver_refuses_arguments_that_were_not_rendered(monkeypatch, capsys):
     """An operator without templates would hand the driver the templates themselves."""
     records = ["run_step", "--pipeline", "a:b", "--batch", "{{ ti.xcom_pull(task_ids='open') }}"]
     monkeypatch.setattr(sys, "argv", records)
@@ -317,7 +317,7 @@ def test_a_driver_refuses_arguments_that_nobody_has_rendered(monkeypatch, capsys
 
 
 def test_a_task_that_is_killed_ends_its_driver(monkeypatch):
-    """The driver is told, and interrupts what it began on the server."""
+    """The driver gets SIGTERM, and interrupts what it began on the server."""
     messages = []
     monkeypatch.setattr(SubprocessHook, "send_sigterm", lambda self: messages.append(self))
     task, _ = on_a_server(monkeypatch, 0)

@@ -116,8 +116,8 @@ def test_cursor_values_travel_as_text(value, text):
     assert str(from_text(text)) == str(value)
 
 
-def test_a_moment_of_another_zone_is_kept_in_utc():
-    """The same moment has one text."""
+def test_a_time_of_another_zone_is_kept_in_utc():
+    """The same instant has one text."""
     east = NOON.astimezone(timezone(timedelta(hours=5)))
     assert to_text(east) == to_text(NOON)
 
@@ -153,7 +153,7 @@ def test_a_text_that_is_no_cursor_value_is_refused(text):
         (TimestampForm("date", timedelta(days=1)), *[date(2026, 1, 30)] * 3),
     ],
 )
-def test_moments_in_a_column_err_to_the_safe_side(form, at, before, past):
+def test_times_in_a_column_err_to_the_safe_side(form, at, before, past):
     """Zones, precision and dates never put a bound above what a transaction may still bring."""
     assert (form.at(NOON), form.before(NOON), form.past(NOON)) == (at, before, past)
 

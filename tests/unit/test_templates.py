@@ -152,7 +152,7 @@ def test_one_of_several():
     assert render("{{ params.deep.x }}{{ params.many[1:] | first }}", START, END, params) == "cb"
 
 
-def test_a_text_is_no_moment():
-    """A filter of moments over a text says what it expected and found."""
+def test_a_text_is_no_time():
+    """A filter of times over a text says what it expected and found."""
     with pytest.raises(InputError, match=r"expected a time such as interval_start, found '2024'"):
         render("{{ params.day | ds }}", START, END, {"day": "2024"})

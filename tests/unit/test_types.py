@@ -74,7 +74,7 @@ def test_what_differs_between_two_schemas():
 
 
 def test_columns_as_files_have_them():
-    """Any value and part may be null, and moments are in UTC."""
+    """Any value and part may be null, and timestamps are in UTC."""
     part = pa.field("at", pa.timestamp("us", "Asia/Tokyo"), nullable=False)
     schema = pa.schema([pa.field("s", pa.struct([part]), nullable=False)])
     expected = pa.schema([("s", pa.struct([("at", pa.timestamp("us", "UTC"))]))])

@@ -150,8 +150,9 @@ def test_input_is_written_only_where_it_is_ours(flights, tmp_path, monkeypatch):
 
 
 def test_what_to_copy_is_named(tmp_path):
-    """Whoever has DAGS= is told of each DAG of ours that a link or an event leads to and that the
-    folder lacks: of all, of some, and of none in a new project, whose one file makes all three.
+    """The hint for a user with DAGS= names each DAG of ours that a link or an event leads to and
+    that the folder lacks: of all, of some, and of none in a new project, whose one file makes all
+    three.
     """
     ours = {path.name for path in (ROOT / "dags").glob("ledger_*.py")}
     assert len(ours) == 3

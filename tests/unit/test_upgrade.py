@@ -11,7 +11,7 @@ from ledger.store.revisions import folder
 
 
 def test_revisions_are_those_of_alembic():
-    """The files' names tell what Alembic reads in them."""
+    """The files' names say what Alembic reads in them."""
     config = Config()
     config.set_main_option("script_location", str(folder()))
     scripts = ScriptDirectory.from_config(config)

@@ -1,4 +1,4 @@
-"""CSV by columns, without Spark: what is read of which records, and what is left."""
+"""CSV by columns, without Spark: what is read of which records, what goes to the exact reader."""
 
 import string
 
@@ -16,7 +16,7 @@ TWO = form(["text", "int"])
 
 
 def unread(texts, layout=TWO, **cut):
-    """The numbers of the records that are left to the exact reader."""
+    """The numbers of the records that go to the exact reader."""
     return np.flatnonzero(~csv.read(records(texts, **cut), layout).was_read).tolist()
 
 
@@ -67,7 +67,7 @@ def test_a_form_that_is_read(layout):
         form(["text", "x", "x"], schema=["text"]),
     ],
 )
-def test_a_form_that_is_left(layout):
+def test_a_form_for_the_exact_reader(layout):
     """Options that make other values, characters that Arrow takes none of, no column at all."""
     assert not csv.reads(layout)
 
@@ -82,7 +82,7 @@ def test_a_form_that_is_left(layout):
     ],
     ids=lambda kind: kind.simpleString(),
 )  # fmt: skip
-def test_a_type_that_is_left(kind):
+def test_a_type_for_the_exact_reader(kind):
     """A schema with a column of a type that has further rules."""
     schema = T.StructType([T.StructField("a", T.StringType()), T.StructField("b", kind)])
     assert not csv.reads(Format("csv", schema, schema.names, None, {}))
@@ -100,7 +100,9 @@ def test_values_of_each_type():
 
 
 def test_one_bad_record_leaves_all_others():
-    """A record of which any part is in doubt, wherever it stands, is the only one that is left."""
+    """A record of which any part is in doubt, wherever it stands, is the only one for the exact
+    reader.
+    """
     good = [b'"a, b",%d' % number for number in range(50)]
     bad = [
         b"a,x", b"a,+1", b"a", b"a,1,2", b'"a,1', b'a"b,1', b'"a"b,1', b"\0a,1", b"\xff,1",
@@ -150,13 +152,13 @@ def test_columns_by_name():
 
 
 def test_a_null_where_none_may_be():
-    """Its record is left."""
+    """Its record goes to the exact reader."""
     layout = form(["text", "int"], "NA", required=["text"])
     assert unread([b"a,1", b",1", b"NA,1", b'"",1', b"b,"], layout) == [1, 2]
 
 
 def test_escapes():
-    """Where a quote has an escape of its own, records with either are left."""
+    """Where a quote has an escape of its own, records with either go to the exact reader."""
     texts = [b"a,1", b'"a",1', b"a\\,1", b"'b',1"]
     assert unread(texts, form(["text", "int"], escape="\\")) == [1, 2]
     assert unread(texts, form(["text", "int"], escape="")) == [1]
@@ -193,8 +195,8 @@ def test_line_breaks(line_break):
 
 
 def test_records_that_are_no_lines():
-    """A line break within a record, or text between two, and all are left: Arrow would count
-    other records."""
+    """A line break within a record, or text between two, and all go to the exact reader: Arrow
+    would count other records."""
     assert unread([b"a,1", b'"b\n",2', b"c,3"]) == [0, 1, 2]
     assert unread([b"a,1", b"b\r,2"]) == [0, 1]
     cut = records([b"a,1", b"x,y", b"b,2"])

@@ -1,4 +1,4 @@
-"""Which JSON is read by columns, and how much of it is left to the exact reader."""
+"""Which JSON is read by columns, and how much of it goes to the exact reader."""
 
 import json
 from datetime import UTC, date, datetime
@@ -59,7 +59,7 @@ def objects(count, **more):
 
 
 def unread(texts, a_form, **how):
-    """The numbers of the records that are left to the exact reader."""
+    """The numbers of the records that go to the exact reader."""
     return np.flatnonzero(~read(cut(texts, **how), a_form).was_read).tolist()
 
 
@@ -146,13 +146,15 @@ def test_a_doubtful_record_is_left_alone(bad):
 
 
 @pytest.mark.parametrize("bad", [b'{"n":1.5}', b'{"n":9223372036854775808}', b'{"n":1} {"n":2}'])
-def test_of_a_fault_without_a_place_few_records_are_left(bad):
-    """Where Arrow does not say in which record a fault is, those near it are left, too."""
+def test_of_a_fault_without_a_place_few_records_go_to_the_exact_reader(bad):
+    """Where Arrow does not say in which record a fault is, those near it go to the exact reader,
+    too.
+    """
     texts = objects(5000)
     texts[400:400] = [bad]
-    left = unread(texts, form(TYPES))
-    assert 400 in left
-    assert len(left) <= 64
+    numbers = unread(texts, form(TYPES))
+    assert 400 in numbers
+    assert len(numbers) <= 64
 
 
 def test_bad_records_cost_no_more_than_they_save():
@@ -172,19 +174,19 @@ def test_a_bad_beginning_spoils_no_later_part():
 
 
 @pytest.mark.parametrize("key", [b"\\u005fackledger_end", b"_\\u0061ckledger_end"])
-def test_a_key_of_the_exact_reader_with_escapes_is_left_to_it(key):
+def test_a_key_of_the_exact_reader_with_escapes_goes_to_it(key):
     """It fails such a record, though no column lacks."""
     texts = [b'{"n":1,"' + key + b'":"}"}', b'{"n":1,"z":"\\u00e4}"}']
     assert unread(texts, form({"n": T.LongType()})) == [0]
 
 
-def test_null_in_a_required_column_is_left_to_the_exact_reader():
+def test_null_in_a_required_column_goes_to_the_exact_reader():
     """It fails such a record."""
     texts = [b'{"s":"x","n":1}', b'{"n":1}', b'{"s":null,"n":1}', b'{"s":""}']
     assert unread(texts, form(TYPES, required=["s"])) == [1, 2]
 
 
-def test_a_key_that_is_nearly_a_column_is_left_to_the_exact_reader():
+def test_a_key_that_is_nearly_a_column_goes_to_the_exact_reader():
     """If the column lacks; not if it is there, nor if the same stands in a value."""
     kinds = {"name": T.StringType(), "a b": T.StringType()}
     texts = [
@@ -201,7 +203,7 @@ def test_a_key_that_is_nearly_a_column_is_left_to_the_exact_reader():
 
 @pytest.mark.parametrize("name", ['q"', "\u00e4", ":", "a,b", "", " ", "a\\"])
 def test_names_of_which_nearly_the_same_is_not_looked_for(name):
-    """A record that lacks one, and has a key that is no column, is left to the exact reader."""
+    """A record that lacks one, and has a key that is no column, goes to the exact reader."""
     key = json.dumps(name).encode()
     kinds = {name: T.StringType(), "n": T.LongType()}
     texts = [

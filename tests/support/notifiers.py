@@ -1,4 +1,4 @@
-"""Notifiers for tests: what they are told is in a file, a line of JSON each."""
+"""Notifiers for tests: they write to a file, a line of JSON for each notification."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import BaseNotifier
 
 
-class InFile(BaseNotifier):
+class FileNotifier(BaseNotifier):
     """Appends its text, which is templated, to the file at ``path``."""
 
     template_fields = ("text",)
@@ -18,15 +18,15 @@ class InFile(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         """See ``BaseNotifier``."""
-        append(self.path, self.text)
+        append_line(self.path, self.text)
 
 
-def facts_in_file(path: str, context: Any) -> None:
+def write_facts(path: str, context: Any) -> None:
     """A function of the context: appends the facts."""
-    append(path, context["ledger"])
+    append_line(path, context["ledger"])
 
 
-def append(path: str, message: Any) -> None:
+def append_line(path: str, message: Any) -> None:
     """One line more."""
     with Path(path).open("a") as file:
         file.write(json.dumps(message, default=str) + "\n")
