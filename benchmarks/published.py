@@ -506,7 +506,7 @@ def sizes(results: Results) -> str:
             megabytes("delta_bytes", records),
         ),
         (
-            "ledger, for good, per million failed records",
+            "ledger, permanently, per million failed records",
             "3,000,000",
             megabytes("failed_bytes", failed),
         ),
