@@ -228,8 +228,8 @@ def _confirm(planned: RenderableType) -> None:
     """Ask the user, who sees the plan. Raises InputError where no terminal is."""
     if not sys.stdin.isatty():
         raise InputError(
-            "what is forgotten cannot be brought back, so forget asks first, and no terminal can"
-            " answer here. See what it would do with --dry-run, then add --yes"
+            "what is forgotten cannot be brought back, so forget asks first, and there is"
+            " no terminal here to answer. See what it would do with --dry-run, then add --yes"
         )
     err.print(planned, crop=False)
     typer.confirm("Forget them? This cannot be reversed", abort=True, err=True)

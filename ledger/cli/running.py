@@ -259,10 +259,10 @@ def nothing_to_publish(
     if carried:
         return [f"carried forward: {', '.join(sorted(carried))}"]
     if batch is None:
-        nothing = f"nothing is pending publication in pipeline {pipeline.name!r}"
+        nothing = f"no publication is pending in pipeline {pipeline.name!r}"
         return [nothing, *database.transact(lambda c: waiting_states(c, pipeline.name))]
     advice = advise(summarize(database, summarize(database, batch).original_id))
-    nothing = f"nothing is pending publication in batch {batch} and what belongs to it"
+    nothing = f"no publication is pending of batch {batch} and its replays"
     return [nothing] if advice is None else [nothing, *advice.lines]
 
 

@@ -59,8 +59,8 @@ def checked_address(remote: str) -> tuple[str, int]:
 
 
 def require_server(remote: str) -> str:
-    """A line that a server listens at ``remote``. Raises ConfigurationError as ``checked_address``
-    does, and UnavailableError where nothing listens.
+    """A line that says that a server listens at ``remote``. Raises ConfigurationError as
+    ``checked_address`` does, and UnavailableError where nothing listens.
     """
     host, port = checked_address(remote)
     require_package("grpc", f"the client of the Spark Connect server {remote}")

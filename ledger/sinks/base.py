@@ -118,7 +118,8 @@ class Publisher(Protocol):
         Its name ends in the version."""
 
     def publish(self, delivery: Delivery) -> None:
-        """Publish the delivery and remove what it replaces, atomically.
+        """Publish the delivery atomically, and remove what it replaces: in the same transaction, or
+        before, where the place has none.
 
         A no-op if the sink's own record has this version of the batch. An older version is
         replaced. Raises FencedError where a newer one is published, unless the place keeps no

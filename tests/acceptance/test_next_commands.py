@@ -35,7 +35,7 @@ OUTCOMES = {0, 3, 4}
 COMMAND = re.compile(r"ackledger [a-z]+(?: (?:\"[^\"]*\"|'[^']*'|[^\s\"';,)]+))*")
 TRIGGER = re.compile(r"airflow dags trigger (\S+) --conf '([^']*)'")
 NOTHING = re.compile(
-    r"no rows|nothing to replay|nothing is pending publication|no record .*is failed"
+    r"no rows|nothing to replay|no publication is pending|no record .*is failed"
     r"|nothing in quarantine"
 )
 ORDERS = ["1,apple,2", "2,pear,0", "3,plum,1", "4,apple,500", "5,pear,3", "6,apple,many"]

@@ -159,7 +159,7 @@ def test_a_failure_of_whatever_text_is_kept(ledger):
 
 
 def test_an_interrupted_step_is_gone_on_with(ledger, settings):
-    """Who stops a step has nothing to fix, so what is committed before it is not run again."""
+    """A user who stops a step has nothing to fix: what is committed before it is not run again."""
     flow = pipeline()
     batch = ledger.open(flow)
     ledger.emit(batch, 2)

@@ -337,7 +337,7 @@ def test_a_transaction_whose_start_is_hidden_is_not_passed(shop):
         shop.do("DROP OWNED BY shop_reader", "DROP ROLE shop_reader")
 
 
-def test_our_own_readers_do_not_hold_a_time_up(shop):
+def test_our_own_readers_do_not_hold_a_timestamp_up(shop):
     """A long parallel read of the same database is known to bring nothing."""
     shop.do(INSERT, INSERT)
     source = shop.source("at", "at timestamp")

@@ -52,7 +52,7 @@ CLUMSY = {
     r"held batch(?:es)?": "on hold",
     r"(?:records?|units?) held|held (?:records?|units?|with)|--held": "kept back",
 }
-# Words that are written nowhere, code included, and what to write instead.
+# Words that stand neither on the pages nor in code beside that of tests, and what to write instead.
 OUTDATED = {
     "anew": "rewritten, recreated, re-staged, rerun, retried",
     "borne": "tolerated",
@@ -75,7 +75,12 @@ BARE = {  # of records, and where a batch's own words say it
 MODULES = sorted((ROOT / "ledger").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "ledger" / "airflow" / "pages" / "static").glob("*.js"))
 TOP = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-STATEMENTS = sorted((ROOT / "migrations").rglob("*.sql"))
+OTHERS = sorted(
+    path
+    for folder in ("benchmarks", "chaos", "demo", "docs/images", "jobs", "migrations", "scripts")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sql", ".svg")
+)
 DAY = 86_400  # seconds
 _SQL = re.compile(r"\b(?:SELECT|FROM|WHERE|UPDATE|INSERT|JOIN|AND|ORDER BY|CREATE|GRANT)\b")
 # Of a page: names in code, and tables that benchmarks/published.py writes.
@@ -160,9 +165,9 @@ def outdated(text):
             yield text.count("\n", 0, match.start()) + 1, match[0], instead
 
 
-@pytest.mark.parametrize("path", [*PAGES, *TOP, *MODULES, *SCRIPTS, *STATEMENTS], ids=named)
+@pytest.mark.parametrize("path", [*PAGES, *TOP, *MODULES, *SCRIPTS, *OTHERS], ids=named)
 def test_no_outdated_word_returns(path):
-    """Neither to a page, nor to the text, names and comments of Python, JavaScript and SQL."""
+    """Neither to a page or picture, nor to the text, names and comments of code."""
     text = path.read_text()
     if path.suffix == ".md":
         text = _FOREIGN.sub(lambda match: "\n" * match[0].count("\n"), text)
