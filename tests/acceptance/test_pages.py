@@ -271,11 +271,16 @@ def test_records_kept_back_are_replayed(airflow: Airflow, red: SimpleNamespace, 
     page.get_by_role("button", name="Replay kept-back records").click()
     expect(dialog).to_contain_text("1 record at with_plane: lost")
     expect(dialog).to_contain_text('"kept_back": true')
+    before = [run["dag_run_id"] for run in airflow.runs("flights")]
     dialog.get_by_role("button", name="Replay 1 record").click()
+    (started,) = wait(
+        lambda: [run for run in airflow.runs("flights") if run["dag_run_id"] not in before],
+        "the replay",
+        180,
+    )
     expect(page.get_by_role("button", name="Replay kept-back records")).to_have_count(
         0, timeout=180 * SECONDS
     )
-    started = airflow.runs("flights")[-1]
     assert airflow.ended("flights", started["dag_run_id"]) == "success"
     assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
     status = f"SELECT status FROM failed_message WHERE message_id = {record.message_id}"
