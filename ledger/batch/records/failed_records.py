@@ -2,7 +2,7 @@
 that would fail of batches on hold.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -42,8 +42,8 @@ def failed_records(
         rows = payloads.records(connection, filters, parsed, limit)
         page = [row for row in rows if row.message_id not in numbers]  # it is on hold by now
         page += sampled[: limit - len(page)]
-        total = payloads.count(connection, filters, parsed) + len(numbers)
-        total -= _counted(connection, filters, parsed, numbers)
+        besides = {**filters, "besides": list(numbers)}  # a record is counted once
+        total = payloads.count(connection, besides, parsed) + len(numbers)
         if not total:
             require_names(connection, filters)
             _require_fields(connection, filters, parsed)
@@ -82,9 +82,9 @@ def matching_numbers(database: Database, where: str | None, limit: int) -> tuple
 
     def look(connection: Connection) -> tuple[list[int], int]:
         numbers = [row.message_id for row in payloads.records(connection, anything, parsed, limit)]
-        total = payloads.count(connection, anything, parsed)
         sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
-        total += len(sampled) - _counted(connection, anything, parsed, sampled)
+        besides = {**anything, "besides": list(sampled)}
+        total = payloads.count(connection, besides, parsed) + len(sampled)
         numbers += sorted(sampled.difference(numbers))[: limit - len(numbers)]
         if not total:
             _require_fields(connection, anything, parsed)
@@ -95,18 +95,6 @@ def matching_numbers(database: Database, where: str | None, limit: int) -> tuple
         return numbers, total
 
     return database.transact(look)
-
-
-def _counted(
-    connection: Connection,
-    filters: Mapping[str, Any],
-    parsed: Sequence[Comparison],
-    sampled: Collection[int],
-) -> int:
-    """How many records of a preview have failed before, in the batch that is replayed, and match
-    there as well: a record is counted once.
-    """
-    return payloads.count(connection, {**filters, "messages": list(sampled)}, parsed)
 
 
 def require_fields(
