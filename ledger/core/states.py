@@ -101,13 +101,6 @@ class Need(StrEnum):
     RECENT = "recent"
 
 
-def is_tolerated(lost: int, records: int, ratio: float) -> bool:
-    """Whether some of ``records`` are failed or quarantined, and no more than ``ratio``, a
-    pipeline's ``tolerate``.
-    """
-    return lost > 0 and lost / records <= ratio
-
-
 BATCH_TRANSITIONS: dict[BatchStatus, frozenset[BatchStatus]] = {
     BatchStatus.OPEN: frozenset({BatchStatus.SETTLED, BatchStatus.ABANDONED, BatchStatus.HELD}),
     BatchStatus.ABANDONED: frozenset({BatchStatus.OPEN}),

@@ -11,7 +11,7 @@ from ledger.batch.advice.records import Case
 from ledger.batch.following.base import Pending
 from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at
-from ledger.core.states import BatchStatus, Outcome, is_tolerated
+from ledger.core.states import BatchStatus, Outcome
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
 from ledger.store.queries.reports import StepRows
@@ -40,7 +40,7 @@ class Policy:
     @property
     def tolerated(self) -> bool:
         """Whether there are such records, and no more than are tolerated."""
-        return is_tolerated(self.lost, self.records, self.tolerate)
+        return self.lost > 0 and self.lost / self.records <= self.tolerate
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from ledger.batch.outcome.summary import Policy
 from ledger.core.run_request import REPROCESS
-from ledger.core.states import BatchStatus, is_tolerated
+from ledger.core.states import BatchStatus
 from ledger.store.connection import Database
 from ledger.store.queries import names, pages
 from ledger.store.queries.pages import ListedBatch
@@ -130,7 +131,7 @@ def _state(row: ListedBatch) -> str:
     if row.status != BatchStatus.SETTLED:
         return str(row.status)
     lost = row.failed + row.quarantined
-    if lost > row.accepted and is_tolerated(lost, row.total, row.tolerate):
+    if lost > row.accepted and Policy(row.tolerate, lost, row.total).tolerated:
         return "tolerated"
     if row.failed:
         return "failed"
