@@ -25,7 +25,7 @@ from ledger.execution import StepResult, run_step, run_steps, withhold
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store.connection import Database
-from ledger.store.queries import batches
+from ledger.store.queries import runs
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
 
@@ -153,7 +153,7 @@ class Bench:
         """Seconds of one step with its commit, and the files that it read."""
         batch = self.batch_before(pipeline, name)
         taken = self.step_of(batch, pipeline, name)
-        (emit,) = self.database.transact(lambda c: batches.emits(c, batch.batch_id))
+        (emit,) = self.database.transact(lambda c: runs.emits(c, batch.batch_id))
         return taken, self._job(pipeline).manifest(emit.emit_run_id).paths
 
     def batch_before(self, pipeline: Pipeline, name: str) -> Batch:

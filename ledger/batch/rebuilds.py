@@ -20,8 +20,8 @@ from ledger.deltas.rows import Longs
 from ledger.storage import parquet
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, rebuilds, runs, settlement
-from ledger.store.queries.batches import Emit
 from ledger.store.queries.publications import FailedRoot
+from ledger.store.queries.runs import Emit
 
 _ADVICE = (
     "It has the units of the batch's records. Put it back, then clear `settle` in Airflow or type"
@@ -43,7 +43,7 @@ def _rebuild(at: Surroundings, batch_id: int) -> None:
     database, graph = at.database, at.pipeline.graph
     failed = database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
-    emits = database.transact(lambda c: batches.emits(c, batch_id))
+    emits = database.transact(lambda c: runs.emits(c, batch_id))
     emits = [emit for emit in emits if graph.in_units(emit.source)]
     step, roots = "", list[int]()
     if spoiling and graph.unit:
@@ -56,8 +56,8 @@ def _rebuild(at: Surroundings, batch_id: int) -> None:
 def _root_of_batch(emits: Sequence[Emit], spoiling: Sequence[FailedRoot]) -> list[int]:
     """The first root of a batch, which is one unit, that did not fail."""
     failed = {row.root_id for row in spoiling}
-    ranges = (range(emit.first_root, emit.first_root + emit.roots) for emit in emits)
-    return list(islice((root for roots in ranges for root in roots if root not in failed), 1))
+    roots = (root for emit in emits for root in emit.numbers if root not in failed)
+    return list(islice(roots, 1))
 
 
 def _roots_of_units(

@@ -157,7 +157,7 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
     if not len(spans):
         return None
     runs = queries.committed(connection, batch.batch_id)
-    ranges = run_queries.root_ranges(connection, batch.batch_id)
+    ranges = run_queries.emits(connection, batch.batch_id)
     return Uneven(
         batch.batch_id,
         tuple(runs),
@@ -186,7 +186,7 @@ def of_files(connection: Connection, batch: Batch) -> Uneven | None:
     """What a settlement of a batch needs to know that the files of its runs alone have; None: it
     reads none.
     """
-    ranges = run_queries.root_ranges(connection, batch.batch_id)
+    ranges = run_queries.emits(connection, batch.batch_id)
     if not batch.ackers or Spans(ranges).by_root:
         return None
     asked = uneven(connection, batch)

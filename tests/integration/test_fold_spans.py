@@ -93,7 +93,7 @@ def test_the_ledger_has_by_span_what_files_have_by_root(
     run = runner(chain(stage, span, **options))
     batch = run.open()
     run.steps(batch)
-    ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    ranges = run.ledger.transact(runs.emits, batch.batch_id)
     assert [(some.roots, some.span, some.first_root % span) for some in ranges] == [
         (COUNT, span, 0)
     ]
@@ -121,7 +121,7 @@ def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by,
     folder = run.ledger.row("SELECT root_files FROM step_run WHERE step = 'out'").root_files
     files = read_listing(folder)
     roots = united(list(read_roots(files)))
-    ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    ranges = run.ledger.transact(runs.emits, batch.batch_id)
     assert (len(roots.root), roots.acked_edges.sum()) == (COUNT, 3 * COUNT)
     assert same(posted(run, "out"), Spans(ranges).united(roots))
 
@@ -150,7 +150,7 @@ def test_a_replay_has_its_messages_by_root(runner, folded_by, tmp_path):
     replaying = runner(chain(thrice, 4))
     replay = replaying.open_replay(settlement.batch_id)
     replaying.step(replay, "numbers")
-    first = replaying.ledger.transact(runs.root_ranges, replay.batch_id)[0].first_root
+    first = replaying.ledger.transact(runs.emits, replay.batch_id)[0].first_root
     query = "SELECT root_id FROM {} WHERE batch_id = :b ORDER BY 1"
     for table in ("replay_root", "root_fail"):
         rows = replaying.ledger.rows(query.format(table), b=replay.batch_id)
@@ -180,7 +180,7 @@ def test_few_records_each_have_a_row(runner, tmp_path):
     run = runner(chain(thrice))
     batch = run.open()
     run.steps(batch)
-    (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    (some,) = run.ledger.transact(runs.emits, batch.batch_id)
     assert some.span == 1
     rows = run.ledger.rows("SELECT DISTINCT root_files FROM step_run")
     assert [row.root_files for row in rows] == [None]
@@ -197,7 +197,7 @@ def test_many_records_share_rows(runner, numbers):
     with listening(lambda place, of: places.append(place)):
         run.steps(batch)
     assert "posting deltas" not in places
-    (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    (some,) = run.ledger.transact(runs.emits, batch.batch_id)
     assert (some.roots, some.span) == (70_000, 2)
     for step in ("numbers", "unordered", "out"):
         row = run.ledger.row("SELECT * FROM step_run WHERE step = :s", s=step)
@@ -212,7 +212,7 @@ def test_sources_have_spans_of_their_own(runner, tmp_path):
     run.steps(batch)
     rows = {step: len(posted(run, step).root) for step in ("numbers", "more", "both", "out")}
     assert rows == {"numbers": 3, "more": COUNT, "both": 3 + COUNT, "out": 3 + COUNT}
-    ranges = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    ranges = run.ledger.transact(runs.emits, batch.batch_id)
     assert same(posted(run, "both"), Spans(ranges).united(by_root(run, "both")))
     assert len(by_root(run, "both").root) == 2 * COUNT
 
@@ -235,5 +235,5 @@ def test_what_is_not_tracked_has_no_spans(runner):
     run = runner(pipeline)
     batch = run.open()
     run.steps(batch)
-    (some,) = run.ledger.transact(runs.root_ranges, batch.batch_id)
+    (some,) = run.ledger.transact(runs.emits, batch.batch_id)
     assert some.span == 1

@@ -17,7 +17,7 @@ from ledger.core.column_names import FILE
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store.connection import Database
-from ledger.store.queries import batches
+from ledger.store.queries import runs
 from tests.polluted.comparison import Failed, Row, Verdict, compare
 from tests.polluted.corpus import Dialect, Polluted
 from tests.support.ledgers import Ledger
@@ -102,7 +102,7 @@ def _acked(folder: Path, dialect: Dialect) -> dict[int, Row | Failed]:
 
 def _emitted(job: Job, batch_id: int) -> Iterator[tuple[int, str]]:
     """The records that the source has read, with the name of the file of each, in its order."""
-    (emit,) = job.database.transact(lambda c: batches.emits(c, batch_id))
+    (emit,) = job.database.transact(lambda c: runs.emits(c, batch_id))
     names = set()
     for stored in job.manifest(emit.emit_run_id).files:
         column = pq.read_table(stored.path, columns=[FILE])[FILE].to_pylist()

@@ -281,7 +281,7 @@ class Ledger:
 
     def _ranges(self, run: OpenedRun, emitted: RootRange | None = None) -> list[RootRange]:
         """The roots of a run's batch, with those that the run itself has ``emitted``."""
-        return [emitted] if emitted else self.transact(runs.root_ranges, run.batch.batch_id)
+        return [emitted] if emitted else self.transact(runs.emits, run.batch.batch_id)
 
     def folder_of(self, run: OpenedRun) -> RootFolder:
         """Where a run writes its root files, noted before it does."""

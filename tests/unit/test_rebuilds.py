@@ -5,11 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from ledger.batch.rebuilds import _root_of_batch
+from ledger.deltas.spans import RootRange
 
-SOURCES = [
-    SimpleNamespace(first_root=5, roots=3),
-    SimpleNamespace(first_root=20, roots=10_000),
-]
+SOURCES = [RootRange(5, 3), RootRange(20, 10_000)]
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def united(parts: Sequence[DataFrame], name: str) -> DataFrame:
 
 def emitted_in_units(job: Job, batch_id: int) -> int:
     """Records of sources in units that a batch emitted."""
-    emits = job.database.transact(lambda c: batches.emits(c, batch_id))
+    emits = job.database.transact(lambda c: runs.emits(c, batch_id))
     return sum(emit.roots for emit in emits if job.pipeline.graph.in_units(emit.source))
 
 
@@ -162,7 +162,7 @@ def emitted_units(job: Job, batch_id: int) -> DataFrame:
     """The units, ``UNIT``, of the records that a batch emitted."""
     frames = [
         read_files(job.spark, job.manifest(emit.emit_run_id)).select(UNIT)
-        for emit in job.database.transact(lambda c: batches.emits(c, batch_id))
+        for emit in job.database.transact(lambda c: runs.emits(c, batch_id))
         if carries_unit(job.pipeline, emit.source)
     ]
     return reduce(DataFrame.unionByName, frames)
@@ -184,7 +184,7 @@ def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
     ``UNIT``.
     """
     frames = []
-    for emit in job.database.transact(lambda c: batches.emits(c, batch_id)):
+    for emit in job.database.transact(lambda c: runs.emits(c, batch_id)):
         if job.pipeline.graph.in_units(emit.source):
             rows = stored_rows(job, emit.emit_run_id, ROOT, emit.first_root)
             frames.append(rows.select(ROOT, *([UNIT] if UNIT in rows.columns else [])))

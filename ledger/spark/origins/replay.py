@@ -24,7 +24,7 @@ from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
 from ledger.spark.units.carried import with_carried
 from ledger.spark.units.units import STATE, included, with_unit
-from ledger.store.queries import batches, payloads, replays
+from ledger.store.queries import payloads, replays, runs
 from ledger.store.queries.payloads import EmittedRecords
 
 BROADCAST_MESSAGES = 1_000_000
@@ -172,6 +172,6 @@ def _stored(job: Job, emit: EmittedRecords) -> DataFrame:
 
 def _snapshot(job: Job, original_id: int, source: str) -> DataFrame:
     """Every record of an original batch's source, with ``MESSAGE``."""
-    emits = job.database.transact(lambda c: batches.emits(c, original_id))
+    emits = job.database.transact(lambda c: runs.emits(c, original_id))
     emit = next(emit for emit in emits if emit.source == source)
     return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root)

@@ -14,8 +14,8 @@ from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.inputs import records
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
-from ledger.store.queries import batches, claims, publications
-from ledger.store.queries.batches import Emit
+from ledger.store.queries import batches, claims, publications, runs
+from ledger.store.queries.runs import Emit
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
@@ -32,7 +32,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
             f"batch {batch_id} is {batch.status.words}: sources are notified once it is settled"
         )
     names = []
-    for emit in job.database.transact(lambda c: batches.emits(c, batch_id)):
+    for emit in job.database.transact(lambda c: runs.emits(c, batch_id)):
         step = job.pipeline.source_named(emit.source)
         if step.source.commits:
             _commit(job, step)
@@ -77,7 +77,7 @@ def _messages(job: Job, emit: Emit) -> DataFrame:
     manifest = job.manifest(emit.emit_run_id)
     stored = records(job, manifest, ROOT, emit.first_root)
     if emit.roots < manifest.rows:  # the others are untracked
-        stored = stored.where(F.col(ROOT) < emit.first_root + emit.roots)
+        stored = stored.where(F.col(ROOT) < emit.numbers.stop)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
     record = F.struct(*(f"`{name}`" for name in stored.columns if not is_own(name)))
     raw = F.col(RAW).cast("string").alias("raw")

@@ -172,7 +172,7 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
 def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     """How many records are carried over from which batch."""
     emits = job.database.transact(lambda c: replays.settled_emits(c, run.batch.original_id))
-    ranges = [(emit.batch_id, emit.first_root, emit.first_root + emit.roots - 1) for emit in emits]
+    ranges = [(emit.batch_id, emit.first_root, emit.numbers.stop - 1) for emit in emits]
     spans = job.spark.createDataFrame(
         ranges, "_ackledger_batch bigint, _ackledger_first bigint, _ackledger_last bigint"
     )

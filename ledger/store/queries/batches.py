@@ -16,7 +16,7 @@ from ledger.core.states import (
     SettlePolicy,
 )
 from ledger.errors import InputError, NotReadyError
-from ledger.store.queries.rows import all_of, first_of
+from ledger.store.queries.rows import first_of
 
 # A reason why the family of an original f is kept: a batch of it is not decided.
 UNDECIDED = """
@@ -104,24 +104,6 @@ def _batch(kind: str, status: str, guarantee: str, settle: str, **others: Any) -
         settle=SettlePolicy(settle),
         **others,
     )
-
-
-@dataclass(frozen=True)
-class Emit:
-    """What a batch has read of a source, by the run of it that counts. ``roots``: how many."""
-
-    batch_id: int
-    source: str
-    emit_run_id: int
-    first_root: int
-    roots: int
-    notified_at: datetime | None
-
-
-EMITS = """
-SELECT s.batch_id, s.source, s.emit_run_id, s.first_root, s.roots, s.notified_at
-FROM batch_source s JOIN batch b USING (batch_id) WHERE s.emit_run_id IS NOT NULL
-"""
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
@@ -254,12 +236,6 @@ def claiming_batch(
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "start": start, "end": end}
     return first_of(_batch, connection.execute(statement, keys))
-
-
-def emits(connection: Connection, batch_id: int) -> list[Emit]:
-    """What a batch has read of each of its sources, by source."""
-    statement = text(f"{EMITS} AND s.batch_id = :id ORDER BY s.source")
-    return all_of(Emit, connection.execute(statement, {"id": batch_id}))
 
 
 def set_notified(connection: Connection, batch_id: int, source: str) -> None:

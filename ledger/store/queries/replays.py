@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from ledger.store.queries.batches import EMITS, Emit
 from ledger.store.queries.rows import all_of, one_of
+from ledger.store.queries.runs import EMITS, Emit
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
 # ``accepted``, ``kept_back``: those quarantined, accepted by a person, or kept back with their

@@ -42,6 +42,21 @@ class Run:
         return self.state in (RunState.COMMITTED, RunState.SUPERSEDED)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Emit(RootRange):
+    """The roots of a source of a batch, as the run that counts has emitted them."""
+
+    batch_id: int
+    source: str
+    emit_run_id: int
+    notified_at: datetime | None
+
+
+EMITS = """
+SELECT s.batch_id, s.source, s.emit_run_id, s.first_root, s.roots, s.span, s.notified_at
+FROM batch_source s JOIN batch b USING (batch_id) WHERE s.emit_run_id IS NOT NULL
+"""
+
 _RUN = """
 SELECT r.step_run_id, r.batch_id, r.step, r.state, r.attempt_id, r.attempt_number, r.try_number,
        r.opened_at, r.lease_until, r.closed_at, r.output_rows, r.emitted_edges,
@@ -273,13 +288,10 @@ def set_emitted(
     )
 
 
-def root_ranges(connection: Connection, batch_id: int) -> list[RootRange]:
-    """The roots of each source of a batch that has emitted."""
-    statement = text("""
-        SELECT first_root, roots, span FROM batch_source
-        WHERE batch_id = :id AND emit_run_id IS NOT NULL AND roots > 0 ORDER BY first_root
-    """)
-    return [RootRange(*row) for row in connection.execute(statement, {"id": batch_id})]
+def emits(connection: Connection, batch_id: int) -> list[Emit]:
+    """What a batch has read of each of its sources, by source."""
+    statement = text(f"{EMITS} AND s.batch_id = :id ORDER BY s.source")
+    return all_of(Emit, connection.execute(statement, {"id": batch_id}))
 
 
 def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> tuple[int, ...]:
