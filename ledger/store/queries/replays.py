@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ledger.core.run_request import Selection
 from ledger.store.queries.rows import all_of, one_of
 from ledger.store.queries.runs import EMITS, Emit
 
@@ -124,14 +125,10 @@ def _as_found(message: str) -> str:
     return f"jsonb_build_object({pairs})"
 
 
-_ANY = dict.fromkeys(("source", "reason", "step", "record", "since", "until"))
-
-
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    flags = dict.fromkeys(("quarantined", "accepted", "kept_back", "from_source"), False)
     causes = selection.get("causes")
     as_text = None if causes is None else json.dumps(causes)
-    return {**_ANY, **flags, **selection, "causes": as_text, "now": now}
+    return {**asdict(Selection()), **selection, "causes": as_text, "now": now}
 
 
 def claim_messages(
