@@ -118,40 +118,25 @@ def replay_dag(**dag_options: Any) -> DAG:
     """Finds the batches with failed records and triggers their pipelines' DAGs to replay them."""
     options = {**_OPTIONS, **dag_options}
     params = {
-        "pipeline": Param(None, type=["null", "string"], description="Only this pipeline."),
-        "batch": Param(None, type=["null", "integer"], description="Only this original batch."),
-        "reason": Param(
-            None, type=["null", "string"], description="Only records that failed with this reason."
+        "pipeline": _optional("string", "Only this pipeline."),
+        "batch": _optional("integer", "Only this original batch."),
+        "reason": _optional("string", "Only records that failed with this reason."),
+        "step": _optional("string", "Only records that failed in this step."),
+        "record": _optional("integer", "Only this record."),
+        "source": _optional("string", "Only records of this source."),
+        "since": _optional("string", "Only failed since (ISO date)."),
+        "until": _optional("string", "Only failed before (ISO date)."),
+        "quarantined": _flag(
+            "Instead quarantined records, with a new budget; not those that a person accepted."
         ),
-        "step": Param(
-            None, type=["null", "string"], description="Only records that failed in this step."
+        "accepted": _flag(
+            "Instead, or as well as quarantined ones, records that a person accepted."
         ),
-        "record": Param(None, type=["null", "integer"], description="Only this record."),
-        "source": Param(None, type=["null", "string"], description="Only records of this source."),
-        "since": Param(None, type=["null", "string"], description="Only failed since (ISO date)."),
-        "until": Param(None, type=["null", "string"], description="Only failed before (ISO date)."),
-        "quarantined": Param(
-            False,
-            type="boolean",
-            description="Instead quarantined records, with a new budget; not those that a person"
-            " accepted.",
+        "kept_back": _flag(
+            "Records kept back because their unit failed too often, with a new budget."
         ),
-        "accepted": Param(
-            False,
-            type="boolean",
-            description="Instead, or as well as quarantined ones, records that a person accepted.",
-        ),
-        "kept_back": Param(
-            False,
-            type="boolean",
-            description="Records kept back because their unit failed too often, with a new budget.",
-        ),
-        "from_source": Param(
-            False, type="boolean", description="Read them again from their source, by key."
-        ),
-        "release": Param(
-            False, type="boolean", description="First let that batch settle, which is on hold."
-        ),
+        "from_source": _flag("Read them again from their source, by key."),
+        "release": _flag("First let that batch settle, which is on hold."),
     }
     with DAG(
         REPLAY_DAG, schedule=[REPLAY_WANTED], start_date=START, params=params, **options
@@ -171,6 +156,14 @@ def replay_dag(**dag_options: Any) -> DAG:
 
         replay.expand(run=find())
     return dag
+
+
+def _optional(kind: str, description: str) -> Param:
+    return Param(None, type=["null", kind], description=description)
+
+
+def _flag(description: str) -> Param:
+    return Param(False, type="boolean", description=description)
 
 
 def accept_dag(**dag_options: Any) -> DAG:
