@@ -6,7 +6,6 @@ is a module in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it 
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -69,12 +68,6 @@ def by_publish(pipeline: Pipeline) -> list[FollowUp]:
 def of_pipeline(pipeline: Pipeline) -> list[FollowUp]:
     """Those that are done for all batches of a pipeline at once."""
     return [each for each in of_driver(pipeline) if each.of_pipeline]
-
-
-def overdue(connection: Connection, before: datetime) -> list[int]:
-    """Batches of a DAG, settled before a time, whose runs did not do all."""
-    others = (number for each in FOLLOW_UPS for number in each.overdue(connection, before))
-    return sorted({*following.overdue(connection, before), *others})
 
 
 def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:

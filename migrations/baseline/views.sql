@@ -320,6 +320,72 @@ COMMENT ON COLUMN pending_rebuild.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN pending_rebuild.family_id IS
   'The original of its family: itself, or the one that it replays.';
 
+CREATE VIEW state_progress AS
+SELECT c.batch_id, p.name AS pipeline, c.step, 'committed' AS state,
+       NULL::bigint AS waits_for_batch_id, NULL::text AS waits_because, c.step_run_id, c.snapshot,
+       c.committed_at, c.acked_at
+FROM checkpoint c JOIN pipeline p USING (pipeline_id)
+UNION ALL
+SELECT h.batch_id, h.pipeline, h.step,
+       CASE WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END,
+       CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END,
+       CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL THEN 'state_due'
+            ELSE o.obstacle END,
+       NULL, NULL, NULL, NULL
+FROM (
+  SELECT b.batch_id, p.name AS pipeline, s.name AS step,
+         first_value(b.batch_id) OVER (
+           PARTITION BY p.name, s.name
+           ORDER BY CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END, b.batch_id
+         ) AS head
+  FROM batch b
+  JOIN pipeline p USING (pipeline_id)
+  JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
+  WHERE b.followed_at IS NULL AND b.status IN ('open', 'held', 'settled')
+    AND NOT (b.status = 'settled' AND EXISTS (
+      SELECT FROM batch_step i
+      WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
+        AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = i.name
+                        AND r.state = 'committed')))
+    AND NOT EXISTS (
+      SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
+                                 AND c.step = s.name)
+) h CROSS JOIN LATERAL (
+  SELECT b.batch_id,
+         CASE WHEN b.status <> 'settled' THEN 'undecided'
+              WHEN EXISTS (
+                SELECT FROM batch r
+                WHERE r.status IN ('open', 'held') AND r.replaces_batch_id = b.family_id)
+                THEN 'being_replaced'
+              WHEN b.settle = 'hold' AND EXISTS (
+                SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
+                THEN 'records_failed'
+              WHEN b.settle = 'hold' AND EXISTS (
+                SELECT FROM pending_rebuild f WHERE f.family_id = b.family_id)
+                THEN 'units_to_rebuild'
+         END AS obstacle
+  FROM batch b WHERE b.batch_id = h.head
+) o;
+COMMENT ON VIEW state_progress IS
+  'The states over batches: which are committed, which is due, and what the others wait for.';
+COMMENT ON COLUMN state_progress.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN state_progress.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN state_progress.step IS 'Stateful stage by name.';
+COMMENT ON COLUMN state_progress.state IS
+  'committed; due: to be done next; waiting: for an earlier batch, or for its own settlement.';
+COMMENT ON COLUMN state_progress.waits_for_batch_id IS
+  'The batch that holds it up, maybe itself; null if nothing does.';
+COMMENT ON COLUMN state_progress.waits_because IS
+  'What that batch lacks: undecided; being_replaced; records_failed (settle="hold"); '
+  'units_to_rebuild, without their quarantined records; state_due.';
+COMMENT ON COLUMN state_progress.step_run_id IS
+  'The run that made the state; the greatest of a stage made the current one.';
+COMMENT ON COLUMN state_progress.snapshot IS
+  'What the stage''s commit returned; null for a function, whose state is the files of the run.';
+COMMENT ON COLUMN state_progress.committed_at IS 'When the state was committed; null: it is not.';
+COMMENT ON COLUMN state_progress.acked_at IS
+  'When the stage was notified that the batch is committed as a whole; null: it was not.';
+
 -- A publication may be pending of a batch that is not decided. The rest is looked up batch by batch,
 -- without those that a sweep noted as followed.
 CREATE VIEW pending_follow_up AS
@@ -338,7 +404,18 @@ CROSS JOIN LATERAL (
   FROM batch_source s JOIN batch_step t ON t.batch_id = s.batch_id AND t.name = s.source
   WHERE s.batch_id = b.batch_id AND s.notified_at IS NULL AND t.notice
   UNION ALL
-  SELECT 'state', s.name, NULL
+  -- Overdue is the next of a state that the pipeline still has, once nothing has moved since.
+  SELECT 'state', s.name, CASE
+    WHEN (b.batch_id, s.name) IN (
+        SELECT g.batch_id, g.step FROM state_progress g WHERE g.state = 'due')
+      AND EXISTS (
+        SELECT FROM batch_step t WHERE t.name = s.name AND t.kind = 'stateful' AND t.batch_id = (
+          SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
+    THEN greatest(b.settled_at,
+      (SELECT max(c.committed_at) FROM checkpoint c
+       WHERE c.pipeline_id = b.pipeline_id AND c.step = s.name),
+      (SELECT r.lease_until FROM step_run r
+       WHERE r.batch_id = b.batch_id AND r.step = s.name AND r.state = 'running')) END
   FROM batch_step s
   WHERE s.batch_id = b.batch_id AND s.kind = 'stateful' AND b.status = 'settled'
     AND NOT EXISTS (
@@ -409,7 +486,8 @@ COMMENT ON COLUMN pending_follow_up.follow_up IS
 COMMENT ON COLUMN pending_follow_up.step IS
   'Sink, combine, source or stateful stage by name; null: no single step does it.';
 COMMENT ON COLUMN pending_follow_up.since IS
-  'Since when it counts as overdue: the settlement, or a later decision to publish; null: it never does.';
+  'Since when it counts as overdue: the settlement, or a later decision to publish; of a state that is '
+  'due also the commit before it, or the end of its run''s lease; null: it does not.';
 
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,
@@ -442,72 +520,6 @@ COMMENT ON COLUMN sink_publication.rows IS 'Rows to be published; null until tha
 COMMENT ON COLUMN sink_publication.withheld_rows IS
   'Rows staged and not published: those of records that failed, or of their unit. Null where rows '
   'of earlier batches are replaced beside them.';
-
-CREATE VIEW state_progress AS
-SELECT c.batch_id, p.name AS pipeline, c.step, 'committed' AS state,
-       NULL::bigint AS waits_for_batch_id, NULL::text AS waits_because, c.step_run_id, c.snapshot,
-       c.committed_at, c.acked_at
-FROM checkpoint c JOIN pipeline p USING (pipeline_id)
-UNION ALL
-SELECT h.batch_id, h.pipeline, h.step,
-       CASE WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END,
-       CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END,
-       CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL THEN 'state_due'
-            ELSE o.obstacle END,
-       NULL, NULL, NULL, NULL
-FROM (
-  SELECT b.batch_id, p.name AS pipeline, s.name AS step,
-         first_value(b.batch_id) OVER (
-           PARTITION BY p.name, s.name
-           ORDER BY CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END, b.batch_id
-         ) AS head
-  FROM batch b
-  JOIN pipeline p USING (pipeline_id)
-  JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
-  WHERE b.followed_at IS NULL AND b.status IN ('open', 'held', 'settled')
-    AND NOT (b.status = 'settled' AND EXISTS (
-      SELECT FROM batch_step i
-      WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
-        AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = i.name
-                        AND r.state = 'committed')))
-    AND NOT EXISTS (
-      SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
-                                 AND c.step = s.name)
-) h CROSS JOIN LATERAL (
-  SELECT b.batch_id,
-         CASE WHEN b.status <> 'settled' THEN 'undecided'
-              WHEN EXISTS (
-                SELECT FROM batch r
-                WHERE r.status IN ('open', 'held') AND r.replaces_batch_id = b.family_id)
-                THEN 'being_replaced'
-              WHEN b.settle = 'hold' AND EXISTS (
-                SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
-                THEN 'records_failed'
-              WHEN b.settle = 'hold' AND EXISTS (
-                SELECT FROM pending_rebuild f WHERE f.family_id = b.family_id)
-                THEN 'units_to_rebuild'
-         END AS obstacle
-  FROM batch b WHERE b.batch_id = h.head
-) o;
-COMMENT ON VIEW state_progress IS
-  'The states over batches: which are committed, which is due, and what the others wait for.';
-COMMENT ON COLUMN state_progress.batch_id IS 'Number of the batch.';
-COMMENT ON COLUMN state_progress.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN state_progress.step IS 'Stateful stage by name.';
-COMMENT ON COLUMN state_progress.state IS
-  'committed; due: to be done next; waiting: for an earlier batch, or for its own settlement.';
-COMMENT ON COLUMN state_progress.waits_for_batch_id IS
-  'The batch that holds it up, maybe itself; null if nothing does.';
-COMMENT ON COLUMN state_progress.waits_because IS
-  'What that batch lacks: undecided; being_replaced; records_failed (settle="hold"); '
-  'units_to_rebuild, without their quarantined records; state_due.';
-COMMENT ON COLUMN state_progress.step_run_id IS
-  'The run that made the state; the greatest of a stage made the current one.';
-COMMENT ON COLUMN state_progress.snapshot IS
-  'What the stage''s commit returned; null for a function, whose state is the files of the run.';
-COMMENT ON COLUMN state_progress.committed_at IS 'When the state was committed; null: it is not.';
-COMMENT ON COLUMN state_progress.acked_at IS
-  'When the stage was notified that the batch is committed as a whole; null: it was not.';
 
 CREATE VIEW failed_root_detail AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,

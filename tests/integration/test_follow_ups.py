@@ -1,38 +1,29 @@
-"""A follow-up of another kind, in the tuple of all: sweeper, summary and advice have it."""
+"""A follow-up of another kind, in the tuple of all: summary and advice have it."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.outcome.report import advise, report
-from ledger.batch.upkeep.sweeper import OverdueFollowUp
 from ledger.core.states import Outcome
 from tests.support.ledgers import pipeline
 
 
 def test_what_is_pending_is_noticed(ledger, monkeypatch):
-    """The sweeper asks for a run of the batch, which is incomplete, with the sentence and the
-    command; what keeps no batch incomplete is a line of the report."""
+    """The batch is incomplete, with the sentence and the command; what keeps no batch incomplete is
+    a line of the report."""
     batch, _ = ledger.whole_batch(pipeline())
     ledger.settle(batch.batch_id)
     pending = Pending("audit", 1, ("an audit is yet to be made",))
-    now = ledger.now()
 
     class Audit(FollowUp):
         name = "audit"
         does = "Audit the batch."
 
-        def overdue(self, connection, before):
-            return [batch.batch_id] * (before >= now)
-
         def pending(self, connection, batch_id, steps):
             return pending
 
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (Audit(),))
-    assert ledger.sweep(now=now).overdue == ()
-    later = now + timedelta(hours=1)
-    assert ledger.sweep(now=later).overdue == (OverdueFollowUp(batch.batch_id, batch.dag_id),)
     summary = ledger.summary(batch.batch_id)
     assert (summary.pending, summary.outcome) == ((pending,), Outcome.INCOMPLETE)
     advice = advise(summary, "m:p")

@@ -34,9 +34,6 @@ class Audit(FollowUp):
     def is_wanted(self, pipeline):
         return pipeline.name != "unaudited"
 
-    def overdue(self, connection, before):
-        return [9]
-
     def pending(self, connection, batch_id, steps):
         return Pending("audit", steps, (f"audit of {batch_id}",))
 
@@ -65,7 +62,6 @@ def alone(audited, monkeypatch):
         return [2, 4] if batch_id is None else [batch_id]
 
     monkeypatch.setattr(follow_ups.following, "waiting", waiting)
-    monkeypatch.setattr(follow_ups.following, "overdue", lambda *_: [11])
     monkeypatch.setattr(follow_ups.following, "pending", lambda *_: {"audit": 3})
     return audited
 
@@ -144,9 +140,8 @@ def test_the_command_asks_for_it(alone):
     assert not follow_ups.is_due(None, named("p"))
 
 
-def test_sweeper_and_summary_ask_for_it(alone):
+def test_the_summary_asks_for_it(alone):
     """What is pending of it is found, without a pipeline at hand."""
-    assert follow_ups.overdue(None, None) == [9, 11]
     (pending,) = follow_ups.pending(None, 7)
     assert (pending.count, pending.sentences) == (3, ("audit of 7",))
 

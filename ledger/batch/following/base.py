@@ -6,7 +6,6 @@ DAG files import the follow-ups: what takes long to load is imported when it is 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Connection
@@ -72,11 +71,6 @@ class FollowUp:
     def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
         """Whether there is something to do for all batches of a pipeline at once."""
         return False
-
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        """Batches of a DAG, settled before a time, whose run did not do it, beside those that
-        the view ``pending_follow_up`` lists."""
-        return ()
 
     def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
         """What of it is pending for a batch. ``steps``: in how many it is, by the view, if it is

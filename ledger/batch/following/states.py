@@ -1,7 +1,6 @@
 """Carry the states over batches forward."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -11,7 +10,6 @@ from ledger.batch.following.publications import Withhold
 from ledger.batch.surroundings import Surroundings
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import Step
-from ledger.store.queries import checkpoints
 
 if TYPE_CHECKING:
     from ledger.store.connection import Database
@@ -45,9 +43,6 @@ class State(FollowUp):
         from ledger.batch.state_runs import is_due
 
         return is_due(database, pipeline)
-
-    def overdue(self, connection: Connection, before: datetime) -> Sequence[int]:
-        return checkpoints.overdue(connection, before)
 
     def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
         from ledger.batch.recovery import waits_for

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ledger.batch import follow_ups
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.databases.driver_errors import translated
 from ledger.errors import LedgerError, WaitedError
@@ -54,7 +53,7 @@ def sweep_once(
     asking = database.transact(lambda c: replays.automatic_replays(c, instant))
     _note_followed(database)
     due = instant - OVERDUE_AFTER
-    overdue = database.transact(lambda c: _overdue(c, follow_ups.overdue(c, due)))
+    overdue = database.transact(lambda c: _overdue(c, following.overdue(c, due)))
     dropped = _drop_partitions(database)
     _vacuum(database, vacuum_after_seconds)
     database.transact(health.note_sweep)

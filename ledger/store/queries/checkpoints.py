@@ -5,14 +5,12 @@ publish.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from ledger.store.queries.batches import any_to_follow
 from ledger.store.queries.rows import all_of, first_of
 
 # A reason why the family of an original f is kept: the next batch starts from its state.
@@ -293,25 +291,3 @@ def committed_after(
     keys = {"pipeline_id": pipeline_id, "states": list(states), "place": place}
     row = connection.execute(statement, keys).first()
     return None if row is None else (str(row.step), int(row.batch_id))
-
-
-def overdue(connection: Connection, before: datetime) -> list[int]:
-    """Batches of a DAG, settled before a time, whose state is due since then and not running,
-    in pipelines that still have it.
-    """
-    if not any_to_follow(connection):
-        return []
-    statement = text("""
-        SELECT DISTINCT b.batch_id FROM state_progress s JOIN batch b USING (batch_id)
-        WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
-          AND NOT EXISTS (SELECT FROM checkpoint c
-            WHERE c.pipeline_id = b.pipeline_id AND c.step = s.step
-                          AND c.committed_at >= :before)
-          AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = s.step
-                          AND r.state = 'running' AND r.lease_until > :before)
-          AND EXISTS (SELECT FROM batch_step t
-                      WHERE t.name = s.step AND t.kind = 'stateful' AND t.batch_id = (
-                        SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
-        ORDER BY 1
-    """)
-    return list(connection.execute(statement, {"before": before}).scalars())
