@@ -271,8 +271,10 @@ def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_js
     matching = matching_messages(at.database, at.pipeline.name, batch, selection)
     if not matching:
         require_match(at.database, at.pipeline, batch, selection)
+    columns = ("batch_id", "pipeline", "step", "reason", "records")
     if matching or as_json:
-        show([asdict(row) for row in matching], as_json, tables.labelled)
+        rows = [{name: getattr(row, name) for name in columns} for row in matching]
+        show(rows, as_json, tables.labelled)
     else:
         out.print(nothing_to_replay(at.database, batch, selection), soft_wrap=True)
 

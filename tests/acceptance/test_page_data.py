@@ -465,7 +465,7 @@ def test_a_preview_says_what_speaks_against_a_replay(ask, ledger):
     )
     groups = ask(f"api/replay?batch={batch}").json()["groups"]
     counts = {(group.pop("step"), group.pop("reason")): group for group in groups}
-    both = {"records": 1, "last": 1, "max_replays": 2}
+    both = {"batch_id": batch, "pipeline": flow.name, "records": 1, "last": 1, "max_replays": 2}
     assert counts == {
         ("middle", "no such city"): {**both, "unparsed": False, "repeated": 0},
         ("source", "not a number"): {**both, "unparsed": True, "repeated": 1},

@@ -17,7 +17,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, pages, replays, reports
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.pages import FailureGroup, ListedRecord, Publication
-from ledger.store.queries.replays import DueCause, LeftOut, WaitingRecords
+from ledger.store.queries.replays import DueRecords, LeftOut, WaitingRecords
 
 _GROUPS = 50  # causes that a preview lets a person choose from
 _FAMILY = 101  # an original and its latest replays
@@ -71,7 +71,7 @@ class ReplayPreview:
     records: int
     match: int
     limit: int | None
-    groups: list[DueCause]
+    groups: list[DueRecords]
     more: int
     steps: list[str]
     by_unit: bool
@@ -184,9 +184,9 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
         original = batches.get_batch(connection, asked.original_id)
         selection = {**request.as_json(), **_literal(request.reason)}
         now = batches.database_now(connection)
-        keys = (original.batch_id, selection, now)
-        groups = replays.causes_to_replay(connection, *keys)
-        left_out = replays.left_out(connection, None, *keys) if request.leaves_out_accepted else []
+        keys = (None, original.batch_id, selection, now)
+        groups = replays.batches_to_replay(connection, *keys)
+        left_out = replays.left_out(connection, *keys) if request.leaves_out_accepted else []
         match, limit = sum(row.records for row in groups), original.replay_limit
         return ReplayPreview(
             records=match if limit is None else min(match, limit),

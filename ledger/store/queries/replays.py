@@ -57,7 +57,9 @@ _MATCHING = f"""
 @dataclass(frozen=True)
 class DueRecords:
     """Failed records of an original that a replay takes, by step and reason of their last
-    failure.
+    failure. ``unparsed``: they failed at their source. Of these, ``repeated``: their last replay
+    failed as the attempt before it did; ``last``: quarantined if they fail once more, for
+    ``max_replays``.
     """
 
     batch_id: int
@@ -65,6 +67,10 @@ class DueRecords:
     step: str
     reason: str
     records: int
+    unparsed: bool
+    repeated: int
+    last: int
+    max_replays: int
 
 
 @dataclass(frozen=True)
@@ -91,22 +97,6 @@ class WaitingRecords:
     not_before: datetime | None
     kept_back: int
     quarantined: int
-
-
-@dataclass(frozen=True)
-class DueCause:
-    """Failed records by step and reason of their last failure. ``unparsed``: they failed at their
-    source. Of these, ``repeated``: their last replay failed as the attempt before it did; ``last``:
-    quarantined if they fail once more, for ``max_replays``.
-    """
-
-    step: str
-    reason: str
-    unparsed: bool
-    records: int
-    repeated: int
-    last: int
-    max_replays: int
 
 
 @dataclass(frozen=True)
@@ -295,13 +285,21 @@ def batches_to_replay(
     selection: Mapping[str, Any],
     now: datetime,
 ) -> list[DueRecords]:
-    """Settled originals with failed messages that match and are due. One whose files have expired
-    only by its number, or to be reread.
+    """Settled originals with failed messages that match and are due, most first. One whose files
+    have expired only by its number, or to be reread.
     """
     statement = text(f"""
-        SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records
+        SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records,
+               r.step = m.source AS unparsed,
+               count(*) FILTER (WHERE EXISTS (
+                 SELECT FROM failed_root e
+                 WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
+                   AND e.step = r.step AND e.reason = r.reason)) AS repeated,
+               count(*) FILTER (WHERE p.max_replays <= 1
+                 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
+               p.max_replays
         {_OF_ORIGINALS} {_MATCHING}
-        GROUP BY b.batch_id, p.name, r.step, r.reason
+        GROUP BY b.batch_id, p.pipeline_id, r.step, r.reason, r.step = m.source
         ORDER BY b.batch_id, records DESC, r.step, r.reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
@@ -343,28 +341,6 @@ def waiting_records(connection: Connection, original_batch_id: int) -> WaitingRe
         WHERE original_batch_id = :id AND status IN ('failed', 'replaying', 'quarantined')
     """)
     return one_of(WaitingRecords, connection.execute(statement, {"id": original_batch_id}))
-
-
-def causes_to_replay(
-    connection: Connection, original_batch_id: int, selection: Mapping[str, Any], now: datetime
-) -> list[DueCause]:
-    """The failed messages of an original that match and are due, most first."""
-    statement = text(f"""
-        SELECT r.step, r.reason, r.step = m.source AS unparsed, count(*) AS records,
-               count(*) FILTER (WHERE EXISTS (
-                 SELECT FROM failed_root e
-                 WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
-                   AND e.step = r.step AND e.reason = r.reason)) AS repeated,
-               count(*) FILTER (WHERE p.max_replays <= 1
-                 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
-               p.max_replays
-        {_OF_ORIGINALS}
-        WHERE b.batch_id = :batch_id AND {_SELECTED}
-        GROUP BY r.step, r.reason, r.step = m.source, p.max_replays
-        ORDER BY records DESC, r.step, r.reason
-    """)
-    keys = {**_keys(selection, now), "batch_id": original_batch_id}
-    return all_of(DueCause, connection.execute(statement, keys))
 
 
 def automatic_replays(connection: Connection, now: datetime) -> list[ReplayRequest]:
