@@ -39,10 +39,9 @@ def failed_records(
     def look(connection: Connection) -> tuple[list[FailedMessage], int]:
         sampled = holds.sample(connection, filters, parsed, None)
         numbers = {row.message_id for row in sampled}
-        rows = payloads.records(connection, filters, parsed, limit)
-        page = [row for row in rows if row.message_id not in numbers]  # it is on hold by now
+        besides = {**filters, "besides": list(numbers)}  # a record of a replay on hold is one
+        page = [*payloads.records(connection, besides, parsed, limit)]
         page += sampled[: limit - len(page)]
-        besides = {**filters, "besides": list(numbers)}  # a record is counted once
         total = payloads.count(connection, besides, parsed) + len(numbers)
         if not total:
             require_names(connection, filters)
