@@ -85,8 +85,8 @@ def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
 @contextmanager
 def _one_processor() -> Iterator[None]:
     """Run this process, and servers that it starts, on one processor. With more of them the kernel
-    may place client and server on two, where each answer waits for one that sleeps: after a query
-    of a second it does, so that what follows took 1.5 times as long in the larger ledger.
+    may place client and server on two, and then each answer has to wake one that sleeps: after
+    queries of a second the larger ledger's sweep took 1.5 times as long.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield

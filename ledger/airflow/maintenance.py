@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     """Sweeps on ``schedule``: settles batches that no driver settled, expires what died, and starts
-    a run where a publish, a combine or a callback is overdue. It also asks for replays for
+    a run where a publish, a combine, a state or a callback is overdue. It also asks for replays for
     pipelines with ``auto_replay``, and removes files that nothing needs for pipelines with
     ``keep``.
     """

@@ -1,7 +1,7 @@
 """What follows the settlement of a batch: one tuple, in order.
 
-The DAG, the command line, the step program, the sweeper and the summary iterate it. A new follow-up
-is a module in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it needs Spark,
+The DAG, the command line, the step program and the summary iterate it. A new follow-up is a module
+in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it needs Spark,
 ``ledger.execution.follow_ups`` has a line with its function.
 """
 

@@ -53,9 +53,7 @@ def matching_messages(
 ) -> list[DueRecords]:
     """Failed records that match and are due, by batch, step and reason."""
     asked = (pipeline, batch_id, selection.as_json())
-    return database.transact(
-        lambda c: replays.batches_to_replay(c, *asked, batches.database_now(c))
-    )
+    return database.transact(lambda c: replays.due_records(c, *asked, batches.database_now(c)))
 
 
 def left_out(

@@ -404,7 +404,7 @@ CROSS JOIN LATERAL (
   FROM batch_source s JOIN batch_step t ON t.batch_id = s.batch_id AND t.name = s.source
   WHERE s.batch_id = b.batch_id AND s.notified_at IS NULL AND t.notice
   UNION ALL
-  -- Overdue is the next of a state that the pipeline still has, once nothing has moved since.
+  -- Only the batch that is next can be overdue, and only in a state that the pipeline still has.
   SELECT 'state', s.name, CASE
     WHEN (b.batch_id, s.name) IN (
         SELECT g.batch_id, g.step FROM state_progress g WHERE g.state = 'due')
@@ -487,7 +487,8 @@ COMMENT ON COLUMN pending_follow_up.step IS
   'Sink, combine, source or stateful stage by name; null: no single step does it.';
 COMMENT ON COLUMN pending_follow_up.since IS
   'Since when it counts as overdue: the settlement, or a later decision to publish; of a state that is '
-  'due also the commit before it, or the end of its run''s lease; null: it does not.';
+  'due the last of the settlement, the commit before it and the end of its run''s lease; null: it does '
+  'not.';
 
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,

@@ -315,6 +315,7 @@ def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypa
         assert len(numbers) == len({*numbers} & {*roots}) == min(limit, 10)
         states = [record["status"] for record in listed["records"]]
         assert states.count("on hold") == on_hold_of_these
+        assert set(states[-on_hold_of_these:]) == {"on hold"}
 
 
 def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):

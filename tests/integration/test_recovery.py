@@ -7,11 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import ParquetSink
+from ledger.batch import state_runs
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import asked_as, reprocess, resume
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.report import advise
 from ledger.batch.recovery import waiting_states, waits_for
+from ledger.batch.step_runs import Attempt, Record, StepOutput
 from ledger.cli.base import app
 from ledger.core.run_request import REPROCESS, Interval, RunKey
 from ledger.core.states import Obstacle
@@ -86,6 +88,37 @@ def test_a_state_waits_for_a_batch_that_is_replaced(ledger):
     assert code(ledger, first) == Obstacle.BEING_REPLACED
     assert "it is being replaced (interval" in sentence
     assert sentence.endswith("It goes on once that is decided")
+
+
+def test_a_state_is_overdue_once_nothing_moves(ledger):
+    """The batch that is next: since its settlement, the commit before it, or the end of the lease
+    of its run. Never one that waits, nor one of a state that the pipeline no longer has."""
+    flow = summing()
+    first, _ = ledger.whole_batch(flow)
+    ledger.settle(first.batch_id)
+    second, _ = ledger.whole_batch(flow, run_id="next", day=1)
+    ledger.settle(second.batch_id)
+
+    def since():
+        query = "SELECT since FROM pending_follow_up WHERE follow_up = 'state' ORDER BY batch_id"
+        return [row.since for row in ledger.rows(query)]
+
+    def instant(query):
+        return ledger.row(query).instant
+
+    settled_at = instant("SELECT min(settled_at) AS instant FROM batch")
+    assert since() == [settled_at, None]
+    run = state_runs.open_next(ledger.database, flow, flow.step("total"), Attempt())
+    lease = instant("SELECT lease_until AS instant FROM step_run WHERE step = 'total'")
+    assert lease > settled_at
+    assert since() == [lease, None]
+    nothing = StepOutput(Record())
+    state_runs.commit_state(ledger.database, run, nothing, {"totals": nothing}, None)
+    committed_at = instant("SELECT committed_at AS instant FROM checkpoint")
+    assert since() == [committed_at]
+    assert committed_at > instant("SELECT max(settled_at) AS instant FROM batch")
+    ledger.open(pipeline(), run_id="last", day=2)
+    assert since() == [None]
 
 
 def code(ledger, batch):

@@ -184,9 +184,7 @@ def test_selection(ledger, selection, taken):
     ledger.settle(batch.batch_id)
     records = Selection(**selection)
     dry = ledger.database.transact(
-        lambda c: replays.batches_to_replay(
-            c, "chain", None, records.as_json(), batches.database_now(c)
-        )
+        lambda c: replays.due_records(c, "chain", None, records.as_json(), batches.database_now(c))
     )
     assert sum(row.records for row in dry) == len(taken)
     if not taken:

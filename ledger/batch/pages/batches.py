@@ -185,7 +185,7 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
         selection = {**request.as_json(), **_literal(request.reason)}
         now = batches.database_now(connection)
         keys = (None, original.batch_id, selection, now)
-        groups = replays.batches_to_replay(connection, *keys)
+        groups = replays.due_records(connection, *keys)
         left_out = replays.left_out(connection, *keys) if request.leaves_out_accepted else []
         match, limit = sum(row.records for row in groups), original.replay_limit
         return ReplayPreview(

@@ -39,10 +39,11 @@ def failed_records(
     def look(connection: Connection) -> tuple[list[FailedMessage], int]:
         sampled = holds.sample(connection, filters, parsed, None)
         numbers = {row.message_id for row in sampled}
-        besides = {**filters, "besides": list(numbers)}  # a record of a replay on hold is one
-        page = [*payloads.records(connection, besides, parsed, limit)]
+        # A record of a replay on hold failed before, too.
+        others = {**filters, "without": list(numbers)}
+        page = list(payloads.records(connection, others, parsed, limit))
         page += sampled[: limit - len(page)]
-        total = payloads.count(connection, besides, parsed) + len(numbers)
+        total = payloads.count(connection, others, parsed) + len(numbers)
         if not total:
             require_names(connection, filters)
             _require_fields(connection, filters, parsed)
@@ -82,8 +83,8 @@ def matching_numbers(database: Database, where: str | None, limit: int) -> tuple
     def look(connection: Connection) -> tuple[list[int], int]:
         numbers = [row.message_id for row in payloads.records(connection, anything, parsed, limit)]
         sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
-        besides = {**anything, "besides": list(sampled)}
-        total = payloads.count(connection, besides, parsed) + len(sampled)
+        others = {**anything, "without": list(sampled)}
+        total = payloads.count(connection, others, parsed) + len(sampled)
         numbers += sorted(sampled.difference(numbers))[: limit - len(numbers)]
         if not total:
             _require_fields(connection, anything, parsed)

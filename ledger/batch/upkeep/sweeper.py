@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OverdueFollowUp:
-    """A settled batch whose run has something of ``FOLLOW_UPS`` pending, with its DAG. ``target``:
-    MODULE:PIPELINE, if the ledger knows it."""
+    """A settled batch of which something is overdue, with its DAG. ``target``: MODULE:PIPELINE, if
+    the ledger knows it."""
 
     batch_id: int
     dag_id: str

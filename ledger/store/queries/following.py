@@ -60,7 +60,7 @@ def waiting(
 
 
 def overdue(connection: Connection, before: datetime) -> list[int]:
-    """Batches of a DAG, settled before a time, of which its run could have done what is pending."""
+    """Batches of a DAG of which something is overdue since before a time."""
     if not any_to_follow(connection):
         return []
     statement = text("""

@@ -211,7 +211,7 @@ def copied_field(value: Any) -> str:
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
 
 
-_ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason", "besides")), "ever": False}
+_ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason", "without")), "ever": False}
 _RECORDS = f"""
     FROM failed_message m
     JOIN failed_root r ON r.root_id = m.root_id
@@ -221,8 +221,8 @@ _RECORDS = f"""
     WHERE (cast(:ever AS boolean) OR m.status <> 'recovered')
       AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
            OR cast(:batch_id AS bigint) IS NOT NULL)
-      AND (cast(:besides AS bigint[]) IS NULL
-           OR m.message_id NOT IN (SELECT unnest(cast(:besides AS bigint[]))))
+      AND (cast(:without AS bigint[]) IS NULL
+           OR m.message_id NOT IN (SELECT unnest(cast(:without AS bigint[]))))
       AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
       AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
       AND (cast(:step AS text) IS NULL OR r.step = :step)
@@ -252,7 +252,7 @@ def records(
     """Failed and quarantined records that match, by message.
 
     ``selection``: pipeline, batch_id, step, reason (a SQL pattern), null or omitted: any;
-    ``besides``: numbers to leave out; ``ever``: also records that were recovered, or whose batch
+    ``without``: numbers to leave out; ``ever``: also records that were recovered, or whose batch
     was replaced.
     """
     where, keys = conditions_sql(conditions)

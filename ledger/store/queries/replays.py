@@ -57,7 +57,7 @@ _MATCHING = f"""
 @dataclass(frozen=True)
 class DueRecords:
     """Failed records of an original that a replay takes, by step and reason of their last
-    failure. ``unparsed``: they failed at their source. Of these, ``repeated``: their last replay
+    failure. ``unparsed``: they failed at their source. Of all, ``repeated``: their last replay
     failed as the attempt before it did; ``last``: quarantined if they fail once more, for
     ``max_replays``.
     """
@@ -278,23 +278,23 @@ def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> li
     return list(connection.execute(statement, keys).scalars())
 
 
-def batches_to_replay(
+def due_records(
     connection: Connection,
     pipeline: str | None,
     batch_id: int | None,
     selection: Mapping[str, Any],
     now: datetime,
 ) -> list[DueRecords]:
-    """Settled originals with failed messages that match and are due, most first. One whose files
-    have expired only by its number, or to be reread.
+    """The failed messages of settled originals that match and are due, by batch, most first. Those
+    of one whose files have expired only by its number, or to be reread.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records,
                r.step = m.source AS unparsed,
-               count(*) FILTER (WHERE EXISTS (
+               count(*) FILTER (WHERE CASE WHEN r.attempt > 1 THEN EXISTS (
                  SELECT FROM failed_root e
                  WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
-                   AND e.step = r.step AND e.reason = r.reason)) AS repeated,
+                   AND e.step = r.step AND e.reason = r.reason) END) AS repeated,
                count(*) FILTER (WHERE p.max_replays <= 1
                  + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
                p.max_replays
