@@ -68,7 +68,7 @@ _BY_PIPELINE = tuple(
         " decided, whatever runs or waits",
         "failed_records": "records that are failed or being replayed",
         "quarantined_records": "records that are quarantined and not accepted",
-        "overdue_batches": "settled batches with a publication, combine, state or notification overdue",
+        "overdue_batches": "settled batches with a publish, combine, state or notification overdue",
     }.items()
 )
 METRICS = (ROOTS, ROWS, BATCH_SECONDS, SETTLE_SECONDS, *_BY_PIPELINE)

@@ -2,22 +2,21 @@
 
 import contextlib
 import json
-import os
 import shlex
-import signal
 import subprocess
 import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import expect
 
 from ledger.store import embedded
 from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import READ_AGAIN
-from scripts.airflow_services import USER
+from scripts.airflow_services import STOP_SECONDS, USER
 from tests.support.airflow import wait
 from tests.support.browser import (
     chromium,
@@ -157,14 +156,16 @@ class Standalone:
         return all(health[part]["status"] == "healthy" for part in parts)
 
     def end(self):
-        """End it with all that it has started."""
-        os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        """End it with all that it has started; of these the scheduler may hang in its own end."""
+        first = psutil.Process(self._process.pid)
+        left = [first, *first.children(recursive=True)]
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(process)
+            _, left = psutil.wait_procs(left, timeout=STOP_SECONDS)
         self._log.close()
+        assert not left
 
 
 @pytest.fixture
