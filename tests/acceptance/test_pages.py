@@ -145,7 +145,6 @@ def test_every_page_is_accessible(
     page.get_by_role("button", name="Replay", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("will run again through")
     expect(page.get_by_role("button", name=re.compile(r"Replay \d+ records"))).to_be_enabled()
-    page.wait_for_function("document.getAnimations().length === 0")  # colors in between
     check_accessible(page, "[role=dialog]")
     keep(page, "replay" if scheme == "light" else "replay-dark")
 

@@ -139,8 +139,11 @@ def replay_this_record(page: Page, preview: str, button: str = "Replay this reco
 
 def check_accessible(page: Page, part: str = "[data-ledger]") -> None:
     """Fail if a part of the page has faults that axe finds: names, roles, contrast, order. By
-    default what is the ledger's: Airflow's own parts around it are not ours to judge.
+    default what is the ledger's: Airflow's own parts around it are not ours to judge. Waits until
+    no color is in between: of what is animated only what has no end goes on.
     """
+    endless = "it => it.effect.getComputedTiming().endTime === Infinity"
+    page.wait_for_function(f"document.getAnimations().every({endless})")
     report = Axe().run(page, context={"include": [[part]]})
     faults = [
         f"{fault['id']}: {fault['help']}: {node['html'][:200]}"
