@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from ledger.types.raw_rows import as_json, is_bytes
+from ledger.types.raw_rows import is_bytes
 
 Row = Sequence[Any]
 Convert = Callable[[Any], Any]
@@ -25,7 +25,8 @@ Converter = tuple[Convert, type | None]  # and the class of values that it would
 _LARGEST_FLOAT = 3.4028235677973366e38
 _NUMERAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBERS = (int, float, Decimal, np.integer, np.floating)
-_OTHER_TEXT = (UUID, time, timedelta, Enum)
+_OTHER_TEXT = (UUID, time, Enum)
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]", re.ASCII)
 
 
 def converted(converter: Converter | None, values: Row) -> Row:
@@ -119,7 +120,7 @@ def _decimal(value: Any) -> Decimal:
 
 def _string(value: Any) -> str:
     if isinstance(value, dict | list):
-        return json.dumps(value, default=as_json)
+        return json.dumps(value, allow_nan=False)
     if isinstance(value, str):
         return value
     _require(isinstance(value, _OTHER_TEXT))
@@ -149,19 +150,27 @@ def _date(value: Any) -> date:
     return value
 
 
+def _time(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, str):
+        _require(not _BELOW_MICROSECONDS.search(value))
+        return datetime.fromisoformat(value)
+    _require(isinstance(value, date))
+    return datetime(value.year, value.month, value.day)
+
+
 def _utc_time(value: Any) -> datetime:
     """In UTC; one without time zone is taken to be so."""
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if not isinstance(value, datetime):
-        raise ValueError
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    instant = _time(value)
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def _local(value: Any) -> datetime:
-    return _utc_time(value).replace(tzinfo=None)
+    """Without a time zone: an instant is refused, because its local time depends on the zone."""
+    local = _time(value)
+    _require(local.tzinfo is None)
+    return local
 
 
 def _is(classes: type | tuple[type, ...], value: Any) -> bool:

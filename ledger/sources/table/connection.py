@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
+from sqlalchemy.dialects.postgresql import DOMAIN, OID
 from sqlalchemy.exc import NoSuchTableError
 
 from ledger.databases.connections import engine_of
@@ -19,19 +20,31 @@ from ledger.sources.table.source import TableSource
 # Sessions of this name only read, and need not be waited for.
 APPLICATION = "ackledger table source"
 LOCK_SECONDS = 30
+# How PostgreSQL writes values in one transaction, whatever the role or the database has set.
+_SETTINGS = sa.text(
+    "SELECT set_config('DateStyle', 'ISO', true), set_config('IntervalStyle', 'postgres', true),"
+    " set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true),"
+    " set_config('extra_float_digits', '1', true)"
+)
+# Types of PostgreSQL whose values every driver holds exactly.
+_HELD = (sa.Integer, sa.Numeric, sa.Float, sa.Boolean, sa.LargeBinary, sa.String, OID)
 
 
 @dataclass(frozen=True)
 class SourceTable:
     """A table as its database has it. ``declared``: the columns' types; ``required``: those that
-    may not be null; ``typed``: whether the database holds its values to the types, as SQLite
-    does not.
+    may not be null; ``dialect``: its database's kind.
     """
 
     source: TableSource
     declared: dict[str, sa.types.TypeEngine[Any]]
     required: frozenset[str]
-    typed: bool
+    dialect: str
+
+    @property
+    def typed(self) -> bool:
+        """Whether the database holds values to the columns' types, as SQLite does not."""
+        return self.dialect != "sqlite"
 
     @cached_property
     def clause(self) -> sa.TableClause:
@@ -43,28 +56,44 @@ class SourceTable:
         return sa.table(self.source.table_name, *columns, schema=self.source.schema_name)
 
     @cached_property
-    def cursor(self) -> sa.ColumnClause[Any]:
-        """The cursor's column."""
+    def cursor(self) -> sa.ColumnElement[Any]:
+        """The cursor's column. SQLite compares its text by code point, as Python does."""
         column: sa.ColumnClause[Any] = self.clause.c[self.source.cursor]
-        return column
+        is_text = isinstance(self.declared[self.source.cursor], sa.String)
+        return column if self.typed or not is_text else column.collate("BINARY")
+
+    def read_as(self, name: str, *, is_text: bool) -> sa.ColumnElement[Any]:
+        """Return a column's expression in rows. ``is_text``: whether the column is declared STRING.
+
+        PostgreSQL writes such a column as text, and any other that a driver's class cannot hold,
+        such as dates and intervals; lists as JSON.
+        """
+        column: sa.ColumnElement[Any] = sa.column(name)
+        kind = self.declared[name]
+        while isinstance(kind, DOMAIN):
+            kind = kind.data_type
+        if self.dialect != "postgresql" or (isinstance(kind, _HELD) and not is_text):
+            return column
+        text = sa.func.to_json(column) if isinstance(kind, sa.ARRAY) else column
+        return sa.case((column.is_distinct_from(sa.null()), sa.func.format("%s", text)))
 
 
 @contextmanager
 def connected(source: TableSource, *, stream: bool = False) -> Iterator[Connection]:
     """A connection to the source's database, from an engine of its own that is disposed of.
 
-    ``stream``: to read rows, in one read-only transaction; what Python cannot hold comes as
-    text. Raises InputError when the database refuses the source, UnavailableError when it does
-    not answer.
+    ``stream``: to read rows, in one read-only transaction. Raises InputError when the database
+    refuses the source, UnavailableError when it does not answer.
     """
     with translated(ReadFrom(source)):
         _require_file(source)
         with engine_of(source.address, APPLICATION) as engine:
-            if stream:
-                event.listen(engine, "connect", _lenient)
+            if stream and engine.dialect.name == "sqlite":
+                event.listen(engine, "connect", _keep_bytes)
             with engine.connect() as connection:
                 if stream and engine.dialect.name == "postgresql":
                     connection = connection.execution_options(postgresql_readonly=True)
+                    connection.execute(_SETTINGS)
                 yield connection
 
 
@@ -73,6 +102,7 @@ def asking(connection: Connection) -> Iterator[None]:
     """One short transaction: between two of them nothing of ours is in the way of the source."""
     with connection.begin():
         if connection.dialect.name == "postgresql":
+            connection.execute(_SETTINGS)
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
         yield
 
@@ -101,7 +131,7 @@ def find_table(
         source,
         {column["name"]: column["type"] for column in table_columns},
         frozenset(column["name"] for column in table_columns if not column.get("nullable", True)),
-        typed=connection.dialect.name != "sqlite",
+        connection.dialect.name,
     )
 
 
@@ -115,33 +145,9 @@ def _require_file(source: TableSource) -> None:
         raise InputError(f"{source.shown}: there is no file {path}: check the url")
 
 
-def _lenient(connection: Any, _record: object) -> None:
-    """Have a value that Python cannot hold fetched as text, so that it fails its record alone."""
-    module = type(connection).__module__
-    if module.startswith("sqlite3"):
-        connection.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
-    elif module.startswith("psycopg2"):
-        from psycopg2 import extensions as psycopg
-
-        bases = ((1082, psycopg.PYDATE), (1114, psycopg.PYDATETIME), (1184, psycopg.PYDATETIMETZ))
-        for oid, base in bases:
-            lenient_type = psycopg.new_type((oid,), f"lenient_{oid}", _or_text(base))
-            psycopg.register_type(lenient_type, connection)
-        for oid in (114, 3802):  # json and jsonb
-            as_text = psycopg.new_type((oid,), f"text_{oid}", lambda value, _cursor: value)
-            psycopg.register_type(as_text, connection)
-
-
-def _or_text(base: Any) -> Any:
-    def cast(value: str | None, cursor: object) -> object:
-        if value is None or value.endswith("infinity"):
-            return value
-        try:
-            return base(value, cursor)
-        except Exception:  # ValueError, OverflowError or the driver's DataError
-            return value
-
-    return cast
+def _keep_bytes(connection: Any, _record: object) -> None:
+    """Read text of SQLite that is not UTF-8 with its bytes, so that only its record fails."""
+    connection.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)

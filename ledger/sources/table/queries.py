@@ -1,7 +1,7 @@
 """Statements on the tables that pipelines read: how far is safe, how much at once, and the rows."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -147,13 +147,19 @@ def require_columns(source: TableSource, columns: Sequence[str]) -> None:
 
 
 def rows(
-    source: TableSource, columns: Sequence[str], after: Value | None, upto: Value
+    source: TableSource,
+    columns: Sequence[str],
+    after: Value | None,
+    upto: Value,
+    texts: Collection[str] = (),
 ) -> Generator[Sequence[Sequence[Any]], None, None]:
-    """The rows with ``after`` < cursor <= ``upto``, streamed in lists, as the driver gives them."""
+    """The rows with ``after`` < cursor <= ``upto``, streamed in lists. ``texts``: the columns that
+    are declared STRING.
+    """
     with connected(source, stream=True) as connection:
         table = find_table(connection, source, [*columns, source.cursor])
-        raw: list[sa.ColumnClause[Any]] = [sa.column(name) for name in columns]
-        statement = sa.select(*raw).select_from(table.clause).where(*_between(table, after, upto))
+        read = [table.read_as(name, is_text=name in texts) for name in columns]
+        statement = sa.select(*read).select_from(table.clause).where(*_between(table, after, upto))
         streamed = connection.execution_options(stream_results=True, yield_per=ROWS_PER_FETCH)
         yield from streamed.execute(statement).partitions()
 

@@ -64,7 +64,7 @@ class TableReader(SourceReader):
         task = partial(
             _read,
             replace(self._source, url=address),
-            self.schema.names,
+            self.schema,
             self._fitting,
             list(ranges),
         )
@@ -85,15 +85,18 @@ class TableReader(SourceReader):
 
 def _read(
     source: TableSource,
-    names: Sequence[str],
+    schema: StructType,
     fitting: Fitting,
     ranges: Sequence[Range],
     numbers: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """One task: the rows of the ranges whose numbers it is given."""
+    names = schema.names
+    texts = {field.name for field in schema.fields if isinstance(field.dataType, StringType)}
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            for part in source_tables.rows(source, names, *ranges[number]):
+            after, upto = ranges[number]
+            for part in source_tables.rows(source, names, after, upto, texts):
                 columns, misfits = fitting.fit(part)
                 spoilt = [
                     None if misfit is None else raw(names, row)
