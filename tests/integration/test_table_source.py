@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ledger.sources.cursor import from_text, to_text
 from ledger.sources.parsing.typed import with_quotes
 from ledger.sources.table import queries as source_tables
 from ledger.sources.table import writers as source_writers
+from ledger.sources.table.kind import Table
 from ledger.sources.table.queries import reach, safe_bound, slices
 from ledger.sources.table.reader import TableReader
 from ledger.store import embedded
@@ -172,6 +173,41 @@ def test_a_time_stays_below_a_transaction_that_has_not_written_yet(shop):
     assert safe_bound(shop.source("at", "at timestamp"), now(), BRIEF) is not None
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Etc/GMT+12", "Europe/Berlin"])
+@pytest.mark.parametrize("lag", [None, "1s"])
+def test_a_time_without_zone_may_come_from_any_zone(shop, zone, lag):
+    """A row that a session west of all others commits late lies above the bound, whatever
+    zone reader and server have."""
+    shop.do(
+        "CREATE TABLE shop.local (at timestamp DEFAULT now(), n int)",
+        "SET LOCAL TimeZone = 'UTC'; INSERT INTO shop.local VALUES"
+        " (now() - interval '12 hours 5 minutes', 1), (now() - interval '11 hours', 2)",
+        "SET LOCAL TimeZone = 'UTC'; INSERT INTO shop.local (n) VALUES (3)",
+    )
+    source = shop.source("at", "at timestamp, n int", "shop.local", lag=lag)
+    with shop.open(f"SET LOCAL TimeZone = '{zone}'", "INSERT INTO shop.local (n) VALUES (4)"):
+        bound = safe_bound(source, now(), BRIEF)
+    assert limit_bound(source, None, bound, None) == (bound, 1)
+    above = "SELECT count(*) FROM shop.local WHERE at > %s"
+    with shop.engine.connect() as connection:
+        assert connection.exec_driver_sql(above, (bound,)).scalar_one() == 3
+
+
+def test_check_says_which_rows_come_late(shop, settings):
+    """A check names the delay of a cursor without time zone, and refuses a type that is none."""
+    shop.do("CREATE TABLE shop.local (at timestamp, day date, id uuid)")
+
+    def answer(cursor, table="shop.local"):
+        return Table(shop.source(cursor, f"{cursor} string", table)).check(settings, "s", None)
+
+    late = "has columns {}; its rows are read 12 hours late, because the cursor has no time zone"
+    assert answer("at").endswith(late.format("at"))
+    assert answer("day").endswith(late.format("day"))
+    assert answer("at", "shop.orders").endswith("has columns at")
+    with pytest.raises(InputError, match="is of type UUID: expected an integer"):
+        answer("id")
+
+
 @pytest.mark.parametrize("kind", ["timestamp(0)", "timestamptz(0)", "date"])
 def test_coarse_times_wait_until_they_are_over(shop, kind):
     """A second or a day that still runs may get more rows of the same value."""
@@ -187,11 +223,58 @@ def test_coarse_times_wait_until_they_are_over(shop, kind):
 
 
 def test_a_time_in_the_future_does_not_hide_what_comes(shop):
-    """A row dated 2999, or infinity, waits; the bound is not put there."""
-    shop.do(INSERT, "INSERT INTO shop.orders (at) VALUES ('2999-01-01'), ('infinity')")
+    """A row of tomorrow waits; the bound is not put there."""
+    shop.do(INSERT, "INSERT INTO shop.orders (at) VALUES (now() + interval '1 day')")
     bound = safe_bound(shop.source("at", "at timestamp"), now(), BRIEF)
     assert bound < now()
     assert limit_bound(shop.source("at", "at timestamp"), None, bound, None)[1] == 1
+
+
+@pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
+@pytest.mark.parametrize("value", ["2999-01-01", "9999-12-31", "infinity", "20000-01-01"])
+@pytest.mark.parametrize("lag", [None, "10m"])
+def test_a_time_that_does_not_come_is_refused(shop, kind, value, lag):
+    """A row that no batch would read is an error that shows its value, with a lag as without."""
+    shop.do(
+        f"CREATE TABLE shop.ahead (at {kind})",
+        f"INSERT INTO shop.ahead VALUES ('2026-01-31'), ('{value}')",
+    )
+    source = shop.source("at", "at timestamp", "shop.ahead", lag=lag)
+    says = rf"1 row\(s\) would not be read, because their cursor 'at' is {value}"
+    with pytest.raises(InputError, match=says) as raised:
+        safe_bound(source, now(), BRIEF)
+    assert raised.value.quotes[0].startswith(value)
+
+
+@pytest.mark.parametrize("value", ["-infinity", "0044-03-15 BC"])
+def test_a_time_before_the_year_1_is_refused(shop, value):
+    """It cannot be a bound, and lies below all that was read."""
+    shop.do(INSERT, f"INSERT INTO shop.orders (at) VALUES ('{value}')")
+    with pytest.raises(InputError, match=rf"is {value[:10]}.* from the year 1 to"):
+        safe_bound(shop.source("at", "at timestamp"), now(), BRIEF)
+
+
+def test_the_least_time_is_a_bound_in_any_zone(shop):
+    """The year 1 in UTC, which .NET writes for no time, is read where the role has a zone of
+    the west."""
+    url = shop.engine.url.update_query_dict({"options": "-c TimeZone=America/New_York"})
+    shop.do(f"INSERT INTO shop.orders (at) VALUES ('{datetime.min.isoformat()}+00')")
+    source = TableSource(
+        url.render_as_string(hide_password=False), "shop.orders", cursor="at", schema="at timestamp"
+    )
+    least = datetime.min.replace(tzinfo=UTC)
+    assert safe_bound(source, now(), BRIEF) == least
+    assert limit_bound(source, None, least, None) == (least, 1)
+
+
+def test_a_number_above_its_sequence_is_refused(shop):
+    """A value set by hand would hide the rows whose values the sequence draws afterwards."""
+    shop.do(INSERT, "INSERT INTO shop.orders (id) VALUES (9000)")
+    says = r"a row has 9000 in the cursor 'id', but its sequence shop\.orders_id_seq .* come to 1:"
+    with pytest.raises(InputError, match=says):
+        safe_bound(shop.source(), now(), BRIEF)
+    shop.do("SELECT setval('shop.orders_id_seq', 9000)")
+    assert safe_bound(shop.source(), now(), BRIEF) == 9000
 
 
 def test_a_lag_keeps_the_reading_behind(shop):
@@ -378,6 +461,22 @@ def test_a_cursor_of_text_is_sorted_by_code_point(shop):
     assert safe_bound(shop.source("plain", columns, "shop.codes"), now(), BRIEF) == "a"
     with pytest.raises(InputError, match='text in collation spoken, expected "C"'):
         safe_bound(shop.source("spoken", columns, "shop.codes"), now(), BRIEF)
+    source = shop.source("plain", columns, "shop.codes")
+    assert list(source_tables.rows(source, ["plain", "spoken"], "B", "a")) == [[("a", "a")]]
+
+
+def test_text_of_sqlite_is_sorted_by_code_point(lite):
+    """Rows are found by the order of the claims where the column ignores case."""
+    source = lite(
+        "CREATE TABLE orders (id text COLLATE NOCASE)",
+        "INSERT INTO orders VALUES ('a'), ('B'), ('b'), ('C')",
+        schema="id string",
+    )
+    assert safe_bound(source, now()) == "b"
+    assert reach(source, "B", "b", 1) == "C"
+    assert slices(source, None, "b", 2) == [(None, "C"), ("C", "b")]
+    assert list(source_tables.rows(source, ["id"], "B", "b")) == [[("a",), ("b",), ("C",)]]
+    assert read_on(lite("INSERT INTO orders VALUES ('c')", schema="id string"), "b") == "c"
 
 
 def read_on(source, after):
@@ -532,13 +631,15 @@ def test_a_missing_table_or_column_is_named(shop, lite, tmp_path):
 def test_names_are_quoted(shop):
     """A table or column of any name is read, and never taken for SQL."""
     shop.do(
-        'CREATE TABLE shop."Order; DROP" ("from ""x" bigserial, "select" text)',
-        'INSERT INTO shop."Order; DROP" ("select") VALUES (\'a\')',
+        'CREATE TABLE shop."Order; DROP %%" ("from ""x %%s :y" bigserial, "select" text,'
+        ' "up %%(z)s" date)',
+        'INSERT INTO shop."Order; DROP %%" ("select", "up %%(z)s") VALUES (\'a\', \'2026-01-31\')',
     )
-    source = shop.source('from "x', "id int", "shop.Order; DROP")
+    source = shop.source('from "x %s :y', "id int", "shop.Order; DROP %")
     assert safe_bound(source, now(), BRIEF) == 1
     assert slices(source, None, 1, 2) == [(None, 1)]
-    assert list(source_tables.rows(source, ["select"], None, 1)) == [[("a",)]]
+    names = ["select", "up %(z)s"]
+    assert list(source_tables.rows(source, names, None, 1, ["select"])) == [[("a", "2026-01-31")]]
 
 
 def collected(frame):
@@ -613,6 +714,122 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     }
 
 
+# Columns declared STRING: the type, a value, and the text that PostgreSQL writes of it.
+TEXTS = [
+    ("interval", "'1 mon'", "1 mon"),
+    ("interval", "'1 day 26 hours'", "1 day 26:00:00"),
+    ("interval", "'170000000 years'", "170000000 years"),
+    ("shop.span", "'-1 mon'", "-1 mons"),
+    ("time", "'24:00:00'", "24:00:00"),
+    ("timetz", "'12:00:00.5+05:30'", "12:00:00.5+05:30"),
+    ("date", "'infinity'", "infinity"),
+    ("timestamptz", "'20000-01-01 00:00+00'", "20000-01-01 00:00:00+00"),
+    ("timestamp", "'0044-03-15 BC'", "0044-03-15 00:00:00 BC"),
+    ("interval[]", "'{1 mon,24:00}'", '["1 mon","24:00:00"]'),
+    ("time[]", "'{24:00}'", '["24:00:00"]'),
+    ("timetz[]", "'{12:00:00.5+05:30}'", '["12:00:00.5+05:30"]'),
+    ("date[]", "'{10000-01-05,infinity,0044-03-15 BC}'",
+     '["10000-01-05","infinity","0044-03-15 BC"]'),
+    ("shop.days", "'{-infinity}'", '["-infinity"]'),
+    ("timestamptz[]", "'{20000-01-01 00:00+00,NULL}'", '["20000-01-01T00:00:00+00:00",null]'),
+    ("json[]", """ARRAY['{"a":  1.10000000000000000000001, "a": 2}'::json]""",
+     '[{"a":  1.10000000000000000000001, "a": 2}]'),
+    ("jsonb[]", """ARRAY['{"a": 12345678901234567890.10}'::jsonb]""",
+     '[{"a": 12345678901234567890.10}]'),
+    ("numeric[]", "'{1.10,12345678901234567890.123456789012345678900,NaN}'",
+     '[1.10,12345678901234567890.123456789012345678900,"NaN"]'),
+    ("bytea[]", "ARRAY['\\xff01'::bytea]", '["\\\\xff01"]'),
+    ("text[]", """ARRAY['a"b', 'é']""", '["a\\"b","é"]'),
+    ("int[]", "'{{1,2},{3,4}}'", "[[1,2],[3,4]]"),
+    ("json", """'{"a":  1.10}'""", '{"a":  1.10}'),
+    ("numeric", "12345678901234567890.123456789012345678900",
+     "12345678901234567890.123456789012345678900"),
+    ("double precision", "1.0 / 3", "0.3333333333333333"),
+    ("bytea", "'\\xff'", "\\xff"),
+    ("bigint", "7", "7"),
+    ("char(3)", "'a'", "a  "),
+    ("inet", "'10.0.0.1'", "10.0.0.1"),
+    ("int4range", "'[1,5)'", "[1,5)"),
+    ("daterange", "'[10000-01-05,infinity)'", "[10000-01-05,infinity)"),
+    ("point", "'(1.5,2)'", "(1.5,2)"),
+    ("shop.pair", "ROW(NULL, NULL)", "(,)"),
+]  # fmt: skip
+# What a role, a database or an address may set.
+FORMS = {
+    "TimeZone": "America/New_York",
+    "DateStyle": "German",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "escape",
+    "extra_float_digits": "-10",
+}
+
+
+@pytest.fixture
+def odd_forms(shop):
+    """A source of the shop whose sessions begin with other forms of values than the usual ones."""
+    options = " ".join(f"-c {name}={value}" for name, value in FORMS.items())
+    url = shop.engine.url.update_query_dict({"options": options})
+
+    def source(schema, table):
+        address = url.render_as_string(hide_password=False)
+        return TableSource(address, table, cursor="id", schema=schema)
+
+    return source
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_a_column_of_text_has_what_postgresql_writes(spark, shop, odd_forms):
+    """No value declared STRING goes through a class of the driver, alone or in a list, and NULL
+    stays NULL, whatever forms the role or the database has set."""
+    names = [f"c{number}" for number in range(len(TEXTS))]
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in zip(names, TEXTS, strict=True))
+    shop.do(
+        "CREATE DOMAIN shop.span AS interval",
+        "CREATE DOMAIN shop.days AS date[]",
+        "CREATE TYPE shop.pair AS (a int, b int)",
+        f"CREATE TABLE shop.odd (id int, {columns})",
+        f"INSERT INTO shop.odd VALUES (1, {', '.join(value for _, value, _ in TEXTS)})",
+        "INSERT INTO shop.odd (id) VALUES (2)",
+    )
+    schema = ", ".join(["id int", *(f"{name} string" for name in names)])
+    frame = with_quotes(TableReader(spark, odd_forms(schema, "shop.odd")).rows([(None, 2)]))
+    first, second = (row.asDict() for row in frame.orderBy("id").collect())
+    assert first["_ackledger_error"] is second["_ackledger_error"] is None
+    assert [first[name] for name in names] == [text for _, _, text in TEXTS]
+    assert {second[name] for name in names} == {None}
+
+
+def test_times_are_read_in_any_form(spark, shop, odd_forms):
+    """Dates and instants are the same whatever zone and forms the session begins with; a list or
+    an interval in a column declared as something else fails its record alone."""
+    shop.do(
+        "CREATE TABLE shop.odd (id int, d date, at timestamptz, n timestamp, i interval, l date[])",
+        "INSERT INTO shop.odd VALUES (1, '2026-01-31', '2026-01-31 01:02:03.000004+05',"
+        " '2026-07-31 01:02:03', NULL, NULL), (2, NULL, NULL, NULL, '170000000 years', NULL),"
+        " (3, NULL, NULL, NULL, NULL, '{10000-01-05}')",
+    )
+    schema = "id int, d date, at timestamp, n timestamp_ntz, i int, l date"
+    frame = with_quotes(TableReader(spark, odd_forms(schema, "shop.odd")).rows([(None, 3)]))
+    rows = frame.withColumn("at", F.col("at").cast("string")).collect()
+    (good,) = [row for row in rows if row["_ackledger_error"] is None]
+    assert (good["d"], good["at"]) == (date(2026, 1, 31), "2026-01-30 20:02:03.000004")
+    assert good["n"] == datetime(2026, 7, 31, 1, 2, 3)
+    assert sorted(row["_ackledger_error"] for row in rows if row is not good) == [
+        "malformed row: i: expected int, found 170000000 years",
+        'malformed row: l: expected date, found ["10000-01-05"]',
+    ]
+
+
+def test_an_instant_is_no_local_time(spark, shop):
+    """A timestamptz, whose local time depends on a zone, fails in a column without time zone."""
+    shop.do("INSERT INTO shop.orders (at) VALUES ('2026-01-31 01:02:03+05')")
+    source = shop.source(schema="id int, at timestamp_ntz")
+    (row,) = with_quotes(TableReader(spark, source).rows([(None, 1)])).collect()
+    assert row["_ackledger_error"] == (
+        "malformed row: at: expected timestamp_ntz, found 2026-01-30 20:02:03+00"
+    )
+
+
 def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
     """A column of SQLite takes any value, even text that is no text."""
     source = lite(
@@ -639,6 +856,10 @@ def test_times_of_sqlite_need_a_lag(lite):
     create = "CREATE TABLE orders (at datetime)"
     with pytest.raises(InputError, match="running transactions of sqlite are not seen"):
         safe_bound(lite(create, cursor="at", schema="at timestamp"), now())
+    ahead = "INSERT INTO orders VALUES ('2999-01-01 00:00:00'), ('infinity')"
+    with pytest.raises(InputError, match=r"2 row\(s\) .* is infinity"):
+        safe_bound(lite(ahead, cursor="at", schema="at timestamp", lag="5m"), now())
+    lite("DELETE FROM orders")
     insert = "INSERT INTO orders VALUES ('2026-01-31{0}12:00:00'), ('2026-01-31{0}12:59:00')"
     instant = datetime(2026, 1, 31, 13, tzinfo=UTC)
     for between in "T ":

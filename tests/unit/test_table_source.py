@@ -130,32 +130,30 @@ def test_a_text_that_is_no_cursor_value_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("form", "at", "before", "past"),
+    ("form", "at", "before", "last"),
     [
         (
             TimestampForm("aware", timedelta(microseconds=1)),
             NOON,
             NOON - timedelta(microseconds=1),
-            NOON - timedelta(microseconds=1),
+            NOON + timedelta(days=2),
         ),
         (
-            TimestampForm("naive", timedelta(seconds=1), timedelta(hours=-5)),
-            datetime(2026, 1, 31, 7),
-            datetime(2026, 1, 31, 6, 59, 59),
-            datetime(2026, 1, 31, 11, 59, 59),
+            TimestampForm("naive", timedelta(seconds=1), timedelta(hours=12)),
+            datetime(2026, 1, 31),
+            datetime(2026, 1, 30, 23, 59, 59),
+            datetime(2026, 2, 2, 12),
         ),
         (
-            TimestampForm("naive", timedelta(seconds=1), timedelta(hours=2)),
-            datetime(2026, 1, 31, 12),
-            datetime(2026, 1, 31, 11, 59, 59),
-            datetime(2026, 1, 31, 13, 59, 59),
+            TimestampForm("date", timedelta(days=1), timedelta(hours=13)),
+            *[date(2026, 1, 29)] * 2,
+            date(2026, 2, 2),
         ),
-        (TimestampForm("date", timedelta(days=1)), *[date(2026, 1, 30)] * 3),
     ],
 )
-def test_times_in_a_column_err_to_the_safe_side(form, at, before, past):
+def test_times_in_a_column_err_to_the_safe_side(form, at, before, last):
     """Zones, precision and dates never put a bound above what a transaction may still bring."""
-    assert (form.at(NOON), form.before(NOON), form.past(NOON)) == (at, before, past)
+    assert (form.at(NOON), form.before(NOON), form.last(NOON)) == (at, before, last)
 
 
 def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
@@ -192,6 +190,7 @@ def fitted(kind, value, nullable=True):
         (BooleanType(), 1, True),
         (BinaryType(), memoryview(b"ab"), b"ab"),
         (TimestampType(), "2026-01-31 12:00:00", NOON),
+        (TimestampType(), "2026-01-31 12:00:00.000000000+00", NOON),
         (TimestampType(), NOON.astimezone(timezone(timedelta(hours=5))), NOON),
         (TimestampNTZType(), "2026-01-31T12:00:00.000001", datetime(2026, 1, 31, 12, 0, 0, 1)),
         (DateType(), "2026-01-31", date(2026, 1, 31)),
@@ -221,6 +220,25 @@ def test_a_drivers_value_becomes_one_of_the_declared_type(kind, value, becomes):
         (DateType(), NOON, "c: expected date, found 2026-01-31 12:00:00+00:00"),
         (TimestampType(), 5, "c: expected timestamp, found 5"),
         (TimestampType(), "infinity", "c: expected timestamp, found infinity"),
+        (
+            TimestampType(),
+            "2026-01-31 12:00:00.1234567",
+            "c: expected timestamp, found 2026-01-31 12:00:00.1234567",
+        ),
+        (
+            TimestampNTZType(),
+            "2026-01-31 12:00:00.123456001",
+            "c: expected timestamp_ntz, found 2026-01-31 12:00:00.123456001",
+        ),
+        (
+            TimestampNTZType(),
+            "2026-01-31 12:00:00+02:00",
+            "c: expected timestamp_ntz, found 2026-01-31 12:00:00+02:00",
+        ),
+        (TimestampNTZType(), NOON, "c: expected timestamp_ntz, found 2026-01-31 12:00:00+00:00"),
+        (StringType(), timedelta(days=30), "c: expected string, found 30 days, 0:00:00"),
+        (StringType(), [Decimal("1.10")], "c: expected string, found [Decimal('1.10')]"),
+        (StringType(), [float("nan")], "c: expected string, found [nan]"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(kind, value, says):

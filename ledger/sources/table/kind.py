@@ -32,13 +32,18 @@ class Table(Source):
         return self._declared.shown
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """Raises InputError unless the table is there and has the schema's columns."""
-        from ledger.sources.table import queries
+        """Raises InputError unless the table is there and has the schema's columns, and a cursor
+        of a type that can be one.
+        """
+        from ledger.sources.table import queries, timestamps
 
         names = ddl.columns(self.schema) or {self._declared.cursor: ""}
         self._declared.require_cursor(list(names))
-        queries.require_columns(self._declared, [*names, self._declared.cursor])
-        return f"{self._declared.shown} has columns {', '.join(names)}"
+        table = queries.require_columns(self._declared, [*names, self._declared.cursor])
+        form = timestamps.timestamp_form(table)
+        delay = "; its rows are read 12 hours late, because the cursor has no time zone"
+        is_late = form is not None and form.west
+        return f"{self._declared.shown} has columns {', '.join(names)}{delay if is_late else ''}"
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """The rows above ``start``, up to where no row can appear any more."""

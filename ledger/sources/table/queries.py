@@ -43,9 +43,11 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
     with connected(source) as connection:
         with asking(connection):
             table = find_table(connection, source, [source.cursor])
-            form = timestamp_form(connection, table)
+            form = timestamp_form(table)
             limit = _lagging(table, form, now)
             _refuse_nulls(connection, table)
+            if form is not None:
+                _refuse_unreachable(connection, table, form, now)
             relations, blind = _sight(connection, table, form)
         if relations is not None and form is None:
             return _numbered(connection, table, relations, wait_seconds)
@@ -94,7 +96,7 @@ def _require_ahead(connection: Connection, table: SourceTable, after: Value | No
     """Raise InputError if the greatest value lies below ``after``, unless only rows were deleted:
     the next ones come above it by a sequence that is so far, or by time.
     """
-    if after is None or timestamp_form(connection, table) is not None:
+    if after is None or timestamp_form(table) is not None:
         return
     greatest = sa.select(sa.func.max(table.cursor).label("value")).subquery()
     below = sa.select(greatest.c.value).where(greatest.c.value < after)
@@ -140,10 +142,10 @@ def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -
     return list(zip(starts, [*ends, bound], strict=True))
 
 
-def require_columns(source: TableSource, columns: Sequence[str]) -> None:
-    """Raise InputError unless the table is there and has these columns."""
+def require_columns(source: TableSource, columns: Sequence[str]) -> SourceTable:
+    """The source's table. Raises InputError unless it is there and has these columns."""
     with connected(source) as connection, asking(connection):
-        find_table(connection, source, columns)
+        return find_table(connection, source, columns)
 
 
 def rows(
@@ -190,6 +192,25 @@ def _refuse_nulls(connection: Connection, table: SourceTable) -> None:
         )
 
 
+def _refuse_unreachable(
+    connection: Connection, table: SourceTable, form: TimestampForm, now: datetime
+) -> None:
+    """Raise InputError if rows have a time that never comes, or that Python cannot hold."""
+    last = form.last(now)
+    outside = table.cursor > (last if table.typed else last.isoformat())
+    if table.dialect == "postgresql":
+        outside |= table.cursor < sa.literal_column("'0001-01-01'")
+    greatest = sa.cast(sa.func.max(table.cursor), sa.String)
+    number, value = connection.execute(sa.select(sa.func.count(), greatest).where(outside)).one()
+    if number:
+        raise InputError(
+            f"{table.source.shown}: {number} row(s) would not be read, because their cursor"
+            f" {table.source.cursor!r} is {value}, or similar: expected times from the year 1 to"
+            f" {last}, two days from now: correct these rows, or choose another cursor",
+            quotes=[str(value)],
+        )
+
+
 def _sight(
     connection: Connection, table: SourceTable, form: TimestampForm | None
 ) -> tuple[Relations | None, str | None]:
@@ -214,7 +235,24 @@ def _numbered(
     left = outwait(connection, lambda: writers(connection, relations), wait_seconds)
     if left:
         raise _not_ready(table, left)
+    with asking(connection):
+        _require_drawn(connection, table, top)
     return top
+
+
+def _require_drawn(connection: Connection, table: SourceTable, top: Value) -> None:
+    """Raise InputError if ``top`` was set by hand, above what the cursor's sequence has drawn."""
+    drawn = drawn_value(connection, table)
+    if drawn is None or drawn.last is None or not isinstance(top, int | Decimal):
+        return
+    if top > drawn.last:
+        raise InputError(
+            f"{table.source.shown}: a row has {top} in the cursor {table.source.cursor!r}, but its"
+            f" sequence {drawn.sequence} has only come to {drawn.last}: rows to come would have"
+            " smaller values and never be read. Correct the row, or let the sequence go on above"
+            f" it: SELECT setval('{drawn.sequence}', {top})",
+            quotes=[str(top), str(drawn.last)],
+        )
 
 
 def _timed(
@@ -227,7 +265,7 @@ def _timed(
 ) -> Value | None:
     """A transaction that began before the greatest visible timestamp still shows, or has ended."""
     with asking(connection):
-        past: Any = form.past(clock(connection))
+        past: Any = form.before(clock(connection))
     limit = past if limit is None else min(limit, past)
     time.sleep(POLL_SECONDS)  # one that has just begun has not published at once
     with asking(connection):

@@ -5,59 +5,60 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, text
 
 from ledger.errors import InputError
 from ledger.sources.table.connection import SourceTable
 
 _DAY = timedelta(days=1)
-_WESTERNMOST = timedelta(hours=12)  # where a date begins and ends last
+_AHEAD = 2 * _DAY  # more than the easternmost zone, or a clock that is a little fast
+_WESTERNMOST = timedelta(hours=12)
 _NONE = timedelta(0)
 
 
 @dataclass(frozen=True)
 class TimestampForm:
-    """How a column holds timestamps. ``step``: its precision, the distance of two values. ``zone``:
-    the distance to UTC of the server's own time zone, in which a timestamp without one may have
-    been set.
+    """How a column holds timestamps. ``step``: its precision, the distance of two values. ``west``:
+    how far behind UTC the clock of a session may be that sets a date, or a time without zone.
     """
 
     kind: Literal["aware", "naive", "date"]
     step: timedelta
-    zone: timedelta = _NONE
+    west: timedelta = _NONE
 
     def at(self, instant: datetime) -> date:
         """The value of a time; of a date the last that was over everywhere."""
-        utc = instant.astimezone(UTC)
+        earliest = instant.astimezone(UTC) - self.west
         if self.kind == "date":
-            return (utc - _WESTERNMOST).date() - _DAY
-        return utc if self.kind == "aware" else utc.replace(tzinfo=None) + min(self.zone, _NONE)
+            return earliest.date() - _DAY
+        return earliest if self.kind == "aware" else earliest.replace(tzinfo=None)
 
     def before(self, instant: datetime) -> date:
         """A value below all that a transaction writes which began at ``instant``."""
         return self.at(instant) - (_NONE if self.kind == "date" else self.step)
 
-    def past(self, clock: datetime) -> date:
-        """The greatest value that is not of the future at ``clock``."""
-        if self.kind != "naive":
-            return self.before(clock)
-        return self.before(clock) + max(self.zone, _NONE) - min(self.zone, _NONE)
+    def last(self, now: datetime) -> date:
+        """The greatest value that a row may have at ``now``."""
+        end = now.astimezone(UTC) + _AHEAD
+        if self.kind == "date":
+            return end.date()
+        return end if self.kind == "aware" else end.replace(tzinfo=None)
 
 
-def timestamp_form(connection: Connection, table: SourceTable) -> TimestampForm | None:
+def timestamp_form(table: SourceTable) -> TimestampForm | None:
     """How the cursor's column holds timestamps; None if it holds whole or decimal numbers or text.
 
     Raises InputError when a column of its type cannot be a cursor.
     """
     kind = table.declared[table.source.cursor]
+    west = _WESTERNMOST if table.typed else _NONE  # SQLite's clock gives UTC
     if isinstance(kind, sa.DateTime | sa.TIMESTAMP):
         digits = getattr(kind, "precision", None)
         step = timedelta(microseconds=10 ** (6 - (6 if digits is None else digits)))
         if kind.timezone:
             return TimestampForm("aware", step)
-        return TimestampForm("naive", step, _server_zone(connection))
+        return TimestampForm("naive", step, west)
     if isinstance(kind, sa.Date):
-        return TimestampForm("date", _DAY)
+        return TimestampForm("date", _DAY, west)
     numeric = isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float)
     if numeric or isinstance(kind, sa.Integer | sa.String):
         return None
@@ -66,11 +67,3 @@ def timestamp_form(connection: Connection, table: SourceTable) -> TimestampForm 
         "integer, a numeric, a date, a timestamp or text that grows with every insert: choose such "
         "a column"
     )
-
-
-def _server_zone(connection: Connection) -> timedelta:
-    if connection.dialect.name != "postgresql":
-        return _NONE
-    zone = connection.execute(text("SELECT now()::timestamp - timezone('UTC', now())")).scalar_one()
-    assert isinstance(zone, timedelta)
-    return zone
