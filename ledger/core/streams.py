@@ -1,8 +1,17 @@
-"""Bytes that come in chunks, as a file to read from."""
+"""Bytes that come in chunks, or compressed, as a file to read from."""
 
+import bz2
 import io
-from collections.abc import Iterable
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import IO, Any
+
+_CHUNK = 1 << 16
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "bz2": bz2.BZ2Decompressor,
+    "gzip": partial(zlib.decompressobj, zlib.MAX_WBITS | 16),  # with gzip's header and checksum
+}
 
 
 class ChunkStream(io.RawIOBase):
@@ -24,3 +33,62 @@ class ChunkStream(io.RawIOBase):
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
+
+
+class DecompressedStream(io.RawIOBase):
+    """The content of a file that is ``bz2`` or ``gzip`` streams and nothing else.
+
+    BZ2File takes whatever follows a stream and is none for the end of the file, and GzipFile skips
+    zeros: the records of a damaged stream would be missing without an error.
+    """
+
+    def __init__(self, packed: IO[bytes], how: str):
+        self._packed, self._how = packed, how
+        self._read = self._start = 0  # bytes that were read, and those before the stream
+        self._stream = _DECOMPRESSORS[how]()
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+    def readinto(self, buffer: Any, /) -> int:
+        while True:
+            if self._stream.eof:
+                rest = self._stream.unused_data or self._next()
+                if not rest:
+                    return 0
+                self._start = self._read - len(rest)
+                self._stream = _DECOMPRESSORS[self._how]()
+            else:
+                rest = self._pending()
+            try:
+                data = self._stream.decompress(rest, len(buffer))
+            except (OSError, zlib.error) as exc:
+                raise OSError(
+                    f"expected {self._how} data from byte {self._start:,} on, found other or"
+                    f" damaged bytes ({exc}). Transfer the file again, or compress its content"
+                    " again"
+                ) from exc
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+    def _pending(self) -> bytes:
+        """What the stream is to decompress next: what it has left, or the next chunk."""
+        rest: bytes = getattr(self._stream, "unconsumed_tail", b"")
+        if not rest and getattr(self._stream, "needs_input", True):
+            rest = self._next()
+            if not rest:
+                raise EOFError(
+                    "Compressed file ended before the end-of-stream marker was reached: transfer"
+                    " the file again"
+                )
+        return rest
+
+    def _next(self) -> bytes:
+        chunk = self._packed.read(_CHUNK)
+        self._read += len(chunk)
+        return chunk

@@ -1,6 +1,7 @@
 """What lies where a source points: its files, their age, content and number of records."""
 
 import hashlib
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import IO, cast
 
+from ledger.core.streams import DecompressedStream
 from ledger.errors import InputError, UnavailableError
 from ledger.storage import patterns, stores
 
@@ -172,16 +174,17 @@ def opened(path: str) -> IO[bytes]:
 
 
 def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:
-    """What a stream holds, which is compressed in this way; None: in none."""
-    if how == "zstd":  # of which fsspec knows only with a package of its own
-        import pyarrow as pa
-
-        return cast(IO[bytes], pa.CompressedInputStream(stream, how))
+    """What a stream holds, which is compressed in this way; None: in none. Reading raises one of
+    ``UNREADABLE`` unless all of it is: nothing behind a compressed stream is left out."""
     if how is None:
         return stream
-    from fsspec.compression import compr
+    if how != "zstd":
+        return io.BufferedReader(DecompressedStream(stream, how), _CHUNK)
+    import pyarrow as pa
 
-    return cast(IO[bytes], compr[how](stream, mode="rb"))
+    if not cast(io.BufferedReader, stream).peek(1):  # which Arrow takes for a stream without data
+        raise EOFError("expected zstd data, found an empty file: transfer the file again")
+    return cast(IO[bytes], pa.CompressedInputStream(stream, how))
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

@@ -135,7 +135,7 @@ WRITTEN = {
     "a.csv": lambda data: data,
     "open.csv": lambda data: b'"0\n' + data,
     "a.csv.gz": lambda data: gzip.compress(data, mtime=0),
-    "a.csv.bz2": lambda data: bz2.compress(b"0\n") + data,  # what lies behind the end is ignored
+    "a.csv.bz2": bz2.compress,
 }
 
 
@@ -260,3 +260,60 @@ def test_each_way_of_compression(tmp_path, end):
     assert layout.headers == {str(path): "n"}
     assert [text for text, _ in read(path, form(), "n")] == data.split(b"\n")[1:-1]
     assert most_records(FoundFile(str(path), len(packed), None), "csv") == 300_001
+
+
+PACK = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+RUBBISH = {
+    "plain text": lambda second: b"5\n",
+    "zeros": lambda second: bytes(len(second)),
+    "a line break before the second stream": lambda second: b"\n" + second,
+    "zeros before the second stream": lambda second: bytes(512) + second,
+    "a damaged second stream": lambda second: second[:3] + b"\xff\xff\xff" + second[6:],
+    "a part of the second stream": lambda second: second[:-1],
+    "the beginning of the second stream": lambda second: second[:2],
+}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH)
+@pytest.mark.parametrize("end", PACK)
+def test_nothing_behind_a_compressed_stream_is_left_out(tmp_path, end, rubbish):
+    """Two streams have the records of both; where the second is none, the file is refused, however
+    it is read: its records would be missing without an error."""
+    path, pack = tmp_path / f"a.{end}", PACK[end]
+    forms = [form(), form(quote="'"), Format("csv", SCHEMA, ["n"], None, {}, True), form("json")]
+    first, second = pack(b"1\n2\n"), pack(b"3\n4\n")
+    path.write_bytes(first + second)
+    for own in forms:
+        assert [text for text, _ in read(path, own)] == [b"1", b"2", b"3", b"4"]
+    path.write_bytes(first + RUBBISH[rubbish](second))
+    for own in forms:
+        with pytest.raises(InputError, match=rf"a\.{end} cannot be read"):
+            read(path, own)
+    with pytest.raises(InputError, match=rf"a\.{end} cannot be read"):
+        most_records(FoundFile(str(path), 0, None), "csv")
+
+
+@pytest.mark.parametrize("end", PACK)
+def test_an_empty_file_is_no_compressed_one(tmp_path, end):
+    """A file without a byte was cut off: it is not taken for one without records."""
+    path = tmp_path / f"a.{end}"
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=rf"a\.{end} cannot be read: .*transfer the file again"):
+        read(path, form())
+
+
+def test_what_follows_a_compressed_stream_is_named_by_its_byte(tmp_path):
+    """The error says where the other bytes begin, and what to do."""
+    path, packed = tmp_path / "a.bz2", bz2.compress(b"1\n")
+    path.write_bytes(packed + b"b,y,2\n")
+    with pytest.raises(InputError) as caught:
+        read(path, form())
+    assert str(caught.value) == (
+        f"source file {path} cannot be read: expected bz2 data from byte {len(packed)} on, found"
+        " other or damaged bytes (Invalid data stream). Transfer the file again, or compress its"
+        " content again"
+    )
