@@ -3,8 +3,8 @@
 from sqlalchemy import Dialect
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
-# Of no driver: it does not double percent signs.
-PLAIN: Dialect = PGDialect()  # type: ignore[no-untyped-call]
+# Of no driver: without a parameter style with percent signs it does not double those of a name.
+PLAIN: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
 def quoted(name: str) -> str:

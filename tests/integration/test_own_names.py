@@ -49,7 +49,7 @@ USUAL = (
     "rows",
     "key",
 )
-ODD = ("a.b", "a b", 'a"b', "it's", "UPPER", "_metadata")
+ODD = ("a.b", "a b", 'a"b', "it's", "UPPER", "_metadata", "b %", "%(a)s", ":a", "a\\b", "é")
 # Those that a stage's author writes are no column's: they are refused, see below.
 NAMES = sorted({*own_names(), *(f"_{name}" for name in own_names()), *USUAL, *ODD} - PUBLIC)
 NEEDED = {"root", "value", "count"}  # by the pipeline: keys, and what it fails with
@@ -63,7 +63,7 @@ CASES = [
     pytest.param("by_name", NAMES, id="by_name"),
     pytest.param("parquet", NAMES, id="parquet"),
 ]
-RENAMED = {"a b": "a_b"}
+RENAMED = {"a b": "a_b", "b %": "b_%", "%(a)s": "%a"}
 
 
 def test_the_names_are_taken_from_the_code():
@@ -129,7 +129,7 @@ def pipeline(source: FileSource, sinks, *, fixed: bool, acked=None, failed=None)
 
     @flow.stage(reads="yielded")
     def shown(records):
-        # A Delta table takes no blanks.
+        # A Delta table takes neither blanks nor brackets.
         return records.withColumnsRenamed(RENAMED)
 
     for name, (sink, reads) in sinks.items():
@@ -147,7 +147,7 @@ def test_columns_may_have_any_name_without_the_prefix(
     source = write(tmp_path, form, records)
     sinks = {"out": (ParquetSink("out"), "shown")}
     if form == "csv":
-        table = PostgresSink(warehouse_url, "named", mode=Upsert(["root", "count"]))
+        table = PostgresSink(warehouse_url, "named %", mode=Upsert(["root", "count"]))
         sinks |= {"table": (table, "yielded"), "delta": (DeltaSink("delta"), "shown")}
     acked, failed = Heard(), Heard()
     run = runner(pipeline(source, sinks, fixed=False, acked=acked, failed=failed))

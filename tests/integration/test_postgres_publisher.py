@@ -24,6 +24,7 @@ import tenacity
 
 from ledger import PostgresSink, Upsert
 from ledger.databases import driver_errors
+from ledger.databases.identifiers import literal_name
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -590,6 +591,105 @@ def test_values_arrive_as_they_were(warehouse, kind, values, expected):
     assert table == f"{expected}[]"
 
 
+# Seconds since 1970 in years for which Arrow has no text, another one than PostgreSQL reads, or the
+# text of another year; and the day, the time and the era in PostgreSQL's text.
+FAR_YEARS = {
+    -210863520000: ("4713-01-01", "00:00:00", " BC"),
+    -62162121600: ("0001-02-29", "00:00:00", " BC"),
+    -62135596801: ("0001-12-31", "23:59:59", " BC"),
+    253402300800: ("10000-01-01", "00:00:00", ""),
+    971890963200: ("32768-01-01", "00:00:00", ""),
+    2069833564800: ("67560-06-01", "00:00:00", ""),
+    9223372036854: ("294247-01-10", "04:00:54", ""),  # Spark's greatest
+}
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_far_years_arrive_as_they_were(warehouse, unit, zone):
+    """Dates and timestamps of years before 1 and past 32767 are what was staged: in a column, in
+    an array, in JSON and as the key of a map there.
+    """
+    scale = {"s": 1, "ms": 10**3, "us": 10**6}[unit]
+    instants = pa.array([second * scale for second in FAR_YEARS], pa.int64())
+    instants = instants.cast(pa.timestamp(unit, zone))
+    days = pa.array([second // 86400 for second in FAR_YEARS], pa.int32()).cast(pa.date32())
+    each = pa.array(range(len(instants) + 1), pa.int32())
+    columns = {
+        "at": instants,
+        "day": days,
+        "list": pa.ListArray.from_arrays(each, instants),
+        "nested": pa.StructArray.from_arrays([instants, days], ["at", "day"]),
+        "keys": pa.MapArray.from_arrays(each, instants, days),
+    }
+    warehouse.publisher(table="far").publish(warehouse.deliver(1, pa.table(columns)))
+    kind = "timestamptz" if zone else "timestamp"
+    rows = warehouse.rows(f"""
+        SELECT at::text, list[1]::text, (nested ->> 'at')::{kind}::text, key::{kind}::text,
+               day::text, (nested ->> 'day')::date::text, value::date::text
+        FROM far, jsonb_each_text(keys) ORDER BY far.at
+    """)
+    offset = "+00" if zone else ""
+    assert rows == [
+        (f"{day} {time}{offset}{era}",) * 4 + (f"{day}{era}",) * 3
+        for day, time, era in FAR_YEARS.values()
+    ]
+
+
+def test_a_year_that_postgresql_lacks_fails_its_row(warehouse):
+    """A timestamp before 4713 BC and a date after the year 5874897 are refused with their own year,
+    and the other rows are taken.
+    """
+    instants = pa.array([-(2**63), 0, 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    days = pa.array([0, 2**31 - 1, 1], pa.int32()).cast(pa.date32())
+    rows = pa.table({"at": instants, "day": days})
+    refusals = warehouse.publisher().refused(warehouse.deliver(1, rows))
+    assert [(refusal.position, refusal.reason) for refusal in refusals] == [
+        (0, 'timestamp out of range: "290309-12-21 19:59:05.224192Z BC", column at'),
+        (1, 'date out of range: "5881580-07-11", column day'),
+    ]
+
+
+def test_an_upsert_by_a_far_timestamp(warehouse):
+    """Two timestamps of which Arrow makes one text are two keys: neither row replaces the other."""
+    key = pa.array([1717200000 * 10**6, 2069833564800 * 10**6], pa.int64())
+    rows = pa.table({"id": key.cast(pa.timestamp("us", "UTC")), "item": ["2024", "67560"]})
+    warehouse.publisher("upsert").publish(warehouse.deliver(1, rows.slice(0, 1)))
+    warehouse.publisher("upsert").publish(warehouse.deliver(2, rows.slice(1)))
+    assert warehouse.rows("SELECT item FROM orders ORDER BY id") == [("2024",), ("67560",)]
+
+
+@pytest.mark.parametrize("name", ["discount %", r'%(id)s %s:x "a".b\c'])
+@pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])
+def test_names_with_signs_that_mean_something_elsewhere(warehouse, mode, name):
+    """A column, a key and a table may have any sign in their names, in a table that the sink makes
+    and in one with constraints that is there; a reprocess replaces the rows."""
+    schema = pa.schema([(name, pa.int64()), ("item", pa.string())])
+    table = name.replace(".", "")
+    sink = warehouse.publisher(mode, table=table, key=(name,) if mode == "upsert" else ())
+    column, place = (quoted.replace("%", "%%") for quoted in map(literal_name, (name, table)))
+    for statements, refused in (
+        ([], []),
+        (
+            [
+                f"DROP TABLE {place}, ackledger_commit",
+                f"CREATE TABLE {place} ({column} bigint PRIMARY KEY, item text, ackledger_batch"
+                f" bigint, parent bigint REFERENCES {place} DEFERRABLE, UNIQUE ({column}, item),"
+                f" CONSTRAINT {column} CHECK ({column} < 9))",
+            ],
+            [2],
+        ),
+    ):
+        warehouse.do(*statements)
+        sink.look(None)
+        sink.check(schema, by_row=True)
+        delivery = warehouse.deliver(1, [(1, "a"), (2, "b"), (9, "c")], schema=schema)
+        assert [refusal.position for refusal in sink.refused(delivery)] == refused
+        sink.publish(warehouse.deliver(1, [(1, "a"), (2, "b")], schema=schema))
+        sink.publish(warehouse.deliver(2, [(1, "z")], schema=schema, replaces=(1,)))
+        assert warehouse.rows(f"SELECT {column}, item FROM {place}") == [(1, "z")]
+
+
 def test_not_a_number_arrives(warehouse):
     """NaN, which equals nothing, is NaN in the table."""
     read_back, _ = round_trip(warehouse, pa.float64(), [math.nan, None, 1.0])
@@ -717,7 +817,8 @@ def test_types_without_a_counterpart_are_named(warehouse, kind):
         ),
         (
             "id bigint, item text, ackledger_batch bigint, must int NOT NULL",
-            r"column 'must': expected in the rows.*ALTER COLUMN must DROP NOT NULL",
+            r"column 'must': expected in the rows.*: add it in the stage before the sink, or a"
+            r" default with ALTER TABLE .* SET DEFAULT .*, or allow null with .* DROP NOT NULL",
         ),
         (
             "id bigint GENERATED ALWAYS AS IDENTITY, item text, ackledger_batch bigint",
@@ -734,6 +835,10 @@ def test_types_without_a_counterpart_are_named(warehouse, kind):
         (
             'id bigint, item "char", ackledger_batch bigint',
             r"column 'item': expected text, found \"char\"",
+        ),
+        (
+            "id bigint, item point, ackledger_batch bigint",
+            r"column 'item': expected text, found point",
         ),
         (
             "id bigint, item interval(0), ackledger_batch bigint",

@@ -105,6 +105,43 @@ def test_each_kind_of_constraint(warehouse):
         sink.publish(warehouse.deliver(13, table([CASES[3][0]])))
 
 
+def test_text_of_which_a_part_would_be_lost(warehouse):
+    """A repeated key in the text for a jsonb column, and a second with more than six digits for an
+    interval, are refused by row, in arrays too; what is stored whole is taken."""
+    warehouse.do(
+        "CREATE TABLE orders (doc jsonb, docs jsonb[], plain json, span interval,"
+        " ackledger_batch bigint)"
+    )
+    schema = pa.schema(
+        [
+            ("doc", pa.string()),
+            ("docs", pa.list_(pa.string())),
+            ("plain", pa.string()),
+            ("span", pa.string()),
+        ]
+    )
+    twice = '{"x": [{"a": 1, "b": 2, "\\u0061": 3}]}'
+    rows = [
+        ('{"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]}', ["1", None, '"x"'], twice, "1.5 months"),
+        (twice, None, None, None),
+        (None, ["{}", twice], None, None),
+        (None, None, None, "P1DT0.1234567S"),
+        (None, None, None, "1 day 00:00:01.123456000"),
+        ("{", None, None, None),
+        ("[" * 100_000, None, None, None),
+    ]
+    reasons = refusals(warehouse.publisher(), warehouse.deliver(1, rows, schema=schema))
+    expected = {
+        1: "column 'doc': expected different keys in each object, found one twice",
+        2: "column 'docs': expected different keys",
+        3: "column 'span': expected at most 6 digits of a second, found more",
+        5: "invalid input syntax for type json",
+        6: "stack depth limit exceeded",
+    }
+    assert reasons.keys() == expected.keys()
+    assert all(reasons[place].startswith(words) for place, words in expected.items()), reasons
+
+
 def test_rows_that_make_room(warehouse):
     """An equal key of a row that the same transaction removes, or that an upsert writes over, is no
     obstacle; one that stays is."""

@@ -17,6 +17,10 @@ from ledger.types.arrow import is_list, scalar, utc
 _OPTIONS = pa.csv.WriteOptions(include_header=False)  # text in quotes, null as nothing
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype="S2")
 _ESCAPED = ("string", "binary")  # the text of bytes has a backslash
+# Arrow writes the days from the first to before the second as PostgreSQL reads them: it has no BC,
+# and no years past 32767. The third is 400 years after 1970.
+_DAYS = ("0001-01-01", "10000-01-01", "2370-01-01")
+_PAST_MICROSECONDS = r"\.\d{6}\d*[1-9]"
 _CONTROLS = [chr(code) for code in range(32)]
 
 
@@ -29,7 +33,7 @@ def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         column = table.columns[name]
         try:
-            _refuse_cut(array, column)
+            _refuse_lost(array, column)
             arrays.append(_json(array) if is_json(array.type, column) else _copied(array))
         except _NoCounterpartError as exc:
             raise StageError(f"column {name!r}: {exc}") from exc
@@ -55,21 +59,55 @@ def _refuse_nul(batch: pa.RecordBatch) -> None:
             )
 
 
-def _refuse_cut(array: pa.Array, column: TargetColumn) -> None:
+def _refuse_lost(array: pa.Array, column: TargetColumn) -> None:
+    """Raise for text that the server would store without a part of it, and without an error."""
+    array = pc.list_flatten(array) if is_list(array.type) and column.element else array
+    if scalar(array.type) != "string":
+        return
+    texts, base = _decoded(array), column.element or column.base
+    if column.most_characters is not None:
+        _refuse_cut(texts, column, column.most_characters)
+    elif base == "jsonb":
+        _refuse_repeated_keys(texts)
+    elif base == "interval" and pc.any(pc.match_substring_regex(texts, _PAST_MICROSECONDS)).as_py():
+        raise _NoCounterpartError(
+            "expected at most 6 digits of a second, found more, which interval would round: round"
+            " it in the stage before the sink"
+        )
+
+
+def _refuse_cut(texts: pa.Array, column: TargetColumn, most: int) -> None:
     """Raise for text that is longer than a varchar by blanks alone: the server cuts these, and
     refuses other text."""
-    if column.most_characters is None:
-        return
-    texts = _decoded(pc.list_flatten(array) if is_list(array.type) else array)
-    is_long = pc.greater(pc.utf8_length(texts), column.most_characters)
+    is_long = pc.greater(pc.utf8_length(texts), most)
     if pc.any(is_long).as_py():
         lengths = pc.utf8_length(pc.utf8_rtrim(texts.filter(is_long), " "))
-        if pc.any(pc.less_equal(lengths, column.most_characters)).as_py():
+        if pc.any(pc.less_equal(lengths, most)).as_py():
             raise _NoCounterpartError(
-                f"expected at most {column.most_characters} characters, found more, of which"
-                f" {column.type} would cut the blanks at the end: trim it in the stage before the"
-                " sink"
+                f"expected at most {most} characters, found more, of which {column.type} would cut"
+                " the blanks at the end: trim it in the stage before the sink"
             )
+
+
+def _refuse_repeated_keys(texts: pa.Array) -> None:
+    for text in texts.to_pylist():
+        try:
+            if text is not None:
+                _JSON.decode(text)
+        except (ValueError, RecursionError):  # the server says what is wrong with it
+            continue
+
+
+def _require_different(pairs: list[tuple[str, Any]]) -> None:
+    """Raise for the keys and values of an object if two keys are equal."""
+    if len(dict(pairs)) < len(pairs):
+        raise _NoCounterpartError(
+            "expected different keys in each object, found one twice, of which jsonb would keep"
+            " the last: keep one in the stage before the sink, or make the column json"
+        )
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_require_different, parse_int=str, parse_float=str)
 
 
 def _copied(array: pa.Array) -> pa.Array:
@@ -80,7 +118,30 @@ def _copied(array: pa.Array) -> pa.Array:
         return _array_literals(array)
     if scalar(kind) == "binary":
         return _hex(array)
-    return array.cast(pa.date32() if t.is_date64(kind) else utc(kind))
+    if t.is_date(kind) or t.is_timestamp(kind):
+        return _dated(array.cast(pa.date32() if t.is_date(kind) else utc(kind)))
+    return array
+
+
+def _dated(array: pa.Array) -> pa.Array:
+    """Dates or timestamps in a form that writes as CSV what PostgreSQL reads."""
+    is_date = t.is_date(array.type)
+    stored = pa.int32() if is_date else pa.int64()
+    numbers = array.cast(stored).cast(pa.int64())
+    unit = "D" if is_date else array.type.unit
+    first, end, cycle = (int(np.datetime64(day).astype(f"M8[{unit}]").astype(int)) for day in _DAYS)
+    is_far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end)), False)
+    if not pc.any(is_far).as_py():
+        return array
+    # The calendar repeats after 400 years: the same day of the years 1970 to 2369, and its year.
+    cycles, rest = np.divmod(numbers.filter(is_far).to_numpy(), cycle)
+    near = pa.array(rest).cast(stored).cast(array.type)
+    years = pc.add(pc.year(near), 400 * cycles)
+    is_bc = pc.less(years, 1)
+    digits = pc.if_else(is_bc, pc.subtract(1, years), years).cast(pa.string())
+    rest_of_text = pc.utf8_slice_codeunits(near.cast(pa.string()), 4)
+    text = _joined(pc.utf8_lpad(digits, 4, "0"), rest_of_text, pc.if_else(is_bc, " BC", ""))
+    return pc.replace_with_mask(pc.if_else(is_far, None, array).cast(pa.string()), is_far, text)
 
 
 def _text(array: pa.Array) -> pa.Array:
@@ -126,7 +187,7 @@ def _json_text(array: pa.Array) -> pa.Array:
             for code in _CONTROLS:
                 text = _replaced(text, code, f"\\u{ord(code):04x}")
     elif t.is_timestamp(array.type):
-        text = _replaced(text, " ", "T")
+        text = pc.replace_substring(text, " ", "T", max_replacements=1)  # not of BC
     return _joined('"', text, '"')
 
 

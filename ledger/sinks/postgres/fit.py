@@ -97,10 +97,11 @@ def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Itera
         yield from _misfit(table.columns.get(field.name), field, expected, alter)
     for column in table.columns.values():
         if column.required and column.name not in (*schema.names, BATCH):
+            own = f"{alter} ALTER COLUMN {quoted(column.name)}"
             yield (
                 f"column {column.name!r}: expected in the rows, for it is NOT NULL and has no"
-                f" default, found {', '.join(schema.names)}: {alter} ALTER COLUMN"
-                f" {quoted(column.name)} DROP NOT NULL"
+                f" default, found {', '.join(schema.names)}: add it in the stage before the sink,"
+                f" or a default with {own} SET DEFAULT ..., or allow null with {own} DROP NOT NULL"
             )
     yield from _own_misfits(table, key)
 

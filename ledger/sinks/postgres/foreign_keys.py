@@ -13,7 +13,7 @@ from ledger.databases.driver_errors import code_of, first_line
 from ledger.databases.identifiers import literal_name, quoted
 from ledger.errors import StageError
 from ledger.sinks.base import Delivery
-from ledger.sinks.postgres.table import BATCH, STAGE, TablePlace
+from ledger.sinks.postgres.table import BATCH, STAGE, TablePlace, execute_literally
 
 _VIOLATED = ("23503", "23001")  # SQLSTATE; the second of ON DELETE RESTRICT
 _MOST = 5  # values of a key that a message shows
@@ -129,9 +129,7 @@ def _orphans(
         WHERE {nulls} = 0 AND NOT ({partner}){mixed}
         GROUP BY {listed} ORDER BY {listed} LIMIT {_MOST}
     """
-    # A percent sign or a colon in a name is no parameter.
-    options = {"no_parameters": True}
-    return [tuple(row) for row in connection.exec_driver_sql(statement, execution_options=options)]
+    return [tuple(row) for row in execute_literally(connection, statement)]
 
 
 def _in_its_own_words(exc: DBAPIError) -> _Violation:

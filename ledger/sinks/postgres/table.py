@@ -32,6 +32,11 @@ class TablePlace:
     def __str__(self) -> str:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
+    @property
+    def sql(self) -> str:
+        """The name in a statement, each part in quotes."""
+        return f"{literal_name(self.schema)}.{literal_name(self.name)}"
+
 
 @dataclass(frozen=True)
 class TargetColumn:
@@ -66,6 +71,12 @@ class TargetTable:
     kind: str
     columns: Mapping[str, TargetColumn]
     unique: frozenset[frozenset[str]]
+
+
+def execute_literally(connection: Connection, statement: str) -> sa.CursorResult[Any]:
+    """Execute a statement made of names or of the catalog's text: a percent sign or a colon in it
+    is no parameter."""
+    return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def type_name(kind: sa.types.TypeEngine[Any]) -> str:
@@ -215,10 +226,10 @@ def add_columns(
 
 def stage(connection: Connection, place: TablePlace, columns: Iterable[str]) -> None:
     """Make the transaction's own table, with ``columns`` of the sink's table and their types."""
-    name = connection.dialect.identifier_preparer.quote_identifier
-    connection.exec_driver_sql(
-        f"CREATE TEMPORARY TABLE {STAGE} ON COMMIT DROP AS SELECT {', '.join(map(name, columns))} "
-        f"FROM {name(place.schema)}.{name(place.name)} WITH NO DATA"
+    execute_literally(
+        connection,
+        f"CREATE TEMPORARY TABLE {STAGE} ON COMMIT DROP AS SELECT"
+        f" {', '.join(map(literal_name, columns))} FROM {place.sql} WITH NO DATA",
     )
 
 

@@ -16,7 +16,13 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.databases.driver_errors import code_of, first_line, raw_cursor
 from ledger.databases.identifiers import literal_name, quoted
-from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, TablePlace, add_columns
+from ledger.sinks.postgres.table import (
+    BATCH,
+    CHUNK_BYTES,
+    TablePlace,
+    add_columns,
+    execute_literally,
+)
 
 TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
 ROW = "ackledger_row"
@@ -34,15 +40,16 @@ def make_trial(
     """A table like the sink's, with a column for a row's position, and one for its records;
     where it is. ``types_only``: without its constraints.
     """
-    of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
     own = "" if types_only else " INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING IDENTITY"
-    _run(
+    execute_literally(
         connection,
-        f"CREATE TEMPORARY TABLE {TRIAL} (LIKE {of} INCLUDING DEFAULTS{own}) ON COMMIT DROP",
+        f"CREATE TEMPORARY TABLE {TRIAL} (LIKE {place.sql} INCLUDING DEFAULTS{own}) ON COMMIT DROP",
     )
     if types_only:
         for name in connection.execute(_REQUIRED, {"oid": place.oid}).scalars():
-            _run(connection, f"ALTER TABLE {_TRIAL} ALTER {literal_name(name)} DROP NOT NULL")
+            execute_literally(
+                connection, f"ALTER TABLE {_TRIAL} ALTER {literal_name(name)} DROP NOT NULL"
+            )
     return _finished(connection, batch_id)
 
 
@@ -64,7 +71,7 @@ def make_new_trial(
 
 
 def _finished(connection: Connection, batch_id: int) -> TablePlace:
-    _run(
+    execute_literally(
         connection,
         f"ALTER TABLE {_TRIAL} ADD COLUMN {ROW} bigint, ADD COLUMN {RECORDS} bigint[], "
         f"ALTER COLUMN {BATCH} SET DEFAULT {int(batch_id)}",
@@ -125,7 +132,7 @@ def server_message(exc: DBAPIError, place: TablePlace) -> str:
 
 def analyze(connection: Connection) -> None:
     """Give the planner the number of rows: it would loop over them."""
-    _run(connection, f"ANALYZE {_TRIAL}")
+    execute_literally(connection, f"ANALYZE {_TRIAL}")
 
 
 def remove(connection: Connection, positions: Sequence[int], records: Sequence[int]) -> None:
@@ -166,7 +173,7 @@ def odd_keys(
           FROM {_TRIAL} WINDOW key AS (PARTITION BY {columns})
         ) c WHERE n > 1 AND ({RECORDS} IS NOT NULL OR n - own > 1) ORDER BY 1 LIMIT {int(most)}
     """
-    for row in _run(connection, statement):
+    for row in execute_literally(connection, statement):
         shared.setdefault(row.n, []).append(row[0])
     for count, rows in sorted(shared.items()):
         reason = (
@@ -242,7 +249,6 @@ def _duplicates(
     where = f"WHERE {index.predicate}" if index.predicate else ""
     nulls = "" if index.equal_nulls else f"WHERE num_nulls({', '.join(names)}) = 0"
     own = [f"{literal_name(name)} AS o{number}" for number, name in enumerate(key)]
-    of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
     conditions = [f"t.{name} {equal} s.{name}" for name in names]
     if own:  # of an upsert the row with an equal key is written over
         same = " AND ".join(f"t.o{number} = s.o{number}" for number in range(len(own)))
@@ -260,7 +266,7 @@ def _duplicates(
         ) d WHERE n > 1
         UNION
         SELECT {ROW} FROM s WHERE EXISTS (
-          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {where}) t
+          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {place.sql} {where}) t
           WHERE {" AND ".join(conditions)}{_remaining("t", gone)})
     """
 
@@ -274,11 +280,5 @@ def _remaining(table: str, gone: Sequence[int]) -> str:
 
 
 def _positions(connection: Connection, statement: str, most: int) -> list[int]:
-    rows = _run(connection, f"{statement} ORDER BY 1 LIMIT {int(most)}")
+    rows = execute_literally(connection, f"{statement} ORDER BY 1 LIMIT {int(most)}")
     return [row[0] for row in rows]
-
-
-def _run(connection: Connection, statement: str) -> sa.CursorResult[Any]:
-    """Execute what is made of the catalog's own text: a percent sign or a colon in it is no
-    parameter."""
-    return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})

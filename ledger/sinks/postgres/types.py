@@ -44,8 +44,9 @@ _TYPES = {
     "timestamp": _Type(pg.TIMESTAMP(), "timestamp"),
     "timestamptz": _Type(pg.TIMESTAMP(timezone=True), "timestamptz"),
 }
-# Text, enums, network addresses, uuid and the like: the server reads each of them from text.
-_FROM_TEXT = "SEIUTG"
+# Text, enums, network addresses, uuid, intervals and the like: the server reads each of them from
+# text. Of points and other shapes it would keep 15 digits.
+_FROM_TEXT = "SEIUT"
 _NOT_FROM_TEXT = ("bytea", "name", "char")  # it has another form; they cut what is too long
 _JSON = ("json", "jsonb")
 
