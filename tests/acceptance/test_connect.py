@@ -28,6 +28,8 @@ from tests.support.ports import free_port
 # it is asked for, errors and rows that come by gRPC, functions that go there. What the ledger then
 # does is the same; so is where deltas are folded, of which the executors' way goes furthest.
 CORE = (
+    # plans, as the server describes them, and errors of the anchor
+    "test_anchor_use.py",
     # lines that do not parse, in Python's workers; Spark's own readers of lines and of Parquet
     "test_bad_input.py::test_every_bad_line_is_named",
     "test_bad_input.py::test_line_breaks_within_quotes",

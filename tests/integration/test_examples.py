@@ -247,6 +247,19 @@ def _totals(block, spark):
     assert done.rows["out"] == [{"customer": "ada", "cents": 10}]
 
 
+@proves("docs/whole-stages.md", "unique")
+def _unique(block, spark):
+    """The second of two equal orders is dropped with a reason, and nothing fails."""
+    pipeline = Pipeline("orders")
+    pipeline.source("orders", FileSource("orders.csv", schema=examples.ORDER))
+    examples.run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="unique")
+    data = {"orders": [examples.ORDERS[0], examples.ORDERS[0], {**examples.ORDERS[0], "id": "4"}]}
+    done = testing.run_batch(pipeline, data, spark=spark)
+    assert done.failed == []
+    assert sorted(row["id"] for row in done.rows["out"]) == sorted([examples.ORDERS[0]["id"], "4"])
+
+
 @proves("docs/acks.md", "parse")
 def _parsed(block, spark):
     """A comment is dropped, a line without a customer fails, the others are parsed."""

@@ -18,9 +18,11 @@ from ledger.errors import MASK, StageError
 from ledger.pipeline.steps import StageStep, Step
 from ledger.sources.references import read_reference
 from ledger.spark.folding.fold import fold
+from ledger.spark.frames.anchor_use import Plan
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
 from ledger.spark.job import STORED, Job, require_equal, write_files
+from ledger.spark.steps.anchor_errors import explained_anchors, how_to_collect
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import owed_by_stage, posted
 from ledger.spark.units.carried import carry_over
@@ -58,16 +60,20 @@ def _output(
         name: read_reference(job.spark, job.settings, run.batch, name, source)
         for name, source in job.pipeline.references(step).items()
     }
-    as_list = job.pipeline.graph.merges(step.name)
-    inputs = [anchored(rows, as_list=as_list) for rows in frames.values()]
+    tracked, as_list = job.pipeline.graph.tracks(step.name), job.pipeline.graph.merges(step.name)
+    inputs = [
+        anchored(rows, as_list=as_list) if tracked else rows.select(*user_columns(rows))
+        for rows in frames.values()
+    ]
     marks: list[Mark] = []
     if step.by_record:
         frame = run_records(step, *inputs, masked=bool(job.pipeline.redact))
     else:
-        frame, marks = _parts(step, step.function(*inputs, **references))
-        if not job.pipeline.graph.tracks(step.name):
-            return _unanchored(step, frame, marks)
-        check_output(job, step, frame)
+        with explained_anchors(job.pipeline, step):
+            frame, marks = _parts(step, step.function(*inputs, **references))
+            if not tracked:
+                return _unanchored(step, frame, marks)
+            check_output(job, step, frame)
     reasons = [
         (F.col(name) if step.by_record else _reason(job, F.col(name))).alias(name)
         for name in (FAILED, DROPPED)
@@ -142,6 +148,12 @@ def check_frame(step: Step, frame: object) -> None:
         )
     own = frozenset[str]() if step.ends_tracking else frozenset({ANCHOR, FAILED})
     check_names(f"{what} returned", frame.columns, own=own)
+    for column in frame.schema:
+        if column.name != ANCHOR and f'"name":"{ANCHOR}"' in column.dataType.json():
+            raise StageError(
+                f"{what} returned column {column.name!r} with {ANCHOR!r} in it, as struct('*')"
+                " makes it: name the columns that belong there"
+            )
 
 
 def check_output(job: Job, step: StageStep, frame: object) -> None:
@@ -159,11 +171,18 @@ def check_output(job: Job, step: StageStep, frame: object) -> None:
 def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None:
     """Raise StageError unless a frame that a stage returned keeps its anchor as it came."""
     stage = step.name
+    plan = Plan.of(frame)
     if ANCHOR not in frame.columns:
+        keep = f"keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
+        if plan.groups_without_anchor():
+            keep = how_to_collect(job.pipeline, step)
         raise StageError(
-            f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked. "
-            f"Keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
+            f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked:"
+            f" {keep}"
         )
+    comparison = plan.comparison()
+    if comparison:
+        raise StageError(f"stage {stage!r}: {comparison}")
     actual = frame.schema[ANCHOR].dataType.simpleString()
     expected = expected_type(job.pipeline, step)
     if actual == f"array<{expected}>":

@@ -1,0 +1,237 @@
+"""Operations that would compare ``_anchor`` beside the columns that they are meant for."""
+
+import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from ledger import (
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    collect_anchors,
+    dropped,
+    merge_anchors,
+    testing,
+)
+from ledger.errors import StageError
+from ledger.spark.frames.anchor_use import Plan
+
+ROWS = [{"id": 1, "v": "x", "n": 5}, {"id": 1, "v": "x", "n": 5}, {"id": 2, "v": "y", "n": 6}]
+
+
+@pytest.fixture(scope="module")
+def frames(spark):
+    """Two frames as a stage gets them, also as the views ``t`` and ``u``."""
+    rows = spark.createDataFrame(
+        [(row["id"], row["v"], row["n"]) for row in ROWS], "id INT, v STRING, n INT"
+    )
+    anchored = [
+        rows.withColumn("_anchor", F.struct(F.col("n").alias("root"), F.lit(1).alias("parent")))
+        for _ in range(2)
+    ]
+    for name, frame in zip("tu", anchored, strict=True):
+        frame.createOrReplaceTempView(name)
+    return anchored
+
+
+def wide(frame):
+    """A frame of more columns than Spark shows of a plan."""
+    return frame.select(*(F.lit(n).alias(f"c{n}") for n in range(40)), "*")
+
+
+def numbered(frame, *keys):
+    """The place of each row among those that agree in the keys."""
+    window = Window.partitionBy(*keys).orderBy("n", "_anchor")
+    return frame.withColumn("place", F.row_number().over(window))
+
+
+# Each with words of the message.
+COMPARING = {
+    "distinct": (lambda t, u: t.distinct(), "row_number"),
+    "dropDuplicates": (lambda t, u: t.dropDuplicates(), "row_number"),
+    "dropDuplicates of columns": (
+        lambda t, u: t.dropDuplicates([name for name in t.columns if name != "n"]),
+        "row_number",
+    ),
+    "distinct of many columns": (lambda t, u: wide(t).distinct(), "row_number"),
+    "distinct below others": (
+        lambda t, u: t.unionByName(u).distinct().where("n > 1").join(u.select("id"), "id"),
+        "row_number",
+    ),
+    "SELECT DISTINCT": ("SELECT DISTINCT * FROM t", "row_number"),
+    "DISTINCT of a query": ("WITH w AS (SELECT DISTINCT * FROM t) SELECT * FROM w", "row_number"),
+    "DISTINCT in a subquery": (
+        "SELECT * FROM t WHERE id IN (SELECT id FROM (SELECT DISTINCT * FROM u))",
+        "row_number",
+    ),
+    "UNION": ("SELECT * FROM t UNION SELECT * FROM u", "row_number"),
+    "union and distinct": (lambda t, u: t.union(u).distinct(), "row_number"),
+    "intersect": (lambda t, u: t.intersect(u), "left_semi"),
+    "INTERSECT ALL": ("SELECT * FROM t INTERSECT ALL SELECT * FROM u", "left_semi"),
+    "subtract": (lambda t, u: t.subtract(u), "left_anti"),
+    "exceptAll": (lambda t, u: t.exceptAll(u), "left_anti"),
+    "EXCEPT": ("SELECT * FROM t EXCEPT SELECT * FROM u", "left_anti"),
+    "groupBy all": (lambda t, u: t.groupBy(*t.columns).count(), "collect_anchors"),
+    "groupBy many": (lambda t, u: wide(t).groupBy(*wide(t).columns).count(), "collect_anchors"),
+    "groupBy a struct": (lambda t, u: t.groupBy(F.struct(*t.columns)).count(), "collect_anchors"),
+    "rollup": (lambda t, u: t.rollup(*t.columns).count(), "collect_anchors"),
+    "applyInPandas": (
+        lambda t, u: t.groupBy(*t.columns).applyInPandas(lambda rows: rows, t.schema),
+        "collect_anchors",
+    ),
+    "GROUP BY ALL": ("SELECT id, _anchor, sum(n) FROM t GROUP BY ALL", "collect_anchors"),
+    "PIVOT": ("SELECT * FROM t PIVOT (sum(n) FOR v IN ('x', 'y'))", "collect_anchors"),
+    "window": (lambda t, u: numbered(t, *t.columns).where("place = 1"), "partitionBy"),
+    "NATURAL JOIN": (
+        "SELECT * FROM t NATURAL LEFT JOIN (SELECT id, _anchor, 1 AS z FROM u)",
+        "columns to join on",
+    ),
+    "join on all": (lambda t, u: t.join(u, t.columns, "left"), "columns to join on"),
+    "count distinct": ("SELECT id, count(DISTINCT *) AS c FROM t GROUP BY id", "name the columns"),
+    "hash": (lambda t, u: t.withColumn("h", F.xxhash64(*t.columns)), "name the columns"),
+    "hash(*)": ("SELECT *, hash(*) AS h FROM t", "name the columns"),
+    "to_json": (lambda t, u: t.withColumn("j", F.to_json(F.struct("*"))), "name the columns"),
+    "concat_ws": (
+        lambda t, u: t.withColumn(
+            "k", F.md5(F.concat_ws("|", *(F.col(name).cast("string") for name in t.columns)))
+        ),
+        "name the columns",
+    ),
+}
+
+# What names no anchor, or names it first and so means it.
+ALLOWED = {
+    "dropDuplicates by key": lambda t, u: t.dropDuplicates(["id"]),
+    "distinct of a key": lambda t, u: t.join(u.select("id").distinct(), "id"),
+    "groups in each record": lambda t, u: t.groupBy("_anchor", "v").count(),
+    "window in each record": lambda t, u: numbered(t, "_anchor", "v"),
+    "window by key": lambda t, u: numbered(t, "id").where("place = 1"),
+    "anti join": lambda t, u: t.join(u, "_anchor", "left_anti"),
+    "join in each record": lambda t, u: t.join(u, ["_anchor", "id"]),
+    "newest as a struct": lambda t, u: (
+        t.groupBy("id").agg(F.max(F.struct("n", "_anchor", "v")).alias("m")).select("id", "m.*")
+    ),
+    "collected": lambda t, u: t.groupBy("id").agg(F.collect_list("_anchor").alias("_anchor")),
+    "merged": lambda t, u: t.alias("t").join(u.alias("u"), "id").select(
+        "id", F.concat(F.array("t._anchor"), F.array("u._anchor")).alias("_anchor")
+    ),
+    "key of a record": lambda t, u: t.withColumn("k", F.to_json("_anchor")),
+    "hash of columns": lambda t, u: t.withColumn("h", F.hash("id", F.lit("(")))
+    .select("h", "id", "_anchor"),
+    "text of a plan": lambda t, u: t.where(F.col("v") != "a\nDistinct\n+- b], [c"),
+    "sort by all": lambda t, u: t.sort(*t.columns),
+    "EXCEPT of keys": "SELECT * FROM t WHERE id NOT IN (SELECT id FROM t EXCEPT SELECT id FROM u)",
+    "UNION ALL": "SELECT * FROM t UNION ALL SELECT * FROM u",
+}  # fmt: skip
+
+
+def result(spark, frames, operation):
+    return spark.sql(operation) if isinstance(operation, str) else operation(*frames)
+
+
+@pytest.mark.parametrize(("operation", "words"), COMPARING.values(), ids=COMPARING)
+def test_what_compares_the_anchor_is_found(spark, frames, operation, words):
+    """Each operation whose result the hidden column changes is found, in SQL as in methods."""
+    comparison = Plan.of(result(spark, frames, operation)).comparison()
+    assert comparison is not None
+    assert "'_anchor'" in comparison
+    assert words in comparison
+
+
+@pytest.mark.parametrize("operation", ALLOWED.values(), ids=ALLOWED)
+def test_what_does_not_is_allowed(spark, frames, operation):
+    """Operations of named columns, and those that name the anchor first, pass."""
+    assert Plan.of(result(spark, frames, operation)).comparison() is None
+
+
+def test_plans_are_shown_as_before(spark, frames):
+    """Looking at a plan leaves the session's settings as they were."""
+    before = spark.conf.get("spark.sql.debug.maxToStringFields")
+    Plan.of(frames[0])
+    assert spark.conf.get("spark.sql.debug.maxToStringFields") == before
+
+
+def declared(function, **options):
+    """orders -> changed -> out."""
+    pipeline = Pipeline("orders", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema="id INT, v STRING, n INT"))
+
+    @pipeline.stage(reads="orders", **options)
+    def changed(orders):
+        orders.createOrReplaceTempView("orders")
+        return function(orders) if callable(function) else orders.sparkSession.sql(function)
+
+    pipeline.sink("out", ParquetSink("out"), reads="changed")
+    return pipeline
+
+
+WHOLE = {"whole": True}
+ENDS = {"acks": "untracked"}
+REFUSED = [
+    (lambda t: t.dropDuplicates(), {}, r"compares '_anchor'.* dropped\(rows, \"duplicate\"\)"),
+    (lambda t: t.distinct(), WHOLE, "compares '_anchor'"),
+    ("SELECT * FROM orders UNION SELECT * FROM orders", WHOLE, "compares '_anchor'"),
+    (lambda t: t.withColumn("all", F.struct("*")), {}, r"column 'all' with '_anchor' in it"),
+    # groups
+    ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", WHOLE,
+     r"add collect_anchors\(\).*flatten\(collect_list\(_anchor\)\) AS _anchor"),
+    ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", {}, "with whole=True, and add"),
+    ("SELECT sum(n) AS n, _anchor FROM orders", WHOLE, r"add collect_anchors\(\)"),
+    (lambda t: t.groupBy("id").count(), {}, "with whole=True, and add collect_anchors"),
+    (lambda t: t.groupBy("id").count(), WHOLE, r"cannot be tracked: add collect_anchors\(\)"),
+    (lambda t: t.groupBy("id").count().select("id", "_anchor"), WHOLE, r"add collect_anchors\(\)"),
+    # outside of a whole stage
+    (lambda t: t.groupBy("id").agg(collect_anchors()), {},
+     r"calls collect_anchors\(\), which needs whole=True"),
+    (lambda t: t.select("id", merge_anchors("_anchor")), {},
+     r"calls merge_anchors\(\), which needs whole=True"),
+    # no functions of SQL
+    ("SELECT id, collect_anchors(_anchor) AS _anchor FROM orders GROUP BY id", WHOLE,
+     r"in SQL.*: write flatten\(collect_list\(_anchor\)\) AS _anchor"),
+    # where tracking ends there is none
+    (lambda t: t.select("id", "_anchor"), ENDS, 'acks="untracked", so its inputs have no'),
+]  # fmt: skip
+
+
+def test_a_stage_that_compares_or_loses_the_anchor_is_refused(runner, tmp_path):
+    """The stage fails with its name and what to write instead, and Spark's advice is not given."""
+    (tmp_path / "orders.csv").write_text("id,v,n\n1,x,5\n1,x,5\n2,y,6\n")
+    for function, options, words in REFUSED:
+        run = runner(declared(function, **options))
+        batch = run.open()
+        run.step(batch, "orders")
+        with pytest.raises(StageError, match=f"stage 'changed'.*{words}"):
+            run.step(batch, "changed")
+        run.ledger.abandon(batch.batch_id)
+
+
+def test_other_errors_of_a_stage_stay_as_they_are(runner, tmp_path):
+    """A group that lacks a column of the user's is reported in Spark's words."""
+    (tmp_path / "orders.csv").write_text("id,v,n\n1,x,5\n")
+    run = runner(declared("SELECT id, v FROM orders GROUP BY id", whole=True))
+    batch = run.open()
+    run.step(batch, "orders")
+    with pytest.raises(Exception, match='non-aggregating expression "v"'):
+        run.step(batch, "changed")
+
+
+def test_what_the_message_advises_works(spark):
+    """Duplicates are dropped with a reason, or their anchors collected, and no record is lost."""
+
+    def first(orders):
+        rows = numbered(orders, "id", "v", "n")
+        return rows.where("place = 1").drop("place"), dropped(rows.where("place > 1"), "duplicate")
+
+    sql = "SELECT id, v, n, flatten(collect_list(_anchor)) AS _anchor FROM orders GROUP BY id, v, n"
+    for function in (first, sql):
+        batch = testing.run_batch(declared(function, whole=True), {"orders": ROWS}, spark=spark)
+        assert (batch.roots.acked, batch.roots.failed) == (3, 0)
+        assert sorted(row["id"] for row in batch.rows["out"]) == [1, 2]
+
+
+def test_distinct_where_tracking_ends(spark):
+    """The stage that ends tracking gets the columns alone, so duplicates are dropped."""
+    batch = testing.run_batch(
+        declared(lambda orders: orders.distinct(), acks="untracked"), {"orders": ROWS}, spark=spark
+    )
+    assert sorted(row["id"] for row in batch.rows["out"]) == [1, 2]
