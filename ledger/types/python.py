@@ -26,7 +26,11 @@ _LARGEST_FLOAT = 3.4028235677973366e38
 _NUMERAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBERS = (int, float, Decimal, np.integer, np.floating)
 _OTHER_TEXT = (UUID, time, Enum)
-_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]", re.ASCII)
+# Python takes any character between date and time, and cuts what is below microseconds.
+_TIME = re.compile(
+    r"[\dW-]{8,10}([T ][\d:]+([.,]\d{1,6}0*)? ?(Z|[+-][\d:]+)?)?",
+    re.ASCII,
+)
 
 
 def converted(converter: Converter | None, values: Row) -> Row:
@@ -103,7 +107,9 @@ def _integer(value: Any) -> int:
 def _double(value: Any) -> float:
     special = isinstance(value, str) and value.lower() in ("nan", "infinity", "-infinity")
     _require(special or (isinstance(value, _NUMBERS) and not isinstance(value, bool)))
-    return float(value)
+    number = float(value)
+    _require(special or abs(number) != float("inf") or value == number)
+    return number
 
 
 def _float(value: Any) -> float:
@@ -154,7 +160,7 @@ def _time(value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
     if isinstance(value, str):
-        _require(not _BELOW_MICROSECONDS.search(value))
+        _require(bool(_TIME.fullmatch(value)))
         return datetime.fromisoformat(value)
     _require(isinstance(value, date))
     return datetime(value.year, value.month, value.day)

@@ -628,6 +628,30 @@ def test_a_missing_table_or_column_is_named(shop, lite, tmp_path):
     assert not away.exists()
 
 
+def test_text_in_no_encoding_is_named(shop):
+    """Bytes that the driver cannot read are an error that says how to read them."""
+    address = shop.engine.url.set(database="shop_ascii")
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(
+            "CREATE DATABASE shop_ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+            " TEMPLATE template0"
+        )
+        try:
+            other = Shop(create_engine(address))
+            other.do(
+                "CREATE TABLE orders (id int, item text)",
+                "INSERT INTO orders VALUES (1, E'\\xc3\\xa9')",
+            )
+            other.engine.dispose()
+            with pytest.raises(InputError, match=r"not in ascii, .* such as client_encoding=utf8"):
+                list(source_tables.rows(other.source(table="orders"), ["item"], None, 1))
+            other.url += "&client_encoding=utf8"
+            read = source_tables.rows(other.source(table="orders"), ["item"], None, 1)
+            assert list(read) == [[("é",)]]
+        finally:
+            connection.exec_driver_sql("DROP DATABASE shop_ascii WITH (FORCE)")
+
+
 def test_names_are_quoted(shop):
     """A table or column of any name is read, and never taken for SQL."""
     shop.do(

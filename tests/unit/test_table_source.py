@@ -184,6 +184,7 @@ def fitted(kind, value, nullable=True):
     [
         (LongType(), Decimal("5"), 5),
         (DoubleType(), Decimal("1.5"), 1.5),
+        (DoubleType(), Decimal("-Infinity"), float("-inf")),
         (DecimalType(10, 2), 1.5, Decimal("1.50")),
         (DecimalType(10, 2), "1.25", Decimal("1.25")),
         (StringType(), {"a": [1]}, '{"a": [1]}'),
@@ -191,6 +192,9 @@ def fitted(kind, value, nullable=True):
         (BinaryType(), memoryview(b"ab"), b"ab"),
         (TimestampType(), "2026-01-31 12:00:00", NOON),
         (TimestampType(), "2026-01-31 12:00:00.000000000+00", NOON),
+        (TimestampType(), "2026-01-31T14:00+02:00", NOON),
+        (TimestampType(), "20260131T120000Z", NOON),
+        (TimestampType(), "2026-01-31", NOON - timedelta(hours=12)),
         (TimestampType(), NOON.astimezone(timezone(timedelta(hours=5))), NOON),
         (TimestampNTZType(), "2026-01-31T12:00:00.000001", datetime(2026, 1, 31, 12, 0, 0, 1)),
         (DateType(), "2026-01-31", date(2026, 1, 31)),
@@ -220,6 +224,10 @@ def test_a_drivers_value_becomes_one_of_the_declared_type(kind, value, becomes):
         (DateType(), NOON, "c: expected date, found 2026-01-31 12:00:00+00:00"),
         (TimestampType(), 5, "c: expected timestamp, found 5"),
         (TimestampType(), "infinity", "c: expected timestamp, found infinity"),
+        (DoubleType(), Decimal("1E+400"), "c: expected double, found 1E+400"),
+        (FloatType(), Decimal("1E+400"), "c: expected float, found 1E+400"),
+        (TimestampType(), "2026-01-31-05:00", "c: expected timestamp, found 2026-01-31-05:00"),
+        (TimestampType(), "20260131112:00", "c: expected timestamp, found 20260131112:00"),
         (
             TimestampType(),
             "2026-01-31 12:00:00.1234567",

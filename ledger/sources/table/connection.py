@@ -94,7 +94,14 @@ def connected(source: TableSource, *, stream: bool = False) -> Iterator[Connecti
                 if stream and engine.dialect.name == "postgresql":
                     connection = connection.execution_options(postgresql_readonly=True)
                     connection.execute(_SETTINGS)
-                yield connection
+                try:
+                    yield connection
+                except UnicodeDecodeError as exc:
+                    raise InputError(
+                        f"{source.shown} has text that is not in {exc.encoding}, the encoding of"
+                        " the connection: correct the text, or add the encoding that it has to the"
+                        " query of the url, such as client_encoding=utf8"
+                    ) from exc
 
 
 @contextmanager
