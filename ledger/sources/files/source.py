@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ledger.core import path_templates
 from ledger.core.declarations import Fault, check
+from ledger.sources.parsing import patterns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -128,6 +129,16 @@ def _separator_again(source: FileSource) -> tuple[str, str] | None:
     return next(((name, values["sep"]) for name in names), None)
 
 
+def _inexact(source: FileSource) -> tuple[str, str, str] | None:
+    """The first format of dates that does not make exact values, and why."""
+    reasons = [
+        (name, pattern, patterns.fault(name, pattern))
+        for name, pattern in source.options.items()
+        if name in _TIME_FORMATS
+    ]
+    return next(((name, text, why) for name, text, why in reasons if why), None)
+
+
 _FAULTS: tuple[Fault, ...] = (
     (
         lambda it: str(it.path).endswith("/"),
@@ -163,6 +174,10 @@ _FAULTS: tuple[Fault, ...] = (
     (
         lambda it: _option(it, lambda name, value: not isinstance(value, str)),
         "option {culprit[0]!r} of {it.path!r}: expected a text, found {culprit[1]!r}",
+    ),
+    (
+        _inexact,
+        "option {culprit[0]!r} of {it.path!r} is {culprit[1]!r}: {culprit[2]}",
     ),
     (
         lambda it: _option(it, _is_no_character),

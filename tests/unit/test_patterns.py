@@ -1,0 +1,73 @@
+"""Patterns of dates: one whose texts would not become exact values is refused when declared."""
+
+import pytest
+
+from ledger import FileSource
+from ledger.errors import DeclarationError
+from ledger.sources.parsing.patterns import fault
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ("yyyy-mm-dd", "no month, which Spark would make up: add MM"),
+        ("yyyy-MM", "no day, .*: add dd"),
+        ("MM-dd", "no year, .*: add yyyy"),
+        ("'x'", "no year"),
+        ("", "no year"),
+        ("yyyy[-MM[-dd]]", r"no month, .* outside of \[ and \]"),
+        ("[yyyy-MM-dd][dd.MM.yyyy]", "no year"),
+        ("dd/MM/yy", "yy has no century, .*: write yyyy"),
+        ("YYYY-MM-dd", "does not parse YYYY: write yyyy"),
+        ("uuuu-MM-dd", "does not parse uuuu: write yyyy"),
+        ("EEE, d MMM yyyy", "does not parse EEE: .*declare STRING"),
+        ("yyyy-MM-ddTHH:mm", "does not parse T: put it in single quotes"),
+        ("yyyy-MMMMM-dd", "does not parse MMMMM"),
+        ("yyyy-MM-dd HHH", "does not parse HHH"),
+        ("yyyy-MM-dd 'at", 'a single "\'"'),
+        ("yyyy-MM-dd]", "a single ']'"),
+        ("yyyy-MM-dd[ HH", r"a single '\['"),
+        ("yyyy-MM-dd{", "a single '{'"),
+        ("yyyy-MM-dd\n", r"a single '\\n'"),
+        ("yyyy-MM-dd hh:mm", "hh without am or pm, .*: add a, or write HH"),
+        ("yyyy-MM-dd KK:mm", "KK without am or pm, .*: add a, or write HH"),
+        ("yyyy-MM-dd hh:mm[ a]", "hh without am or pm"),
+        ("yyyy-MM-dd a", "a without an hour of twelve"),
+        ("yyyy-MM-dd HH:mm a", "a without an hour of twelve"),
+        ("yyyy-MM-dd mm", "mm without an hour, .*: add HH"),
+        ("yyyy-MM-dd [HH]:mm", "mm without an hour"),
+        ("yyyy-MM-dd HH:ss", "ss without a minute"),
+        ("yyyy-MM-dd HH:mm SSS", "SSS without a second"),
+        ("yyyyMMddHHmmssSSS", "does not parse SSS behind digits"),
+        ("yyyy-MM-dd HH:mm z", "z is the name of a time zone, .*: write XXX"),
+        ("yyyy-MM-dd HH:mm VV", "VV is the name of a time zone"),
+        ("yyyy-MM-dd HH:mm v", "v is the name of a time zone"),
+        ("yyyy-MM-dd HH:mm:ss.SSSSSSSSS", "SSSSSSSSS has more digits .*: write SSSSSS, or"),
+    ],
+)
+def test_a_pattern_that_is_not_exact_is_refused(pattern, says):
+    """A pattern that lacks a part, that Spark refuses, or whose texts a timestamp cannot hold is
+    refused where it is declared, with what to do."""
+    for option in ("dateFormat", "timestampFormat", "timestampNTZFormat"):
+        for format in ("csv", "json"):
+            with pytest.raises(DeclarationError, match=f"option '{option}' of 'in/\\*' .*{says}"):
+                FileSource("in/*", schema="a DATE", format=format, options={option: pattern})
+
+
+@pytest.mark.parametrize("letter", ["X", "XXX", "x", "Z", "O"])
+def test_an_offset_is_refused_where_no_column_holds_it(letter):
+    """An offset would move a DATE by a day and make a TIMESTAMP_NTZ one of UTC."""
+    pattern = f"yyyy-MM-dd HH:mm {letter}"
+    assert fault("timestampFormat", pattern) is None
+    for option in ("dateFormat", "timestampNTZFormat"):
+        assert f"{letter} is an offset, which the column would not hold" in fault(option, pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["yyyy-MM-dd", "dd.MM.yyyy", "yyyyMMdd", "d MMM yyyy", "yyyy-DDD", "yyyy-MM-dd'T'HH:mm:ss'Z'",
+     "yyyy-MM-dd[ HH:mm[:ss[.SSSSSS]]]", "dd/MM/yyyy hh:mm a", "yyyy'o''clock'MMdd", "yyyy''MMdd"],
+)  # fmt: skip
+def test_usual_patterns_are_accepted(pattern):
+    """Patterns with all parts are accepted; text in quotes, and optional times, too."""
+    assert fault("dateFormat", pattern) is None
