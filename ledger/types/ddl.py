@@ -7,7 +7,7 @@ from ledger.errors import DeclarationError, suggestion
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _COLUMN = re.compile(r"^\s*(?:`((?:[^`]|``)*)`\s*:?|(\w+)(?:\s*:|\s))\s*(.+?)\s*$", re.DOTALL)
 _REST = re.compile(r"(?i)\s+(not\s+null\b|comment\b|default\b)[^<>]*$")
@@ -60,6 +60,34 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
         return {name: kind.lower() for name, kind in _columns("schema", schema)}
     except DeclarationError:
         return None
+
+
+def parts_of(kind: "DataType | str") -> "tuple[str, list[DataType] | list[str]]":
+    """What a type is, and its parts: the element of an ``array``, the key and the value of a
+    ``map``, the fields of a ``struct``. A type without parts is itself, in Spark's words in lower
+    case."""
+    if not isinstance(kind, str):
+        return _parts_of_type(kind)
+    match = _WITH_PARTS.fullmatch(kind)
+    if match is None:
+        return " ".join(kind.lower().split()), []
+    outer, within = match[1].lower(), match[2]
+    if outer == "struct":
+        fields = _fields("schema", "field", within) if within.strip() else []
+        return outer, [part for _, part in fields]
+    return outer, [part.strip() for part in _parts(within)]
+
+
+def _parts_of_type(kind: "DataType") -> "tuple[str, list[DataType]]":
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.ArrayType):
+        return "array", [kind.elementType]
+    if isinstance(kind, T.MapType):
+        return "map", [kind.keyType, kind.valueType]
+    if isinstance(kind, T.StructType):
+        return "struct", [field.dataType for field in kind.fields]
+    return kind.simpleString().lower(), []
 
 
 def text_type(kind: str) -> str:

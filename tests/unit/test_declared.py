@@ -4,6 +4,7 @@ import re
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as T
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from ledger import FileSource, Pipeline
@@ -64,6 +65,70 @@ def test_a_type_that_does_not_exist(schema, says):
         @pipeline.record_stage(reads="orders", schema=schema)
         def split(record):
             yield record
+
+
+@pytest.mark.parametrize(
+    ("format", "kind", "says"),
+    [
+        ("csv", "ARRAY<INT>", "a type that csv can hold, found ARRAY: declare STRING"),
+        ("csv", "map < string, int >", "a type that csv can hold, found MAP"),
+        ("csv", "STRUCT<a: INT>", "a type that csv can hold, found STRUCT"),
+        ("csv", "VOID", "a type that csv can hold, found VOID"),
+        ("csv", "VARIANT", "no VARIANT in csv"),
+        ("json", "VOID", "a type that json can hold, found VOID"),
+        ("json", "ARRAY<STRUCT<a: INT, b: VOID>>", "a type that json can hold, found VOID"),
+        ("json", "GEOMETRY(4326)", "a type that json can hold, found GEOMETRY"),
+        ("json", "GEOGRAPHY(ANY)", "a type that json can hold, found GEOGRAPHY"),
+        ("json", "MAP<INT, STRING>", "keys of type STRING in a MAP of json, found INT"),
+        ("json", "STRUCT<m: MAP<DATE, INT>>", "keys of type STRING in a MAP of json, found DATE"),
+        ("json", "MAP<VARCHAR(3), INT>", "keys of type STRING in a MAP of json, found VARCHAR"),
+        ("json", "STRING COLLATE UTF8_LCASE", "no collation in json, found STRING COLLATE"),
+        ("json", "ARRAY<STRING COLLATE UNICODE>", "no collation in json"),
+        ("json", "STRUCT<>", "a STRUCT with fields, found none"),
+        ("parquet", "STRUCT<a: STRUCT< >>", "a STRUCT with fields, found none"),
+        *((format, kind, f"a type that {format} can hold, found {kind.split(' ')[0]}")
+          for format in ("csv", "json", "parquet") for kind in ("INTERVAL", "DECIMAL(0 , 0)")),
+    ],
+)  # fmt: skip
+def test_a_type_that_a_format_cannot_hold_is_refused(format, kind, says):
+    """A column of a type that a format cannot hold, or of which no snapshot can be made, is refused
+    where it is declared, at any depth, in DDL and as a StructType."""
+    schemas = [f"n INT, `c d` {kind}"]
+    if kind in TYPES:
+        schemas.append(T.StructType([T.StructField("c d", TYPES[kind])]))
+    for schema in schemas:
+        source = FileSource("in/*", schema=schema, format=format)
+        with pytest.raises(
+            DeclarationError, match=re.escape(f"column 'c d' of 'in/*': expected {says}")
+        ):
+            Pipeline("typed").source("orders", source)
+
+
+TYPES = {
+    "ARRAY<INT>": T.ArrayType(T.IntegerType()),
+    "STRUCT<a: INT>": T.StructType([T.StructField("a b", T.IntegerType())]),
+    "VOID": T.NullType(),
+    "VARIANT": T.VariantType(),
+    "MAP<INT, STRING>": T.MapType(T.IntegerType(), T.StringType()),
+    "STRING COLLATE UTF8_LCASE": T.StringType("UTF8_LCASE"),
+    "STRUCT<>": T.StructType(),
+    "INTERVAL": T.CalendarIntervalType(),
+    "DECIMAL(0 , 0)": T.DecimalType(0, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("format", "schema"),
+    [
+        ("csv", "a INTERVAL DAY TO SECOND, b TIME(3), c STRING COLLATE UTF8_LCASE, d BINARY"),
+        ("json", "a MAP<STRING, ARRAY<STRUCT<collate: STRING, void: INT>>>, b VARIANT"),
+        ("json", "a INTERVAL YEAR TO MONTH, b CHAR(3), c DECIMAL(38,38), `interval` INT"),
+        ("parquet", "a MAP<INT, STRING>, b VARIANT, c STRING COLLATE UNICODE"),
+    ],
+)
+def test_types_that_a_format_holds_are_accepted(format, schema):
+    """Names of types that are refused may be names of fields; other types are as before."""
+    Pipeline("typed").source("orders", FileSource("in/*", schema=schema, format=format))
 
 
 def test_types_in_arrow():

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ledger.core import path_templates
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
-from ledger.errors import DeclarationError
 from ledger.sources import listing
 from ledger.sources.base import Claim, Scope, Sought, Source, SourceReader
 from ledger.sources.claims import count_records, new_files
+from ledger.sources.files.accepted_types import check_types
 from ledger.sources.files.source import FileSource
-from ledger.types.ddl import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +25,7 @@ class Files(Source):
     """What the ledger asks of a FileSource."""
 
     def __init__(self, declared: FileSource):
-        if declared.format == "csv":
-            _check_csv(declared)
+        check_types(declared.path, declared.format, declared.schema)
         self._declared = declared
         self.schema = declared.schema
         self.place = declared.path
@@ -82,16 +80,6 @@ class Files(Source):
         from ledger.sources.files import origin
 
         return origin.lines_of(path, sought, layout)
-
-
-def _check_csv(declared: FileSource) -> None:
-    """Raise DeclarationError for a type of which Spark's reader of CSV makes another value."""
-    for name, kind in (columns(declared.schema) or {}).items():
-        if kind == "variant":
-            raise DeclarationError(
-                f"column {name!r} of {declared.path!r}: expected no VARIANT in csv, of which 007"
-                " would become 7: declare STRING, and parse it in a stage"
-            )
 
 
 def _layout(declared: FileSource) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from ledger.core.column_names import BETWEEN, ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
 from ledger.core.paths import literal
-from ledger.errors import InputError
+from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
 from ledger.sources.files import layouts as files
@@ -22,6 +23,19 @@ from ledger.sources.files.text import IS_LONG, TextReader, blocks_of
 from ledger.sources.files.writing import Writer
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
 from ledger.sources.vectorized.choice import reader_of
+from ledger.types.spark import walk
+
+_TIME = "spark.sql.timeType.enabled"
+
+
+def _check_time(spark: SparkSession, schema: StructType) -> None:
+    """Raise DeclarationError for a TIME while this session has none."""
+    for name, kind in walk(schema):
+        if kind.typeName() == "time" and spark.conf.get(_TIME, "false") != "true":
+            raise DeclarationError(
+                f"column {name!r} is of type TIME, which this session of Spark has switched off:"
+                f" set {_TIME} to true, or declare STRING"
+            )
 
 
 class Reader(SourceReader):
@@ -32,6 +46,7 @@ class Reader(SourceReader):
         self._source = source
         self.schema = struct(source.schema)
         check_schema(self.schema)
+        _check_time(spark, self.schema)
         self._listed: Sequence[listing.FoundFile] = ()  # by this reader, not by the claim
         self._footers: Mapping[str, int] | None = None  # of Parquet: the records of each file
 
