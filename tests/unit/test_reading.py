@@ -1,10 +1,13 @@
 """How files become records before Spark sees them, and what of a text is doubted; without Spark."""
 
+import ast
 import errno
 import gzip
 import io
 import re
+from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -260,12 +263,12 @@ def test_parts_of_parquet_columns(tmp_path):
     """What Spark cannot read is found within structs, lists and maps, too; INT96 and unsigned
     are read there.
     """
-    instants = pa.array([{"at": 1}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
+    instants = pa.array([{"at": 1000}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
     struct, listed = schema(at=TimestampType()), ArrayType(TimestampType())
     for name, column, kind in [
         ("s.at", instants, struct),
-        ("s.element", pa.array([[1]], pa.list_(INSTANT.type)), listed),
-        ("s.value", pa.array([[("k", 1)]], pa.map_(pa.string(), INSTANT.type)),
+        ("s.element", pa.array([[1000]], pa.list_(INSTANT.type)), listed),
+        ("s.value", pa.array([[("k", 1000)]], pa.map_(pa.string(), INSTANT.type)),
          MapType(StringType(), TimestampType())),
     ]:  # fmt: skip
         table = pa.table({"first": pa.array([[1, 2]]), "s": column})
@@ -275,6 +278,55 @@ def test_parts_of_parquet_columns(tmp_path):
     unsigned = pa.table({"s": pa.array([{"u": 1}], pa.struct([("u", pa.uint32())]))})
     checked(tmp_path, unsigned, schema(s=schema(u=LongType())))
     checked(tmp_path, pa.table({"s": pa.array(["a"]).dictionary_encode()}), schema(s=StringType()))
+
+
+INT96 = {"use_deprecated_int96_timestamps": True}
+FINE, SHOWN = 1_700_000_000_123_456_789, "2023-11-14 22:13:20.123456789"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "shown"),
+    [
+        (pa.array([None, FINE], pa.timestamp("ns")), TimestampType(), SHOWN),
+        (pa.array([1000, -1], pa.timestamp("ns")), TimestampType(),
+         "1969-12-31 23:59:59.999999999"),
+        (pa.array([[], [1000, FINE]], pa.list_(pa.timestamp("ns"))), ArrayType(TimestampType()),
+         SHOWN),
+        (pa.array([{"at": FINE}], pa.struct([("at", pa.timestamp("ns"))])),
+         schema(at=TimestampType()), SHOWN),
+        (pa.array([[("k", FINE)]], pa.map_(pa.string(), pa.timestamp("ns"))),
+         MapType(StringType(), TimestampType()), SHOWN),
+    ],
+)  # fmt: skip
+def test_nanoseconds_of_int96_are_refused(tmp_path, column, kind, shown):
+    """INT96 timestamps with nanoseconds, which Spark would cut, are refused at any depth, with the
+    value; those of microseconds are read, whatever their year."""
+    table = pa.table({"at": column, "n": pa.array(range(len(column)))})
+    with pytest.raises(InputError, match=rf"column at holds nanoseconds.* found {shown}; write"):
+        checked(tmp_path, table, schema(at=kind), **INT96)
+    checked(tmp_path, table, schema(n=LongType()), **INT96)
+
+
+@pytest.mark.parametrize("year", [1, 1677, 1969, 2024, 2263, 9999])
+def test_int96_of_microseconds_is_read(tmp_path, year):
+    """An INT96 timestamp of microseconds is read, whether or not nanoseconds reach its year."""
+    at = pa.array([datetime(year, 12, 31, 23, 59, 59, 999_999)], pa.timestamp("us"))
+    checked(tmp_path, pa.table({"at": at}), schema(at=TimestampType()), **INT96)
+
+
+def test_texts_are_matched_to_their_end():
+    """No pattern of a reader ends with a dollar sign, which Java and Python also match before a
+    line break that ends a text."""
+    folder = Path(files.__file__).parents[1]
+    places = [
+        f"{path.relative_to(folder)}:{node.lineno}"
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.search(r"\$(?:[)|]|\Z)", node.value)
+    ]
+    assert places == []
 
 
 @pytest.mark.parametrize(
@@ -322,7 +374,7 @@ def test_half_a_character(line, whole):
     """An escape of half a character without the other half is found; an escaped backslash is
     none.
     """
-    assert bool(re.search(lines._PAIRED, line)) is whole
+    assert bool(re.fullmatch(lines._PAIRED, line)) is whole
 
 
 class Silent:

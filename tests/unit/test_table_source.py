@@ -247,11 +247,36 @@ def test_a_drivers_value_becomes_one_of_the_declared_type(kind, value, becomes):
         (StringType(), timedelta(days=30), "c: expected string, found 30 days, 0:00:00"),
         (StringType(), [Decimal("1.10")], "c: expected string, found [Decimal('1.10')]"),
         (StringType(), [float("nan")], "c: expected string, found [nan]"),
+        (
+            DateType(),
+            "2026-01-31 00:30:00+02:00",
+            "c: expected date, found 2026-01-31 00:30:00+02:00",
+        ),
+        (DateType(), "202\u0666-01-31", "c: expected date, found 202\u0666-01-31"),
+        (DecimalType(4, 2), "\u0661.5", "c: expected decimal(4,2), found \u0661.5"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(kind, value, says):
     """No value is cut, rounded or reinterpreted; the message says column, type and value."""
     assert fitted(kind, value) == (None, f"malformed row: {says}")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (DateType(), "2026-01-31"),
+        (TimestampType(), "2026-01-31 12:00:00"),
+        (TimestampNTZType(), "2026-01-31 12:00:00"),
+        (DecimalType(4, 2), "1.5"),
+        (DoubleType(), "NaN"),
+    ],
+)
+def test_a_line_break_is_part_of_no_value(kind, text, end):
+    """A text with a line terminator at an end of it is a value of no other type."""
+    assert fitted(kind, text)[1] is None
+    for padded in (text + end, end + text):
+        assert fitted(kind, padded)[1] is not None
 
 
 def test_null_in_a_required_column_does_not_fit():

@@ -4,7 +4,7 @@ import csv
 import io
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.typed import check_columns
-from ledger.types.arrow import plain, rebuilt
+from ledger.storage import parquet
+from ledger.types.arrow import is_list, plain, rebuilt
 from ledger.types.spark_arrow import from_arrow_type
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ _READ_AS = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.timestamp("s"): pa.timestamp("us", "UTC"),
 }
+_SPARK_VERSION = b"org.apache.spark.version"  # in the footers of Spark since 3.0
 _NO_CODEC = ("BROTLI", "LZO")
 
 _MOST_SHOWN = 40  # characters of what should have been a header
@@ -185,6 +187,7 @@ def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
     _check_codecs(path, metadata, names)
     _check_row_groups(path, metadata)
+    _check_int96(path, metadata, names)
     read_as = partial(_read_as, path)
     fields = [
         StructField(field.name, from_arrow_type(rebuilt(field.type, read_as, field.name)))
@@ -218,6 +221,73 @@ def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) ->
                     f"{column.compression}, which Spark has no codec for: write the file with zstd "
                     "or snappy"
                 )
+
+
+def _check_int96(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
+    """Spark cuts INT96 timestamps to microseconds, of which it has written its own."""
+    leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    tops = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+    columns = [name for name in names if name.split(".")[0] in tops]
+    if not columns or _SPARK_VERSION in (metadata.metadata or {}):
+        return
+    try:
+        for exact, cut in _int96_values(path, columns):
+            _require_microseconds(path, exact, cut)
+    except UNREADABLE as exc:
+        raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
+
+
+def _int96_values(path: str, columns: list[str]) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """The columns of each row group with nanoseconds, which may have wrapped around, and with
+    microseconds."""
+    with opened(path) as stream, opened(path) as again:
+        exact, cut = (
+            pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit=unit)
+            for file, unit in ((stream, "ns"), (again, "us"))
+        )
+        for group in range(exact.num_row_groups):
+            yield (
+                parquet.read_row_group(exact, group, columns),
+                parquet.read_row_group(cut, group, columns),
+            )
+
+
+def _require_microseconds(path: str, exact: pa.Table, cut: pa.Table) -> None:
+    for name in exact.column_names:
+        pairs = zip(_leaves(exact[name]), _leaves(cut[name]), strict=True)
+        for nanoseconds, microseconds in pairs:
+            if nanoseconds.type == microseconds.type:  # none of INT96
+                continue
+            numbers = [
+                column.cast(pa.int64()).fill_null(0).to_numpy()
+                for column in (nanoseconds, microseconds)
+            ]
+            rest = numbers[0] - numbers[1] * 1000  # both modulo 2 ** 64
+            if rest.any():
+                first = int(rest.nonzero()[0][0])
+                value = f"{microseconds[first].cast(pa.string())}{rest[first]:03}"
+                raise InputError(
+                    f"{path}: column {name} holds nanoseconds, which Spark does not read: found"
+                    f" {value}; write it with microseconds, with pyarrow"
+                    " coerce_timestamps='us'",
+                    quotes=[value],
+                )
+
+
+def _leaves(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
+    """The values of a column that have no parts, as one array for each leaf of its type."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_map(column.type):
+        yield from _leaves(column.keys)
+        yield from _leaves(column.items)
+    elif is_list(column.type):
+        yield from _leaves(column.flatten())
+    elif pa.types.is_struct(column.type):
+        for part in column.flatten():
+            yield from _leaves(part)
+    else:
+        yield column
 
 
 def _read_as(path: str, kind: pa.DataType, where: str) -> pa.DataType:

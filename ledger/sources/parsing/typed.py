@@ -6,7 +6,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import ArithmeticException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, NullType, StringType, StructType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, UNIT, check_names, is_own
 from ledger.errors import MASK, DeclarationError, InputError, suggestion
@@ -114,6 +122,8 @@ def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, 
         return value.cast(kind)
     if isinstance(had, StringType):
         return from_text(value, kind, options)
+    if isinstance(had, TimestampType) and isinstance(kind, DateType | TimestampNTZType):
+        return F.lit(None).cast(kind)  # the offset that it was written with is not known
     result = value.try_cast(kind)
     return F.when(result.try_cast(had) == value, result)
 
