@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import types as T
 
 from ledger.sources.files.lines import Format
-from ledger.sources.vectorized import csv
+from ledger.sources.vectorized import csv, texts
 from ledger.sources.vectorized.lines import Lines
-from tests.support.csv_records import KINDS, clean, form, records
+from tests.support.csv_records import CLEAN, KINDS, clean, form, records
 
 TWO = form(["text", "int"])
 
@@ -97,6 +97,16 @@ def test_values_of_each_type():
     assert read.columns.schema.field("local").type == pa.timestamp("us")
     assert read.columns.schema.field("amount").type == pa.decimal128(10, 2)
     assert all(field.nullable for field in read.columns.schema)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x85", "\u2028", "\u2029", " "])
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"text"}))
+def test_a_line_break_is_part_of_no_value(name, end):
+    """A text with a line terminator at an end of it becomes a value of no type; without, of its
+    own."""
+    for text in CLEAN[name]:
+        column = texts.converted(pa.array([text, text + end, end + text]), KINDS[name])
+        assert column.is_valid().to_pylist() == [True, False, False]
 
 
 def test_one_bad_record_leaves_all_others():

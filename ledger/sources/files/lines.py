@@ -29,7 +29,7 @@ STRAY = (
 NO_TEXT = "a character that is none of a text: NUL, U+FFFF, or U+FEFF at its beginning"
 _END = "_ackledger_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
-_PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
+_PAIRED = r"(?s)[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+"
 # What Spark takes for JSON unless an option forbids it: how it looks in a line, and what to do
 # about it.
 _ALLOWED: Mapping[str, tuple[str, str]] = {
@@ -43,8 +43,8 @@ _ALLOWED: Mapping[str, tuple[str, str]] = {
     ),
 }
 # Strings of JSON; the last may be cut off.
-_DOUBLE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|$)'
-_STRINGS = rf"{_DOUBLE}|'[^'\\]*+(?:\\.[^'\\]*+)*+(?:'|$)"
+_DOUBLE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\z)'
+_STRINGS = rf"{_DOUBLE}|'[^'\\]*+(?:\\.[^'\\]*+)*+(?:'|\z)"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 _MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
 
@@ -183,7 +183,7 @@ def _few_fields(form: Format) -> Column:
         few = F.regexp_count(value, F.lit(separator)) < most
     else:
         field, _ = record_pattern(form)
-        few = value.rlike(f"(?s)^{field}(?:{separator}{field}){{0,{most - 1}}}+$")
+        few = values.matches(value, f"(?s){field}(?:{separator}{field}){{0,{most - 1}}}+")
     return (F.octet_length(value) < most) | few
 
 
@@ -264,7 +264,7 @@ def _misfits(form: Format) -> Column:
     conditions = [
         values.misfits(F.col(_RECORD)[field.name], F.col(quoted(field.name)), field.dataType)
         for field in form.schema.fields
-        if field.name in form.names and not values.plain(field.dataType)
+        if field.name in form.names and not values.plain(field.dataType, form.format)
     ]
     if form.format == "json":
         conditions.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
@@ -281,7 +281,7 @@ def _misfit(form: Format) -> Column:
             continue
         text, value = numerals.unmarked(texts[field.name]), F.col(quoted(field.name))
         wrong = value.isNull()
-        if not values.plain(field.dataType):
+        if not values.plain(field.dataType, form.format):
             wrong |= values.misfits(F.col(_RECORD)[field.name], value, field.dataType)
         if form.format == "json" and isinstance(field.dataType, NESTED):
             wrong |= _has_misfit(form, text, field.dataType)
@@ -361,13 +361,13 @@ def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
 def _broken(value: Column, form: Format) -> Column:
     """Whether quotes stand where none may be."""
     field, _ = record_pattern(form)
-    whole = value.rlike(f"(?s)^{field}(?:{re.escape(form.separator)}{field})*+$")
+    whole = values.matches(value, f"(?s){field}(?:{re.escape(form.separator)}{field})*+")
     return F.contains(value, F.lit(form.quote)) & ~whole
 
 
 def _unclosed(value: Column, form: Format) -> Column:
     field, opened = record_pattern(form)
-    begun = value.rlike(f"(?s)^(?:{field}{re.escape(form.separator)})*+{opened}$")
+    begun = values.matches(value, f"(?s)(?:{field}{re.escape(form.separator)})*+{opened}")
     return _broken(value, form) & begun
 
 
@@ -398,7 +398,7 @@ def _json_shape(form: Format) -> list[tuple[Column, Column]]:
     single = (F.size(read) == 2) & (F.get(read, F.lit(1))[_END] == 1)
     alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
     well_formed = alone & F.ltrim(value).startswith("{")
-    halved = F.contains(value, F.lit("\\u")) & ~value.rlike(_PAIRED)
+    halved = F.contains(value, F.lit("\\u")) & ~values.matches(value, _PAIRED)
     return [
         (~well_formed, _not_json(form, "expected one object, found something else or more")),
         (halved, F.lit("half of a character: expected two \\u escapes, found one of them")),

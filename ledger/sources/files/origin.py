@@ -13,7 +13,7 @@ from ledger.sources.listing import opened
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
 _PARQUET = b"PAR1"
 _BLANKS = b" \t\r\f\v\n"  # a line of JSON that holds no more is no record
-_OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, timestamps, decimals
+_OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+\Z")  # of dates, timestamps, decimals
 
 
 def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> dict[int, int]:

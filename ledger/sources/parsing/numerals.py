@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.sources.parsing.values import allows, any_of, parsed_type
+from ledger.sources.parsing.values import allows, any_of, matches, parsed_type
 from ledger.types.spark import NESTED, nullable, rebuilt, walk
 
 MARK = uuid4().hex
@@ -25,7 +25,7 @@ _OWN_TEXT = (
 )
 _FEW_DIGITS = rf"-?+(?:\d++|(?=[\d.]{{1,16}}+[^\d.])\d++\.\d++){_END}"
 # A text that may have been made of a number, and how one begins that was made of anything else.
-_TEXT_OF_NUMBER = r"^(?:[-+.\deE]++|[-+][NI]\w++)$"
+_TEXT_OF_NUMBER = r"[-+.\deE]++|[-+][NI]\w++"
 _TEXT_OF_OTHER = '[{"NI'
 _AS_DECIMAL = r"-?+(?:\d{1,38}+|(?=[\d.]{1,39}+(?![\d.]))\d++\.\d++|0\.\d{1,38}+)"  # in a VARIANT
 
@@ -81,7 +81,7 @@ def _got_number(value: Column, kind: T.DataType) -> Column:
     if not _is_text(kind):
         return F.lit(False)
     first = F.ascii(value)
-    number = first.between(ord("+"), ord("9")) & value.rlike(_TEXT_OF_NUMBER)
+    number = first.between(ord("+"), ord("9")) & matches(value, _TEXT_OF_NUMBER)
     return number | first.isin([ord(character) for character in _TEXT_OF_OTHER])
 
 
@@ -130,7 +130,7 @@ def restored(read: Column, exact: Column, kind: T.DataType) -> Column:
 def _is_rounded(exact: Column) -> Column:
     """Whether a marked text has a number that is no decimal and has other digits than its double:
     of one that is too large or too small for a double, too."""
-    pattern = rf"{MARK}(?!{_AS_DECIMAL}(?:\"|$))(-?\d[^\"]*+)"
+    pattern = rf"{MARK}(?!{_AS_DECIMAL}(?:\"|\z))(-?\d[^\"]*+)"
     numbers = F.regexp_extract_all(exact, F.lit(pattern))
     return F.exists(numbers, lambda number: _digits(number) != _digits(number.try_cast("double")))
 
@@ -138,7 +138,7 @@ def _is_rounded(exact: Column) -> Column:
 def _digits(number: Column) -> Column:
     """The digits of a number that count, in order."""
     mantissa = F.regexp_replace(number.cast("string"), r"[eE].*|[-.]", "")
-    return F.regexp_replace(mantissa, "^0+|0+$", "")
+    return F.regexp_replace(mantissa, r"^0+|0+\z", "")
 
 
 def _is_text(kind: T.DataType) -> bool:

@@ -16,11 +16,11 @@ from ledger.types.spark import nullable, rebuilt, walk
 
 Kind = Callable[[T.DataType, str], T.DataType]
 
-_DATE = r"^\d{4}-\d{2}-\d{2}$"
+_DATE = r"\d{4}-\d{2}-\d{2}"
 _CLOCK = r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
-_TIMESTAMP = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK}(Z|[+-]\d{{2}}:?\d{{2}})?)?$"
-_LOCAL = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK})?$"
-_NUMBER = r"^([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN|[+-]?Inf(inity)?)$"
+_TIMESTAMP = rf"{_DATE}([T ]{_CLOCK}(Z|[+-]\d{{2}}:?\d{{2}})?)?"
+_LOCAL = rf"{_DATE}([T ]{_CLOCK})?"
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN|[+-]?Inf(inity)?"
 # Numbers of JSON in whose record one is so large that a float, or a double, is infinite.
 _LARGE: Mapping[type[T.DataType], str] = {
     T.FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
@@ -30,19 +30,24 @@ _LARGE: Mapping[type[T.DataType], str] = {
 # rounds to zero unseen.
 MOST_DIGITS, MOST_EXPONENT = 15, 2  # digits
 _SHORT = (
-    rf"^[+-]?(?=(?:\.?\d){{1,{MOST_DIGITS}}}\.?[eE])(?:\d+\.?\d*|\.\d+)"
-    rf"[eE][+-]?0*\d{{1,{MOST_EXPONENT}}}$"
+    rf"[+-]?(?=(?:\.?\d){{1,{MOST_DIGITS}}}\.?[eE])(?:\d+\.?\d*|\.\d+)"
+    rf"[eE][+-]?0*\d{{1,{MOST_EXPONENT}}}"
 )
 MOST_CHARACTERS = 100  # of the text of a decimal: to make a number of more takes ever longer
-_LONGEST = rf"(?=.{{1,{MOST_CHARACTERS}}}$)"
-_WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
+_LONGEST = rf"(?=.{{1,{MOST_CHARACTERS}}}\z)"
+# Java's readers also take digits of other scripts, and a long s for an s.
+_WHOLE, _TRUTH = r"[+-]?\d+", r"(?i)true|false"
+_ASCII, _INTERVAL = r"\p{ASCII}*+", r"[!-~](?:[ -~]*[!-~])?"  # a cast trims blanks
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
 _TIME = (T.TimeType,) if hasattr(T, "TimeType") else ()  # which Spark has since 4.1
-_CLOCKS = (*_TIME, T.DayTimeIntervalType)
-_TEXTUAL = (T.DateType, T.TimestampType, T.TimestampNTZType, *_CLOCKS, T.CharType, T.VarcharType)
-_CONVERTED = (T.ByteType, T.DecimalType, T.DoubleType, T.FloatType, T.VariantType, *_TEXTUAL)
+_INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
+_TEXTUAL = (
+    *(T.DateType, T.TimestampType, T.TimestampNTZType, *_TIME, *_INTERVALS),
+    *(T.CharType, T.VarcharType, T.DecimalType),
+)
+_TEXTUAL_IN_CSV = (T.DoubleType, T.FloatType, T.IntegralType, T.BooleanType)
 _TIME_FORMATS: Mapping[type[T.DataType], tuple[str, str]] = {
     T.DateType: ("dateFormat", _DATE),
     T.TimestampType: ("timestampFormat", _TIMESTAMP),
@@ -56,9 +61,7 @@ def parsed_type(kind: T.DataType, format: str) -> T.DataType:
 
 
 def _parsed(format: str, kind: T.DataType) -> T.DataType:
-    if isinstance(kind, (*_TEXTUAL, T.DecimalType)):
-        return T.StringType()
-    if format == "csv" and isinstance(kind, T.DoubleType | T.FloatType):
+    if isinstance(kind, _TEXTUAL) or (format == "csv" and isinstance(kind, _TEXTUAL_IN_CSV)):
         return T.StringType()
     if isinstance(kind, T.ByteType):  # of which the reader of JSON takes 255 for -1
         return T.ShortType()
@@ -70,7 +73,7 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
 
     ``TEXT`` is that of its record.
     """
-    if not _changes(kind):
+    if not _changes(kind, format):
         return read
     if isinstance(kind, T.ArrayType):
         inner = kind.elementType
@@ -93,32 +96,41 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
         return _number(read, kind, format)
     if isinstance(kind, T.CharType | T.VarcharType):
         return F.when(F.length(read) <= kind.length, read)
-    if isinstance(kind, T.ByteType):
-        return read.try_cast(kind)
+    if isinstance(kind, T.IntegralType | T.BooleanType):
+        pattern = _TRUTH if isinstance(kind, T.BooleanType) else _WHOLE
+        return (read if format == "json" else _where(read, pattern)).try_cast(kind)
     if isinstance(kind, T.VariantType):  # of which numbers may have been rounded
         return read
     if isinstance(kind, _TIME):
         digits = rf"\.\d{{1,{kind.precision}}}0*" if kind.precision else r"\.0+"
-        return F.when(read.rlike(rf"^\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?$"), read.try_cast(kind))
-    if isinstance(kind, T.DayTimeIntervalType):
-        return F.when(~read.rlike(_FINER), read.try_cast(kind))
+        return _where(read, rf"\d{{2}}:\d{{2}}(:\d{{2}}({digits})?)?").try_cast(kind)
+    if isinstance(kind, _INTERVALS):
+        return F.when(~read.rlike(_FINER), _where(read, _INTERVAL)).try_cast(kind)
     return _utc_time(read, kind, options)
 
 
 def from_text(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     """A text in another type, as a field of CSV is read; null where it does not fit."""
-    if textual(kind):
-        return converted(text, kind, "csv", options)
-    value = text.try_cast(kind)
-    if isinstance(kind, T.IntegralType | T.BooleanType):
-        return F.when(text.rlike(_TRUTH if isinstance(kind, T.BooleanType) else _WHOLE), value)
-    return value
+    is_textual = isinstance(parsed_type(kind, "csv"), T.StringType)
+    return converted(text, kind, "csv", options) if is_textual else text.try_cast(kind)
 
 
-def _changes(kind: T.DataType) -> bool:
+def _changes(kind: T.DataType, format: str) -> bool:
     """Whether a value is converted after it was read, or a part of it. A map may have a key
     twice."""
-    return any(isinstance(part, (T.MapType, *_CONVERTED)) for _, part in walk(kind))
+    kinds = (T.MapType, T.DoubleType, T.FloatType, T.VariantType)
+    return any(isinstance(part, kinds) or _parsed(format, part) != part for _, part in walk(kind))
+
+
+def matches(text: Column, pattern: str) -> Column:
+    """Whether all of a text matches a pattern of Java, in which ``$`` also matches before a line
+    break at the end."""
+    return text.rlike(rf"\A(?:{pattern})\z")
+
+
+def _where(text: Column, pattern: str) -> Column:
+    """A text that matches as a whole; null in the place of any other."""
+    return F.when(matches(text, pattern), text)
 
 
 def _utc_time(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
@@ -126,8 +138,10 @@ def _utc_time(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Col
     option, pattern = _TIME_FORMATS[type(kind)]
     layout = options.get(option)
     if layout is None:
-        return F.when(text.rlike(pattern), text.try_cast(kind))
-    return F.try_to_timestamp(text, F.lit(layout)).cast(kind)
+        return _where(text, pattern).try_cast(kind)
+    # In any case, so that it takes a long s for an s in a month or a letter of the pattern.
+    texts = _where(text, _ASCII) if layout.isascii() else text
+    return F.try_to_timestamp(texts, F.lit(layout)).cast(kind)
 
 
 def _decimal(read: Column, kind: T.DecimalType, format: str) -> Column:
@@ -135,16 +149,16 @@ def _decimal(read: Column, kind: T.DecimalType, format: str) -> Column:
     of eight digits that takes half a minute."""
     exactly = _exactly(kind)
     if format == "csv":
-        return F.when(read.rlike(exactly), read).try_cast(kind)
-    text = F.when(read.rlike(f"{exactly}|{_SHORT}"), read)
+        return _where(read, exactly).try_cast(kind)
+    text = _where(read, f"{exactly}|{_SHORT}")
     value = text.try_cast(kind)
-    same = text.rlike(exactly) | (value.cast("double") == text.try_cast("double"))
+    same = matches(text, exactly) | (value.cast("double") == text.try_cast("double"))
     return F.when(same, value)
 
 
 def _exactly(kind: T.DecimalType) -> str:
     """The texts of which a decimal is made without rounding."""
-    return rf"^{_LONGEST}[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)$"
+    return rf"{_LONGEST}[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)"
 
 
 def _number(read: Column, kind: T.DataType, format: str) -> Column:
@@ -153,7 +167,7 @@ def _number(read: Column, kind: T.DataType, format: str) -> Column:
     finite = F.abs(value) != F.lit(float("inf"))
     if format == "json":
         return F.when(finite | ~F.col(TEXT).rlike(_LARGE[type(kind)]), value)
-    return F.when(read.rlike(_NUMBER) & (finite | F.contains(read, F.lit("Inf"))), value)
+    return F.when(matches(read, _NUMBER) & (finite | F.contains(read, F.lit("Inf"))), value)
 
 
 def misfits(read: Column, value: Column, kind: T.DataType) -> Column:
@@ -183,9 +197,9 @@ def misfits(read: Column, value: Column, kind: T.DataType) -> Column:
     return read.isNotNull() & value.isNull()
 
 
-def plain(kind: T.DataType) -> bool:
+def plain(kind: T.DataType, format: str) -> bool:
     """Whether a value that was read is always one of its type, at every depth."""
-    return nullable(kind) == kind and not _changes(kind)
+    return nullable(kind) == kind and not _changes(kind, format)
 
 
 def nulls(
@@ -211,8 +225,3 @@ def any_of(conditions: Iterable[Column]) -> Column:
 def allows(options: Mapping[str, str], name: str) -> bool:
     """Whether an option of the reader of JSON is on."""
     return options.get(name, "").lower() == "true"
-
-
-def textual(kind: T.DataType) -> bool:
-    """Whether a field of CSV is read as a text and converted here."""
-    return isinstance(parsed_type(kind, "csv"), T.StringType)

@@ -128,7 +128,7 @@ def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
     pattern, _ = record_pattern(form)
     field = pattern.replace("*+", "*")  # it has no possessive quantifiers, and needs none
     separator = re.escape(form.separator)
-    return mask(pc.match_substring_regex(lines, f"^{field}(?:{separator}{field})*[\r\n]*$"))
+    return mask(pc.match_substring_regex(lines, rf"\A{field}(?:{separator}{field})*[\r\n]*\z"))
 
 
 def _fields(

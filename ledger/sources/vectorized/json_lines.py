@@ -44,7 +44,7 @@ _FOREIGN_KEY = re.compile(rb'[\x80-\xff][^"\\\x80-\xff\n]*+"\s*+:')
 
 _PART = 1 << 20  # bytes that are read in one go
 _UNEXPECTED = "unexpected field"  # Arrow's words for a key that is no column
-_ROW = re.compile(r" in row (\d+)$")
+_ROW = re.compile(r" in row (\d+)\Z")
 _FEWEST = 64  # records that are not halved again if they cannot be read
 _TRIALS, _PAY = 16, 32  # of a part: once more for so many of its records that were read
 

@@ -13,13 +13,13 @@ from ledger.types.spark_arrow import to_arrow_type
 TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 # Of other signs and digits, such as +5 and those of Arabic, Spark makes numbers and Arrow none.
 _INTEGERS: dict[type[T.DataType], str] = {
-    T.ByteType: r"^-?\d{1,3}$",
-    T.ShortType: r"^-?\d{1,5}$",
-    T.IntegerType: r"^-?\d{1,10}$",
-    T.LongType: r"^-?(?:\d{1,18}|[1-8]\d{18})$",  # each of which a long holds
+    T.ByteType: r"-?\d{1,3}",
+    T.ShortType: r"-?\d{1,5}",
+    T.IntegerType: r"-?\d{1,10}",
+    T.LongType: r"-?(?:\d{1,18}|[1-8]\d{18})",  # each of which a long holds
 }
 # With so few digits none is infinite, and of all both make the nearest double.
-_DOUBLE = r"^-?\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,2})?$"
+_DOUBLE = r"-?\d{1,25}(?:\.\d{1,25})?(?:[eE][+-]?\d{1,2})?"
 # A day that there is, of the year 0 too.
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DAY = (
@@ -28,9 +28,9 @@ _DAY = (
 )
 _SECONDS = r":[0-5]\d(?:\.\d{1,6})?"
 _CLOCK = r"[T ](?:[01]\d|2[0-3]):[0-5]\d"
-_LOCAL = rf"^{_DAY}(?:{_CLOCK}(?:{_SECONDS})?)?$"
-_UTC = rf"^{_DAY}(?:{_CLOCK}(?:{_SECONDS}Z?)?)?$"  # Spark takes no zone behind minutes
-_ZONED = rf"^{_DAY}{_CLOCK}{_SECONDS}[+-](?:0\d|1[0-7]):[0-5]\d$"
+_LOCAL = rf"{_DAY}(?:{_CLOCK}(?:{_SECONDS})?)?"
+_UTC = rf"{_DAY}(?:{_CLOCK}(?:{_SECONDS}Z?)?)?"  # Spark takes no zone behind minutes
+_ZONED = rf"{_DAY}{_CLOCK}{_SECONDS}[+-](?:0\d|1[0-7]):[0-5]\d"
 
 
 def converts(kind: T.DataType) -> bool:
@@ -56,8 +56,8 @@ def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
 
 
 def _matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
-    """The texts that match; null of all others."""
-    return _where(texts, pc.match_substring_regex(texts, pattern))
+    """The texts that match as a whole; null of all others."""
+    return _where(texts, pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
 
 
 def _where(values: pa.Array, condition: pa.BooleanArray) -> pa.Array:
@@ -88,12 +88,12 @@ def _decimal(kind: T.DecimalType) -> str:
     """The texts of which a decimal is made without rounding, and that it has digits enough for."""
     whole = kind.precision - kind.scale
     digits = rf"\d{{1,{whole}}}" if whole else "0"
-    return rf"^-?{digits}(?:\.\d{{1,{kind.scale}}})?$" if kind.scale else f"^-?{digits}$"
+    return rf"-?{digits}(?:\.\d{{1,{kind.scale}}})?" if kind.scale else f"-?{digits}"
 
 
 def _times(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
     if isinstance(kind, T.DateType):
-        return pc.cast(_matching(texts, f"^{_DAY}$"), pa.date32())
+        return pc.cast(_matching(texts, _DAY), pa.date32())
     if isinstance(kind, T.TimestampNTZType):
         return pc.cast(_matching(texts, _LOCAL), pa.timestamp("us"))
     # Without a zone it is UTC, too: that of the session.
