@@ -88,7 +88,7 @@ class _Driver:
     def _batch_id(self) -> int | None:
         """None: the run has none."""
         number = self._argument("--batch")
-        return int(number) if number.isdigit() else None
+        return int(number) if number.isdecimal() else None
 
     @property
     def _step(self) -> str | None:

@@ -181,7 +181,7 @@ def size_of(folder: str) -> Size:
 
 def require_own_folder(folder: str, run_id: int) -> None:
     """Raise ConfigurationError unless a folder's name shows that this run alone writes there."""
-    if re.search(rf"(^|\D){run_id}$", folder) is None:
+    if re.search(rf"(^|\D){run_id}\Z", folder) is None:
         raise ConfigurationError(
             f"{folder}: expected a folder whose name ends in {run_id}, the run that wrote there;"
             " nothing of it is removed. Let the sink's staging() end in the version"
@@ -229,7 +229,7 @@ def beside(folder: str, prefix: str) -> list[str]:
 def runs_beside(folder: str) -> dict[int, str]:
     """The folders of runs of the batch that a run's folder is of, by run, its own among them; none
     where it lies in no folder of a batch: one listing."""
-    place = re.search(r"/batch[=-]\d+/run([=-])\d+$", folder)
+    place = re.search(r"/batch[=-]\d+/run([=-])\d+\Z", folder)
     if place is None:
         return {}
     prefix = f"run{place[1]}"
@@ -237,4 +237,4 @@ def runs_beside(folder: str) -> dict[int, str]:
         (path.rstrip("/"), path.rstrip("/").rpartition(prefix)[2])
         for path in beside(folder, prefix)
     )
-    return {int(number): path for path, number in names if number.isdigit()}
+    return {int(number): path for path, number in names if number.isdecimal()}

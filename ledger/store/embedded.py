@@ -188,7 +188,7 @@ def _forget_dead(home: Path) -> None:
     record = _folder(home) / "postmaster.pid"
     with suppress(FileNotFoundError):
         lines = record.read_text().splitlines()
-        if lines and lines[0].isdigit() and not _is_postgres(int(lines[0])):
+        if lines and lines[0].isdecimal() and not _is_postgres(int(lines[0])):
             record.unlink()
 
 

@@ -14,7 +14,7 @@ _REST = re.compile(r"(?i)\s+(not\s+null\b|comment\b|default\b)[^<>]*$")
 # What may follow a type, once quoted texts are empty.
 _MORE = re.compile(r"""(?ix) (?:(?<=[>)])|\s) \s* not\s+null\s*$""")
 _COMMENT = re.compile(r"""(?ix) (?:(?<=[>)])|\s) \s* comment \s* (?:r?''\s*)+$""")
-_BARE = re.compile(r"(?i)(?!(?:\d+(?:e\d+)?(?:f|d|bd)?|\d+[lsy])$)[a-z0-9_]+")  # 1e5 is a number
+_BARE = re.compile(r"(?ai)(?!(?:\d+(?:e\d+)?(?:f|d|bd)?|\d+[lsy])$)[a-z0-9_]+")  # 1e5 is a number
 # A quoted text, or a name in backticks, which stays.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(`[^`]*`)""", re.DOTALL)
 # A quoted text with its escapes, the beginning of a comment, or any other single character.
@@ -43,7 +43,7 @@ _SCALARS = {
     r"|interval(?: (?:year|month|day|hour|minute|second|year to month|day to (?:hour|minute|second)"
     r"|hour to (?:minute|second)|minute to second))?",
 }
-_WITH_PARTS = re.compile(r"(array|map|struct)\s*<(.*)>", re.DOTALL | re.IGNORECASE)
+_WITH_PARTS = re.compile(r"(?ais)(array|map|struct)\s*<(.*)>")
 _USUAL = (
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "MAP",
     "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR",

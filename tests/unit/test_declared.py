@@ -48,6 +48,11 @@ def test_columns_of_a_schema(schema, fields):
         ("s STRUCT<a: INT, b: TXT>", "column s: field b: expected a type of Spark, found 'TXT'"),
         ("m MAP<STRING>", "column m: expected for example MAP<STRING, INT>, found 'MAP<STRING>'"),
         ("id INT qty INT", "column id: expected a type of Spark, found 'INT qty INT'"),
+        ("\u017f INT", "column \u017f: expected a name of letters A to Z, digits and _"),
+        (
+            "a \u017ftruct<b: INT>",
+            "column a: expected a type of Spark, found '\u017ftruct<b: INT>'",
+        ),
         ("id", "expected columns with a name and a type each, separated by commas, found 'id'"),
         ("id INT,", "expected columns with a name and a type each, separated by commas, found ''"),
     ],

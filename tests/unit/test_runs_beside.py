@@ -12,8 +12,16 @@ def test_the_runs_of_a_batch(tmp_path, sign):
     batch = tmp_path / f"batch{sign}8"
     own = f"{batch}/run{sign}40"
     assert runs_beside(own) == {}
-    for name in (f"run{sign}31", f"run{sign}40", f"run{sign}31.json", "kept-31-a", "run"):
+    for name in (
+        f"run{sign}31",
+        f"run{sign}40",
+        f"run{sign}31.json",
+        "kept-31-a",
+        "run",
+        f"run{sign}\u00b2",
+    ):
         (batch / name).mkdir(parents=True)
+    assert runs_beside(f"{own}\n") == {}
     assert runs_beside(own) == {run: f"{batch}/run{sign}{run}" for run in (31, 40)}
 
 
