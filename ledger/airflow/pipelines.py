@@ -83,7 +83,8 @@ def pipeline_dag(
     and it is their turn. A run's conf may name another guarantee than the pipeline's:
     ``{"guarantee": "at_least_once"}``.
 
-    - ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
+    - ``schedule``: a cron expression or ``@monthly`` and the like, which becomes real data
+      intervals, or None. Airflow's other schedules have no intervals and are refused.
       A run by hand reads the interval that contains its logical date, if that has ended.
     - ``submit="batch"``: one driver for all steps, in one task, ``run``. For small batches.
     - ``spark``: where the Spark jobs run: ``SparkSubmit(connection=..., conf=...)``; the address of
@@ -93,7 +94,7 @@ def pipeline_dag(
     - ``target``: MODULE:NAME of the pipeline for its jobs; default: the module that declared it.
     - ``room_poll``: how often a run that waits for room (``max_pending``) looks again.
 
-    Raises DeclarationError if the pipeline is not one, or ``spark`` none of these.
+    Raises DeclarationError if the pipeline is not one, or ``schedule`` or ``spark`` none of these.
     """
     _check(pipeline, submit)
     operator = _operator(pipeline, spark)
@@ -106,7 +107,7 @@ def pipeline_dag(
         **dag_options,
         "params": {"guarantee": _guarantee_param(), **dag_options.get("params", {})},
     }
-    timetable = CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None
+    timetable = _timetable(pipeline, schedule)
     defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
     with DAG(
         pipeline.name,
@@ -139,6 +140,28 @@ def _check(pipeline: Pipeline, submit: str) -> None:
             raise DeclarationError(
                 f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
             )
+
+
+def _timetable(pipeline: Pipeline, schedule: str | None) -> CronDataIntervalTimetable | None:
+    """Return the timetable of a cron expression. Raises DeclarationError for any other schedule."""
+    if schedule is None:
+        return None
+    if not isinstance(schedule, str):
+        fault = type(schedule).__name__
+    else:
+        try:
+            timetable = CronDataIntervalTimetable(schedule, timezone="UTC")
+            timetable.validate()
+        except Exception as exc:  # of croniter or Airflow, by Airflow's version
+            fault = str(exc)
+        else:
+            return timetable
+    raise DeclarationError(
+        f"schedule={schedule!r} of the DAG of {pipeline.name!r} ({fault}): expected a cron"
+        ' expression such as "0 */6 * * *", a preset such as "@daily", or None. Each run reads an'
+        " interval, which a timedelta or assets do not name: for these use None, and trigger the"
+        " DAG with interval_start and interval_end in the run's conf"
+    )
 
 
 def _own_tasks() -> set[str]:

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -305,6 +306,16 @@ def test_an_operator_that_makes_no_task_is_refused(operator, message):
     """The error says what was expected of that which makes the tasks, and what came."""
     with pytest.raises(DeclarationError, match=re.escape(message)):
         pipeline_dag(pipeline, schedule=None, spark=operator)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [timedelta(hours=6), [], ["0 6 * * *"], "@once", "@continuous", "daily", "61 * * * *", ""],
+)
+def test_a_schedule_without_intervals_is_refused(schedule):
+    """Airflow's other schedules are refused by what is allowed, and not by its serializer."""
+    with pytest.raises(DeclarationError, match=r"schedule=.* expected a cron expression .*None"):
+        pipeline_dag(pipeline, schedule=schedule, target="m:p")
 
 
 def test_a_driver_refuses_arguments_that_were_not_rendered(monkeypatch, capsys):
