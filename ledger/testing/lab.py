@@ -12,7 +12,8 @@ ledger.
         assert result.roots.failed == again.roots.acked
 
 Each ``run_batch`` has a ledger of its own in an embedded PostgreSQL that all tests of a process
-share, real Spark, and temporary folders that are removed when the process ends.
+share, real Spark, and temporary folders that are removed when the process ends. Variables
+``ACKLEDGER_*`` of the environment have no effect on it.
 """
 
 import atexit
@@ -30,12 +31,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.outcome.summary import RootCounts, summarize
+from ledger.batch.records.payloads import keep_all
 from ledger.batch.upkeep.sweeper import sweep_once
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey, Selection
@@ -97,12 +100,14 @@ def run_batch(
     now: datetime | None = None,
     faults: Sequence[Fault] = (),
     after: BatchResult | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> BatchResult:
     """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
 
     ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
     is not given is empty; timestamps without a zone are UTC. ``after``: go on in the ledger of an
-    earlier result, with the next interval, for what several batches share. Raises DeclarationError
+    earlier result, with the next interval, for what several batches share. ``params``: those of
+    the run. Raises DeclarationError
     on an unknown name, and on a row that does not fit its source's schema.
     """
     lab = (
@@ -112,7 +117,8 @@ def run_batch(
     )
     moved = lab.pipeline(pipeline, sources, references)
     number = next(_numbers)
-    interval = Interval(START + timedelta(days=number), START + timedelta(days=number + 1))
+    start = START + timedelta(days=number)
+    interval = Interval(start, start + timedelta(days=1), params or {})
     key = RunKey("", f"run-{number}")
     return lab.run(
         moved,
@@ -172,6 +178,21 @@ def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
     return lab.run(result.pipeline, again, (), now)
 
 
+class _LabSettings(Settings):
+    """Settings of a test: only those that it passes, whatever the environment says."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 @cache
 def _server() -> str:
     """The URL of a server that lives as long as the process."""
@@ -197,7 +218,7 @@ class _Lab:
         url = embedded.ensure_database(_server(), f"lab_{os.getpid()}_{next(_numbers)}")
         self.database = Database(url)
         upgrade(self.database)
-        self.settings = Settings(
+        self.settings = _LabSettings(
             home=self._folder, storage=str(self._folder / "storage"), data=str(self._folder)
         )
 
@@ -281,6 +302,7 @@ class _Lab:
         error: Exception | None = None,
     ) -> BatchResult:
         """What became of a batch by now."""
+        keep_all(self.database, None)
         summary = summarize(self.database, batch_id)
         failed = self.database.transact(
             lambda c: reports.failed_records(c, batch_id), engine=self.database.payload_reader

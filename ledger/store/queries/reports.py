@@ -75,7 +75,11 @@ class StepRows:
 
 @dataclass(frozen=True)
 class Failure:
-    """One record that failed in the batch: ``status`` is what became of it by now."""
+    """One record that failed in the batch.
+
+    ``status``: what became of it by now. ``key``: values of the source's key columns, None without
+    a key. ``content``: its fields, or its text where it did not parse.
+    """
 
     message_id: int
     source: str
@@ -83,6 +87,8 @@ class Failure:
     reason: str
     detail: str | None
     status: str
+    key: Mapping[str, Any] | None
+    content: Mapping[str, Any] | str | None
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Counts:
@@ -181,8 +187,10 @@ def failed_cases(
 def failed_records(connection: Connection, batch_id: int) -> list[Failure]:
     """Records that failed in a batch."""
     statement = text("""
-        SELECT message_id, source, step, reason, detail, status FROM failed_root_payload
-        WHERE batch_id = :id ORDER BY message_id
+        SELECT f.message_id, f.source, f.step, f.reason, f.detail, f.status, p.key,
+               CASE WHEN p.parsed THEN p.content::jsonb ELSE to_jsonb(p.content) END AS content
+        FROM failed_root_payload f LEFT JOIN failed_payload p USING (message_id)
+        WHERE f.batch_id = :id ORDER BY f.message_id
     """)
     return all_of(Failure, connection.execute(statement, {"id": batch_id}))
 
