@@ -22,7 +22,7 @@ class RunKey:
 @dataclass(frozen=True)
 class Interval:
     """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's
-    parameters.
+    parameters. Its bounds are in UTC; one without a zone is taken as UTC.
     """
 
     start: datetime
@@ -31,8 +31,8 @@ class Interval:
 
     def __post_init__(self) -> None:
         for name, bound in (("start", self.start), ("end", self.end)):
-            if bound.tzinfo is None:
-                object.__setattr__(self, name, bound.replace(tzinfo=UTC))
+            there = bound.replace(tzinfo=UTC) if bound.tzinfo is None else bound.astimezone(UTC)
+            object.__setattr__(self, name, there)
         if self.end <= self.start:
             raise InputError(
                 f"the interval ends at {instant(self.end)}, not after its start"

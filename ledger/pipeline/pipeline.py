@@ -25,7 +25,7 @@ from ledger.pipeline.steps import (
     StateStep,
     Step,
 )
-from ledger.pipeline.steps.base import checked_name, named_once, one_input
+from ledger.pipeline.steps.base import PARAMS, checked_name, named_once, one_input
 from ledger.pipeline.steps.combine import combine_step
 from ledger.pipeline.steps.source import source_step
 from ledger.pipeline.steps.stage import record_step, stage_step, warn_of_aggregates
@@ -152,6 +152,11 @@ class Pipeline:
     def reference(self, name: str, source: AnySource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
         self._free(checked_name("reference", name))
+        if name == PARAMS:
+            raise DeclarationError(
+                f"reference {name!r} of {self.name!r}: a keyword-only parameter of that name gets"
+                " the parameters of the run. Rename the reference"
+            )
         side_input = source_of(f"reference {name!r} of {self.name!r}", source)
         if side_input.incremental:
             raise DeclarationError(
@@ -172,10 +177,11 @@ class Pipeline:
         """Declare the decorated function as a stage; its name is the stage's.
 
         It takes one frame for each input in ``reads``, in order, and, as keyword-only
-        parameters, references by name. Several inputs are for unions: each output row keeps the
-        anchor of one. It returns a frame that keeps ``_anchor``, or a tuple of it and marks:
-        ``dropped(frame, reason)``, ``failed(frame, reason)``, ``acked(frame)``. A ``_failed``
-        string on an output row fails its record.
+        parameters, references by name, and ``params``, a dict of the run's parameters. Several
+        inputs are for unions: each output row keeps the anchor of one. It returns a frame that
+        keeps ``_anchor``, or a tuple of it and marks: ``dropped(frame, reason)``,
+        ``failed(frame, reason)``, ``acked(frame)``. A ``_failed`` string on an output row fails
+        its record.
 
         - ``acks``: with ``on_emit`` a record counts as processed only if an output or a drop is
           anchored to it; with ``explicit`` an ack counts as well, and all others fail as "not

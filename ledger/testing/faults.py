@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +156,9 @@ def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fau
 
         step = stages[stage_name]
 
-        def hurt(*frames: DataFrame, **references: DataFrame) -> Any:
-            output = step.function(*frames, **references)
+        @wraps(step.function)
+        def hurt(*frames: DataFrame, **arguments: Any) -> Any:
+            output = step.function(*frames, **arguments)
             if isinstance(output, tuple):
                 return (change(output[0]), *output[1:])
             return change(output)

@@ -16,11 +16,12 @@ from ledger.errors import DeclarationError, IntegrityError, NotReadyError
 ORDERS = [{"id": n, "customer": n % 7, "at": None} for n in range(100)]
 
 
-def orders(dedup="none", **options):
+def orders(dedup="none", key=(), **options):
     """orders -> listed -> out, partitioned by country."""
     pipeline = Pipeline("orders", **options)
     schema = "id INT, customer INT, at TIMESTAMP"
-    pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema))
+    files = FileSource("{{ interval_start | ds }}.csv", schema=schema)
+    pipeline.source("orders", files, key=key)
     pipeline.reference(
         "customers", FileSource("customers.csv", schema="customer INT, country STRING")
     )
@@ -291,3 +292,62 @@ def test_rows_are_of_the_declared_types(spark):
     folder = result.pipeline.steps()[0].source.place.rpartition("/")[0]
     row = spark.read.parquet(folder).where("id = 1").select(F.unix_timestamp("at"))
     assert row.first()[0] == noon.replace(tzinfo=UTC).timestamp()
+
+
+def test_the_environment_has_no_effect(spark, tmp_path, monkeypatch):
+    """A test leaves the real output alone and gets its rows, whatever variables are set."""
+    for name in ("OUTPUT", "DATA", "HOME", "STORAGE"):
+        monkeypatch.setenv(f"ACKLEDGER_{name}", str(tmp_path / name.lower()))
+    monkeypatch.setenv("ACKLEDGER_GUARANTEE", "at_least_once")
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", "postgresql+psycopg2://nobody@nowhere/none")
+    for _ in range(2):
+        batch = testing.run_batch(
+            orders(), {"orders": ORDERS[:2]}, references=customers(range(1)), spark=spark
+        )
+        assert [row["id"] for row in batch.rows["out"]] == [0]
+        assert batch.lab.settings.guarantee == "exactly_once"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failures_have_key_and_content(spark):
+    """A failed record is told by its key and its fields, also if only the sweeper settled it."""
+    for faults in ([], [testing.crash_at("steps_committed")]):
+        batch = testing.run_batch(
+            orders(key="id"),
+            {"orders": ORDERS[:2]},
+            references=customers(range(1)),
+            spark=spark,
+            faults=faults,
+        )
+        if faults:
+            batch = testing.sweep(batch)
+        (failed,) = batch.failed
+        assert (failed.key, failed.content) == ({"id": 1}, {"id": 1, "customer": 1, "at": None})
+
+
+def test_functions_get_the_parameters_of_the_run(spark):
+    """A stage and a combine that ask for ``params`` get those of the run, also in its replay."""
+    pipeline = Pipeline("orders")
+    pipeline.source("orders", FileSource("orders.csv", schema="id INT"))
+
+    @pipeline.stage(reads="orders")
+    def listed(orders, *, params):
+        return orders.withColumn("month", F.lit(params["month"]))
+
+    @pipeline.combine(reads="listed")
+    def totals(rows, *, params):
+        return rows.groupBy("month").agg(F.count("*").alias("n"), F.lit(params["month"]).alias("m"))
+
+    for name in ("listed", "totals"):
+        pipeline.sink(f"{name}_out", ParquetSink(name), reads=name)
+    batch = testing.run_batch(
+        pipeline,
+        {"orders": [{"id": n} for n in range(4)]},
+        spark=spark,
+        params={"month": "2026-01"},
+        faults=[testing.lose_rows("listed", fraction=0.5, seed=1)],
+    )
+    assert batch.roots.failed > 0
+    again = testing.replay(batch)
+    assert again.rows["totals_out"] == [{"month": "2026-01", "n": 4, "m": "2026-01"}]
+    assert [row["month"] for row in again.rows["listed_out"]] == ["2026-01"] * 4

@@ -195,6 +195,19 @@ def test_graphs_that_cannot_work(spoil, message):
         pipeline.steps()
 
 
+def test_params_are_no_reference():
+    """A stage may ask for the run's parameters, and no reference has their name."""
+    pipeline = declared()
+
+    @pipeline.stage(reads="source")
+    def monthly(rows, *, side, params):
+        return rows
+
+    assert pipeline.graph.steps["monthly"].references == ("side",)
+    with pytest.raises(DeclarationError, match=r"'params' .* the parameters of the run\. Rename"):
+        pipeline.reference("params", SOURCE)
+
+
 def several_inputs(pipeline):
     pipeline.sink("joined", SINK, reads=["stage", "source"])
 

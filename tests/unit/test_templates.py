@@ -1,10 +1,11 @@
 """Paths are templates over the interval and the run's parameters, and nothing else."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from ledger.core.path_templates import check, render
+from ledger.core.run_request import Interval
 from ledger.errors import DeclarationError, InputError
 
 START = datetime(2013, 1, 1, 6, 30, tzinfo=UTC)
@@ -20,6 +21,7 @@ END = datetime(2013, 2, 1, tzinfo=UTC)
         ("{{ interval_start | ts }}", "2013-01-01T06:30:00+00:00"),
         ("{{ interval_start | ts_nodash }}", "20130101T063000"),
         ("{{ interval_start | ts_nodash_with_tz }}", "20130101T063000+0000"),
+        ("{{ interval_start.strftime('%Y/%m') }}/*.csv", "2013/01/*.csv"),
         ("{{ interval_start.year }}/{{ params.region }}", "2013/east"),
     ],
 )
@@ -27,6 +29,14 @@ def test_rendering(template, path):
     """Airflow's filters work on both ends of the interval, and parameters by name."""
     check(template)
     assert render(template, START, END, {"region": "east"}) == path
+
+
+def test_bounds_are_rendered_in_utc():
+    """A run whose interval has another offset reads the same path as the ledger's, in UTC."""
+    east = timezone(timedelta(hours=2))
+    interval = Interval(datetime(2013, 1, 1, 1, tzinfo=east), datetime(2013, 2, 1, 1, tzinfo=east))
+    path = "{{ interval_start.strftime('%Y/%m') }}/{{ interval_end | ds }}.csv"
+    assert render(path, interval.start, interval.end, {}) == "2012/12/2013-01-31.csv"
 
 
 @pytest.mark.parametrize("name", ["ds", "logical_date", "execution_date", "data_interval_start"])

@@ -10,6 +10,7 @@ from ledger.errors import DeclarationError, suggestion
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+PARAMS = "params"  # the parameter of a function that gets those of the run
 MOST_LETTERS = 63  # of a name
 _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}")
 
@@ -118,7 +119,7 @@ def parameters(
 def named_references(
     kind: str, name: str, function: "Callable[..., Any]", inputs: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The references that a function of ``inputs``, a frame each, names."""
+    """The references that a function of ``inputs``, a frame each, names; ``params`` is none."""
     declared = inspect.signature(function).parameters.values()
     positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     references = tuple(p.name for p in declared if p.kind is p.KEYWORD_ONLY)
@@ -127,6 +128,7 @@ def named_references(
         expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
         raise DeclarationError(
             f"{kind} {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}),"
-            f" and references as keyword-only ones; found ({', '.join(map(str, declared))})"
+            f" and references, or {PARAMS}, as keyword-only ones; found"
+            f" ({', '.join(map(str, declared))})"
         )
-    return references
+    return tuple(reference for reference in references if reference != PARAMS)

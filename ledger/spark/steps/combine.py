@@ -8,9 +8,9 @@ from ledger.batch.combine_runs import require_last
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.probes import reached
 from ledger.pipeline.steps import CombineStep, SinkStep
-from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, user_columns
+from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.staging import check_key
 from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness
@@ -21,13 +21,9 @@ from ledger.store.queries import publications
 
 def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     """Run a combine for the family of the run's batch and commit it; what it recorded."""
-    references = {
-        name: read_reference(job.spark, job.settings, run.batch, name, source)
-        for name, source in job.pipeline.references(step).items()
-    }
     read = Witness()
     frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
-    rows = step.function(read.watch(frames[0]), *frames[1:], **references)
+    rows = step.function(read.watch(frames[0]), *frames[1:], **side_inputs(job, run.batch, step))
     check_frame(step, rows)
     manifest = store_result(job, run, rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more

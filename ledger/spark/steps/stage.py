@@ -16,11 +16,11 @@ from ledger.core.column_names import (
 from ledger.core.outcomes import Mark
 from ledger.errors import MASK, StageError
 from ledger.pipeline.steps import StageStep, Step
-from ledger.sources.references import read_reference
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchor_use import Plan
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
+from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.job import STORED, Job, require_equal, write_files
 from ledger.spark.steps.anchor_errors import explained_anchors, how_to_collect
 from ledger.spark.steps.records import run_records
@@ -56,10 +56,6 @@ def _output(
     job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
 ) -> DataFrame:
     """What the stage's function makes, with the anchor as columns that store well."""
-    references = {
-        name: read_reference(job.spark, job.settings, run.batch, name, source)
-        for name, source in job.pipeline.references(step).items()
-    }
     tracked, as_list = job.pipeline.graph.tracks(step.name), job.pipeline.graph.merges(step.name)
     inputs = [
         anchored(rows, as_list=as_list) if tracked else rows.select(*user_columns(rows))
@@ -70,7 +66,8 @@ def _output(
         frame = run_records(step, *inputs, masked=bool(job.pipeline.redact))
     else:
         with explained_anchors(job.pipeline, step):
-            frame, marks = _parts(step, step.function(*inputs, **references))
+            arguments = side_inputs(job, run.batch, step)
+            frame, marks = _parts(step, step.function(*inputs, **arguments))
             if not tracked:
                 return _unanchored(step, frame, marks)
             check_output(job, step, frame)

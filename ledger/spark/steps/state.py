@@ -8,9 +8,9 @@ from ledger.core.json_values import as_json
 from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
 from ledger.pipeline.steps import StateStep
-from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, user_columns
+from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import stage_result, store_result
@@ -39,15 +39,11 @@ def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
 
 def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame) -> Record:
     assert step.function is not None
-    references = {
-        name: read_reference(job.spark, job.settings, opened.run.batch, name, source)
-        for name, source in job.pipeline.references(step).items()
-    }
     state = None
     if opened.previous is not None:
         state = read_files(job.spark, job.manifest(opened.previous.step_run_id))
     read = Witness()
-    rows = step.function(state, read.watch(batch), **references)
+    rows = step.function(state, read.watch(batch), **side_inputs(job, opened.run.batch, step))
     check_frame(step, rows)
     manifest = _stored(job, opened.run, rows)
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
