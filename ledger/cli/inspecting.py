@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from ledger.batch.outcome.readings import recent_batches
+from ledger.batch.outcome.readings import recent_batches, unpublished
 from ledger.batch.outcome.summary import summarize
 from ledger.batch.records.failures import holds_of
 from ledger.batch.recovery import waiting_states
@@ -59,7 +59,8 @@ def status(
 @dataclass(frozen=True)
 class _View:
     """Batches, or one, as they are now. ``waiting``: a sentence for each state that batches wait
-    for. ``open``: whether one of them is under way.
+    for, and for each batch that is on hold or not published as a whole. ``open``: whether one of
+    them is under way.
     """
 
     data: Any
@@ -75,6 +76,7 @@ def _look(database: Database, pipeline: str | None, batch: int | None, limit: in
         return _View(summary_of(summary), tables.summary, (), is_open)
     rows = recent_batches(database, pipeline, limit)
     waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
+    waiting += unpublished(database, rows)
     waiting += holds_of(database, [row.batch_id for row in rows])
     is_open = any(row.status == BatchStatus.OPEN for row in rows)
     return _View([asdict(row) for row in rows], tables.batches, waiting, is_open)

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.batch import follow_ups
-from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.actions import Advice, sentences
 from ledger.batch.advice.batches import asked_as, resume
+from ledger.batch.advice.sinks import state_of
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.outcome.readings import Batch
-from ledger.batch.outcome.report import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.batch.outcome.report import (
+    ERROR,
+    INCOMPLETE,
+    QUARANTINED,
+    advise,
+    exit_code,
+    sinks_of,
+)
 from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.publishing import Published
 from ledger.batch.records.filters import require_batch
@@ -325,11 +333,27 @@ def summary_of(
     del data["cases"], data["stands"]  # inputs of the advice
     if seconds is not None:
         data["seconds"] = round(seconds, 2)
+    data["sinks"] = [
+        {
+            "sink": row.sink,
+            "state": state_of(row).value,
+            "rows": row.published_rows,
+            "staged_rows": row.staged_rows,
+            "withheld_rows": row.withheld_rows,
+            "because": advice.because,
+            "commands": _pairs(advice),
+        }
+        for row, advice in zip(summary.sinks, sinks_of(summary, target), strict=True)
+    ]
     advice = advise(summary, target)
     if advice is not None:
         data["advice"] = advice.because
-        data["commands"] = [[action.what, action.command] for action in advice.actions]
+        data["commands"] = _pairs(advice)
     return data
+
+
+def _pairs(advice: Advice) -> list[list[str | None]]:
+    return [[action.what, action.command] for action in advice.actions]
 
 
 def finish(

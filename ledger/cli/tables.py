@@ -19,9 +19,10 @@ from rich.console import (
 from rich.table import Table
 from rich.text import Text
 
-from ledger.batch.advice.actions import Action, lines, sentences
+from ledger.batch.advice.actions import Action, Advice, lines, sentences
 from ledger.batch.advice.batches import publish
 from ledger.batch.advice.records import status_in_words
+from ledger.batch.advice.sinks import SinkState
 from ledger.batch.holds import UNDECIDED
 from ledger.batch.outcome.report import accepted_in_words
 from ledger.core.commands import ANY_TARGET, ackledger
@@ -199,6 +200,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     ]
     if data.get("preview"):
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
+    parts += map(_sink, data["sinks"])
     waits = [row["sentences"] for row in data["pending"] if not row["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if failed:
@@ -207,6 +209,13 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
         ways = lines(Action(*pair) for pair in data["commands"])
         parts.append(line("\n  ".join([data["advice"], *ways]), "yellow"))
     return Group(*parts)
+
+
+def _sink(row: Mapping[str, Any]) -> Text:
+    """What a sink has published, and the command that releases the rest."""
+    actions = [Action(*pair) for pair in row["commands"]]
+    style = "" if SinkState(row["state"]).is_final else "yellow"
+    return line(str(Advice(row["because"], tuple(actions))), style)
 
 
 def released(data: Mapping[str, Any]) -> RenderableType:

@@ -429,9 +429,9 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT 'rebuild', NULL, b.settled_at FROM pending_rebuild r WHERE r.batch_id = b.batch_id
   UNION ALL
-  -- In the last batch of its family: a combine, once nothing of the family is failed and no units
-  -- of it are to be rebuilt, or at once if it is partial and what is acked is published; a sink of
-  -- a combine that has run.
+  -- In the last batch of its family: a combine, once no record of the sources that it awaits, of
+  -- any source in a batch that holds, is failed and no units of the family are to be rebuilt, or
+  -- at once if it is partial and what is acked is published; a sink of a combine that has run.
   SELECT 'combine', s.name, b.settled_at
   FROM batch_step s
   WHERE s.batch_id = b.batch_id AND b.status = 'settled' AND s.after AND NOT s.stateful
@@ -444,7 +444,8 @@ CROSS JOIN LATERAL (
         SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND s.declaration -> 'reads' ? r.step
           AND r.state = 'committed')
       ELSE (s.partial AND b.settle <> 'hold'
-        OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
+        OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id
+                       AND (b.settle = 'hold' OR s.declaration -> 'awaits' ? m.source))
         AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id))
         AND NOT EXISTS (
           SELECT FROM batch_step i
@@ -631,7 +632,7 @@ COMMENT ON COLUMN failed_root_payload.source IS 'Source that it came from.';
 COMMENT ON COLUMN failed_root_payload.step IS 'Where it broke.';
 COMMENT ON COLUMN failed_root_payload.reason IS 'Why.';
 COMMENT ON COLUMN failed_root_payload.detail IS
-  'Raw text of what did not parse, or counts of edges.';
+  'Raw text of what did not parse, or counts of rows.';
 COMMENT ON COLUMN failed_root_payload.status IS
   'What became of the record: failed, replaying, recovered, quarantined or superseded.';
 

@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch import follow_ups
 from ledger.batch.combine_runs import combines_due
+from ledger.batch.outcome.report import sinks_of
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
 from ledger.execution import combine
@@ -31,6 +32,44 @@ def test_a_total_waits_for_what_is_replayed(spark, guarantee):
     assert totals.daily(first) == []
     second = testing.replay(result, totals.pipeline(guarantee=guarantee))
     assert totals.daily(second) == totals.oracle()
+
+
+def test_a_total_of_a_source_without_failures_does_not_wait(spark):
+    """A combine waits for failed records of the sources that it goes back to, no other; each sink
+    says what it has published, or what it waits for and how it is released. A replay changes
+    nothing of the total that was there.
+    """
+
+    def with_planes(lose=()):
+        pipeline = totals.pipeline(lose=lose)
+        pipeline.source("planes", FileSource("planes.csv", schema="plane INT"))
+
+        @pipeline.combine(reads="planes")
+        def fleet(planes):
+            return planes.agg(F.count("*").alias("n"))
+
+        pipeline.sink("planes_now", ParquetSink("planes_now"), reads="fleet")
+        return pipeline
+
+    rows = {"flights": totals.FLOWN, "planes": [{"plane": 1}, {"plane": 2}]}
+    result = testing.run_batch(with_planes(lose=[4]), rows, spark=spark)
+    assert result.rows["planes_now"] == [{"n": 2}]
+    assert totals.daily(result) == []
+    ledger = Ledger(result.lab.database)
+    assert set(map(str, sinks_of(ledger.summary(result.batch_id), "m:p"))) == {
+        "sink departures: published 29 rows",
+        "sink daily: published nothing. It waits for 1 failed record of batch"
+        f" {result.batch_id}. Replay them: ackledger replay m:p --batch {result.batch_id}",
+        "sink planes_now: published 1 row",
+    }
+    again = testing.replay(result, with_planes())
+    assert again.rows["planes_now"] == [{"n": 2}]
+    assert totals.daily(again) == totals.oracle()
+    assert set(map(str, sinks_of(ledger.summary(result.batch_id)))) == {
+        "sink departures: published 29 rows",
+        f"sink daily: published 2 rows with batch {again.batch_id}",
+        f"sink planes_now: published 1 row with batch {again.batch_id}",
+    }
 
 
 def test_quarantined_records_are_left_out(spark):

@@ -151,13 +151,14 @@ def test_status_reports_waiting_states(database, stuck):
 
 
 def test_the_command_status_prints_waiting_states(database, stuck, environment):
-    """``ackledger status`` prints the sentence once, unbroken, beside its table; of another
-    pipeline it says nothing.
+    """``ackledger status`` prints the sentence once, unbroken, beside its table, and which sinks of
+    records are yet to publish; of another pipeline it says nothing.
     """
     sentences = database.transact(waiting_states)
     shown = CliRunner().invoke(app, ["status"])
     assert shown.exit_code == 0
-    assert shown.stderr.splitlines() == sentences
+    see = "batch 2: sink sink has not published all of it. See why: ackledger status --batch 2"
+    assert shown.stderr.splitlines() == [*sentences, see]
     assert len(sentences) == 1
     assert CliRunner().invoke(app, ["status", "--pipeline", "another"]).stderr == ""
 

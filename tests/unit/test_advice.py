@@ -19,9 +19,11 @@ from ledger.batch.advice.records import (
     of_records,
     status_in_words,
 )
+from ledger.batch.advice.sinks import SinkState, of_sink, of_sinks, state_of
 from ledger.batch.records.explain import _last_seen
 from ledger.core.run_request import REPROCESS, Interval
 from ledger.core.states import BatchKind, Need, Obstacle, SettlePolicy
+from ledger.store.queries.sinks import SinkRows
 from tests.support.places import ROOT
 from tests.support.typing_commands import batch, require_typed
 
@@ -207,6 +209,128 @@ def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
     for action in result.actions:
         assert action.command is not None
         require_typed(action.command)
+
+
+def sink(**values):
+    """A sink of batch 7, which is settled, and of which nothing failed."""
+    fields = dict.fromkeys(SinkRows.__dataclass_fields__)
+    flags = dict.fromkeys(("after", "stateful", "units", "holds", "early", "due"), False)
+    flags["replayable"] = True
+    own = {"sink": "out", "batch_id": 7, "original_id": 7, "status": "settled", "failed": 0}
+    return SinkRows(**{**fields, **flags, **own, "staged_rows": 1200, **values})
+
+
+PUBLISHED = {"state": "published", "published_rows": 1200}
+COMBINED = {"after": True, "staged_rows": None}
+PUBLISH_IT = ". Publish it: ackledger publish jobs.a:pipeline --batch 7"
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "words"),
+    [
+        (sink(**PUBLISHED), SinkState.PUBLISHED, "published 1,200 rows"),
+        (
+            sink(**COMBINED, other_batch_id=8, other_rows=1),
+            SinkState.PUBLISHED,
+            "published 1 row with batch 8",
+        ),
+        (
+            sink(**PUBLISHED, withheld_rows=2, failed=1),
+            SinkState.PARTIAL,
+            f"published 1,200 rows, withheld 2 rows of failed records. Replay them: {REPLAY}",
+        ),
+        (
+            sink(state="published", published_rows=0, withheld_rows=9, units=True, failed=1),
+            SinkState.PARTIAL,
+            "published 0 rows, withheld 9 rows of units in which records failed."
+            f" Replay them: {REPLAY}",
+        ),
+        (
+            sink(**PUBLISHED, after=True, early=True, failed=1),
+            SinkState.PARTIAL,
+            "published 1,200 rows, a partial result. The complete one waits for 1 failed record of"
+            f" batch 7. Replay them: {REPLAY}",
+        ),
+        (
+            sink(**COMBINED, failed=3, batch_id=8),
+            SinkState.WAITING,
+            f"published nothing. It waits for 3 failed records of batch 7. Replay them: {REPLAY}",
+        ),
+        (
+            sink(**COMBINED, failed=3, replayable=False),
+            SinkState.WAITING,
+            "published nothing. It waits for 3 failed records of batch 7."
+            " See what these wait for: ackledger failed --batch 7",
+        ),
+        (
+            sink(holds=True, failed=3),
+            SinkState.WAITING,
+            "published nothing, withheld 1,200 rows. It waits for 3 failed records of batch 7"
+            f' (settle="hold"). Replay them: {REPLAY}',
+        ),
+        (
+            sink(state="decided"),
+            SinkState.DUE,
+            f"not published yet, and no record keeps it waiting{PUBLISH_IT}",
+        ),
+        (
+            sink(**COMBINED, due=True, other_batch_id=6),
+            SinkState.DUE,
+            f"not published yet, and no record keeps it waiting{PUBLISH_IT}",
+        ),
+        (
+            sink(**COMBINED, stateful=True),
+            SinkState.IN_ORDER,
+            "published nothing. It waits until its state has the batch",
+        ),
+        (
+            sink(status="open"),
+            SinkState.UNDECIDED,
+            "published nothing. It waits until the batch is settled",
+        ),
+        (
+            sink(status="superseded"),
+            SinkState.REPLACED,
+            "its rows were replaced by those of a later batch or run",
+        ),
+        (
+            sink(state="replaced"),
+            SinkState.REPLACED,
+            "its rows were replaced by those of a later batch or run",
+        ),
+        (
+            sink(staged_rows=None, failed=3),
+            SinkState.NOTHING,
+            "published nothing, and has nothing to publish",
+        ),
+        (
+            sink(status="abandoned"),
+            SinkState.NOTHING,
+            "published nothing, and has nothing to publish",
+        ),
+    ],
+)
+def test_each_state_of_a_sink_has_a_sentence_and_a_command(row, state, words):
+    """What it has published, what is withheld and why, and the command that releases that."""
+    advice = of_sink(row, "jobs.a:pipeline")
+    assert state_of(row) is state
+    assert str(advice) == f"sink out: {words}"
+    for action in advice.actions:
+        require_typed(action.command)
+
+
+def test_sinks_that_lack_something_are_named_once():
+    """One sentence has the names of the sinks that have not published all, and where to look."""
+    lack = [
+        sink(**COMBINED, failed=3),
+        sink(sink="days", status="open"),
+        sink(sink="all", **PUBLISHED),
+    ]
+    lack.insert(2, sink(sink="sums", **COMBINED, stateful=True))
+    words = "batch 7: sinks out, days have not published all of it"
+    assert str(of_sinks(lack)) == f"{words}. See why: ackledger status --batch 7"
+    assert str(of_sinks(lack[:1])).startswith("batch 7: sink out has not published all of it.")
+    assert of_sinks(lack[2:]) is None
 
 
 @pytest.mark.parametrize("obstacle", Obstacle)

@@ -40,6 +40,7 @@ BATCH = {
     "status": "settled",
     "outcome": "complete",
     "accepted": 0,
+    "sinks": [],
     **COUNTS,
 }
 
@@ -411,6 +412,24 @@ def test_a_summary_says_what_a_state_waits_for():
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
     assert printed(tables.summary(data)).splitlines()[-2:] == waits
+
+
+def test_a_summary_has_a_line_for_each_sink():
+    """Each says what it has published or waits for, with a command that can be pasted."""
+    command = "ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
+    sinks = [
+        {"because": "sink out: published 3 rows", "state": "published", "commands": []},
+        {
+            "because": "sink days: published nothing. It waits for 2 failed records of batch 7",
+            "state": "waiting",
+            "commands": [["Replay them", command]],
+        },
+    ]
+    data = {**BATCH, "steps": [], "pending": [], "records": COUNTS, "sinks": sinks}
+    assert printed(tables.summary(data)).splitlines()[-2:] == [
+        "sink out: published 3 rows",
+        f"{sinks[1]['because']}. Replay them: {command}",
+    ]
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)

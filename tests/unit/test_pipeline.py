@@ -383,6 +383,27 @@ def test_the_ledger_knows_a_partial_combine(partial):
     assert declaration.get("partial", False) is partial
 
 
+@pytest.mark.parametrize(("whole", "awaited"), [(False, ["src"]), (True, ["other", "src"])])
+def test_a_combine_awaits_the_sources_that_it_reads(whole, awaited):
+    """It waits for failed records of no other source, unless these share units with its own."""
+    pipeline = declared()
+    pipeline.source("src", SOURCE)
+    pipeline.source("other", SOURCE)
+
+    @pipeline.stage(reads=["src", "other"], whole=whole)
+    def both(src, other):
+        return src
+
+    @pipeline.combine(reads="src")
+    def total(src):
+        return src
+
+    pipeline.sink("rows", ParquetSink("rows"), reads="both")
+    pipeline.sink("totals", ParquetSink("totals"), reads="total")
+    awaits = {step["name"]: step["awaits"] for step in pipeline.topology() if "awaits" in step}
+    assert awaits == {"total": awaited, "totals": awaited}
+
+
 @pytest.mark.parametrize(("incremental", "rereads"), [(False, True), (True, False)])
 def test_what_is_taken_once_is_not_read_again(incremental, rereads):
     """The ledger keeps how a source's text is cut, and whether its records can be read again by

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from ledger.batch.advice.sinks import of_sinks
 from ledger.batch.records.filters import require_batch, require_pipeline
+from ledger.core.states import BatchStatus
 from ledger.store.connection import Database
-from ledger.store.queries import measures, redactions, reports
+from ledger.store.queries import measures, redactions, reports, sinks
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.measures import Measures
 from ledger.store.queries.reports import Counts, StepRows
@@ -29,6 +31,23 @@ def recent_batches(database: Database, pipeline: str | None, limit: int) -> list
         if not rows and pipeline is not None:
             require_pipeline(connection, pipeline)
         return rows
+
+    return database.transact(look, engine=database.reader)
+
+
+def unpublished(database: Database, rows: Sequence[Counts]) -> list[str]:
+    """A sentence for each settled batch among these of which a sink has not published all; of a
+    family for the first of them.
+    """
+    families = {
+        row.original_batch_id or row.batch_id: row.batch_id
+        for row in reversed(rows)
+        if row.status == BatchStatus.SETTLED
+    }
+
+    def look(connection: Connection) -> list[str]:
+        advices = (of_sinks(sinks.of_batch(connection, number)) for number in families.values())
+        return [str(advice) for advice in advices if advice is not None]
 
     return database.transact(look, engine=database.reader)
 

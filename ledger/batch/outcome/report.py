@@ -7,6 +7,7 @@ from itertools import chain
 from ledger.batch.advice.actions import Action, Advice
 from ledger.batch.advice.batches import publish
 from ledger.batch.advice.records import by_cause, status_in_words
+from ledger.batch.advice.sinks import of_sink
 from ledger.batch.holds import as_text
 from ledger.batch.outcome.summary import Summary
 from ledger.batch.records.failures import ON_HOLD
@@ -42,6 +43,13 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
     return Advice(f"{name}: {'; '.join(lost)}", (see, *actions))
 
 
+def sinks_of(summary: Summary, target: str | None = None) -> list[Advice]:
+    """What each sink of a batch has published, what the rest waits for, and the command that
+    releases it. ``target``: as of ``advise``."""
+    target = target or summary.target or ANY_TARGET
+    return [of_sink(row, target) for row in summary.sinks]
+
+
 def _lost(summary: Summary) -> Iterator[str]:
     roots, policy = summary.roots, summary.policy
     if policy.tolerated:
@@ -68,7 +76,8 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
 def report(
     summary: Summary, failures: Sequence[FailureSummary], target: str | None = None
 ) -> list[str]:
-    """The whole of it, line by line: counts, ``failures`` by step and reason, what to do."""
+    """The whole of it, line by line: counts, ``failures`` by step and reason, what each sink has
+    published, what to do."""
     roots, advice = summary.roots, advise(summary, target)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
@@ -79,6 +88,7 @@ def report(
         ),
         *_table(failures),
         *as_text(summary.preview),
+        *(str(advice) for advice in sinks_of(summary, target)),
         *summary.waits,
     ]
     if advice is not None:

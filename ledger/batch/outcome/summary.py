@@ -13,8 +13,9 @@ from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.connection import Database
-from ledger.store.queries import acceptances, batches, reports
+from ledger.store.queries import acceptances, batches, reports, sinks
 from ledger.store.queries.reports import StepRows
+from ledger.store.queries.sinks import SinkRows
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Summary:
     by whom: ``accepted_by``. ``pending``: what is pending of its follow-ups. ``cases``: the
     records that are failed or wait in quarantine, by cause. ``stands``: while it is undecided, why,
     and how to go on. ``preview``: of a batch on hold what would fail, by step and reason.
-    ``target``: MODULE:PIPELINE, if the ledger knows it.
+    ``target``: MODULE:PIPELINE, if the ledger knows it. ``sinks``: what each has published.
     """
 
     batch_id: int
@@ -69,6 +70,7 @@ class Summary:
     preview: tuple[dict[str, Any], ...] = ()
     accepted_by: Mapping[str, int] = field(default_factory=dict)
     target: str | None = None
+    sinks: tuple[SinkRows, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -119,6 +121,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: failures_of(c, batch_id)) if undecided else (),
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
         batch.target,
+        tuple(database.transact(lambda c: sinks.of_batch(c, batch_id))),
     )
 
 

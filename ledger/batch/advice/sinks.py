@@ -1,0 +1,123 @@
+"""What has become of each sink's rows of a batch: published, withheld, or what they wait for."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from ledger.batch.advice.actions import Action, Advice
+from ledger.batch.advice.batches import publish
+from ledger.core.commands import ackledger
+from ledger.core.states import BatchStatus
+from ledger.core.text import quantity
+from ledger.store.queries.sinks import SinkRows
+
+
+class SinkState(StrEnum):
+    """What has become of a sink's rows of a batch. ``PARTIAL``: the result of a partial combine, or
+    rows of failed records are withheld. ``DUE``: ``ackledger publish`` goes on.
+    ``WAITING``: for failed records. ``IN_ORDER``: for a state.
+    """
+
+    PUBLISHED = "published"
+    PARTIAL = "partly published"
+    DUE = "due"
+    WAITING = "waiting"
+    IN_ORDER = "waiting for its state"
+    UNDECIDED = "undecided"
+    REPLACED = "replaced"
+    NOTHING = "nothing to publish"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more is to be published of the batch."""
+        return self in (SinkState.PUBLISHED, SinkState.REPLACED, SinkState.NOTHING)
+
+
+def state_of(row: SinkRows) -> SinkState:
+    """What has become of a sink's rows."""
+    status = BatchStatus(row.status)
+    is_published = row.state == "published"
+    if status is BatchStatus.SUPERSEDED and not is_published:
+        return SinkState.REPLACED
+    if not status.decided and not is_published:
+        return SinkState.NOTHING if status is BatchStatus.ABANDONED else SinkState.UNDECIDED
+    if not is_published and (row.due or row.state in ("decided", "ready")):
+        return SinkState.DUE
+    if is_published or row.other_batch_id is not None:
+        is_partial = bool(row.withheld_rows) or (row.early and row.failed > 0)
+        return SinkState.PARTIAL if is_partial else SinkState.PUBLISHED
+    if row.state is not None:
+        return SinkState.REPLACED
+    if row.stateful:
+        return SinkState.IN_ORDER
+    is_kept_waiting = row.failed > 0 and (row.after or row.holds)
+    return SinkState.WAITING if is_kept_waiting else SinkState.NOTHING
+
+
+def of_sink(row: SinkRows, target: str) -> Advice:
+    """What has become of a sink's rows, and the command that releases those that are withheld."""
+    state = state_of(row)
+    because = f"sink {row.sink}: {_WORDS[state](row)}"
+    if state is SinkState.DUE:
+        return Advice(because, publish(target, row.batch_id, "Publish it", None))
+    if state in (SinkState.WAITING, SinkState.PARTIAL) and row.failed:
+        again = Action("Replay them", ackledger("replay", target, batch=row.original_id))
+        see = Action("See what these wait for", ackledger("failed", batch=row.original_id))
+        return Advice(because, (again if row.replayable else see,))
+    return Advice(because)
+
+
+def of_sinks(rows: Sequence[SinkRows]) -> Advice | None:
+    """Which of a batch's sinks have not published all of it, but for those of states, which have
+    their own sentence; None: all have."""
+    states = {row.sink: state_of(row) for row in rows}
+    names = [
+        sink
+        for sink, state in states.items()
+        if not state.is_final and state is not SinkState.IN_ORDER
+    ]
+    if not names:
+        return None
+    have = "sink {} has" if len(names) == 1 else "sinks {} have"
+    because = f"batch {rows[0].batch_id}: {have.format(', '.join(names))} not published all of it"
+    return Advice(because, (Action("See why", ackledger("status", batch=rows[0].batch_id)),))
+
+
+def _published(row: SinkRows) -> str:
+    if row.state == "published":
+        return f"published {_rows(row.published_rows)}"
+    return f"published {_rows(row.other_rows)} with batch {row.other_batch_id}"
+
+
+def _partly_published(row: SinkRows) -> str:
+    if not row.withheld_rows:
+        return f"{_published(row)}, a partial result. The complete one waits for {_failed(row)}"
+    hidden = f"withheld {_rows(row.withheld_rows)}"
+    if not row.units:
+        return f"{_published(row)}, {hidden} of failed records"
+    return f"{_published(row)}, {hidden} of units in which records failed"
+
+
+def _waits(row: SinkRows) -> str:
+    held = "" if row.staged_rows is None else f", withheld {_rows(row.staged_rows)}"
+    because = ' (settle="hold")' if row.holds else ""
+    return f"published nothing{held}. It waits for {_failed(row)}{because}"
+
+
+def _failed(row: SinkRows) -> str:
+    return f"{quantity(row.failed, 'failed record')} of batch {row.original_id}"
+
+
+def _rows(number: int | None) -> str:
+    return quantity(number or 0, "row")
+
+
+_WORDS: dict[SinkState, Callable[[SinkRows], str]] = {
+    SinkState.PUBLISHED: _published,
+    SinkState.PARTIAL: _partly_published,
+    SinkState.DUE: lambda row: "not published yet, and no record keeps it waiting",
+    SinkState.WAITING: _waits,
+    SinkState.IN_ORDER: lambda row: "published nothing. It waits until its state has the batch",
+    SinkState.UNDECIDED: lambda row: "published nothing. It waits until the batch is settled",
+    SinkState.REPLACED: lambda row: "its rows were replaced by those of a later batch or run",
+    SinkState.NOTHING: lambda row: "published nothing, and has nothing to publish",
+}
