@@ -1,7 +1,9 @@
-"""What people do to a batch: abandon, release."""
+"""What people do to a batch: abandon, restart, release."""
 
 from sqlalchemy import Connection
 
+from ledger.batch.advice.actions import Advice
+from ledger.batch.recovery import stands_at
 from ledger.batch.root_files import remove_root_files
 from ledger.batch.settlement import Settlement, abandon_batch, settle_once
 from ledger.core.states import BatchStatus, RunState
@@ -35,6 +37,52 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
     if is_abandoned:
         remove_root_files(database, batch_id)
     return is_abandoned
+
+
+def restart(database: Database, batch_id: int) -> Advice:
+    """Put an open batch on hold, so that its next run runs all of its steps again. How to go on.
+
+    Raises NotReadyError unless it is open, or on hold, or while one of its steps runs.
+    """
+
+    def work(connection: Connection) -> Advice:
+        batch = batches.lock_batch(connection, batch_id)
+        assert batch is not None
+        if batch.status is BatchStatus.OPEN:
+            _require_idle(connection, batch_id)
+            batches.move_batch(
+                connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, "All its steps run again"
+            )
+            batches.set_released(connection, batch_id, released=False)
+        elif batch.status is not BatchStatus.HELD:
+            raise NotReadyError(
+                f"batch {batch_id} is {batch.status.words}: only a batch that is not settled runs"
+                " its steps again"
+            )
+        return stands_at(connection, batches.get_batch(connection, batch_id))
+
+    return database.transact(work)
+
+
+def can_restart(database: Database, batch_id: int) -> bool:
+    """Whether a batch is open, and some of its steps are committed, which do not run again."""
+
+    def look(connection: Connection) -> bool:
+        status = batches.get_batch(connection, batch_id).status
+        states = {run.state for run in runs.runs_of(connection, batch_id)}
+        return status is BatchStatus.OPEN and RunState.COMMITTED in states
+
+    return database.transact(look)
+
+
+def _require_idle(connection: Connection, batch_id: int) -> None:
+    now = batches.database_now(connection)
+    for run in runs.runs_of(connection, batch_id):
+        if run.state is RunState.RUNNING and run.lease_until > now:
+            raise NotReadyError(
+                f"step {run.step!r} of batch {batch_id} is running: wait until it has ended, or"
+                " stop it"
+            )
 
 
 def release(database: Database, batch_id: int) -> Settlement:

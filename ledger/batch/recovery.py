@@ -2,9 +2,7 @@
 waiting. ``advice`` has the words.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -21,7 +19,6 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, holds, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.checkpoints import UnfinishedStep, WaitingState
-from ledger.store.queries.runs import Run
 
 
 def stands_at(connection: Connection, batch: Batch) -> Advice:
@@ -100,9 +97,9 @@ def _why(connection: Connection, row: WaitingState, asked: int | None = None) ->
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
-    """Steps that are committed and whose output is there. A batch that is held, or of which a
-    step failed, is run again because something has been fixed, whichever step that was: of its
-    runs those count that began since.
+    """Steps that are committed and whose output is there. A batch that is held is run again
+    because something has been fixed, whichever step that was: of its runs those count that began
+    since it was opened again.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.status is BatchStatus.HELD:
@@ -111,23 +108,15 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     committed = [run for run in all_runs if run.state is RunState.COMMITTED]
     if batch.status.decided:
         return {run.step for run in committed}
-    since = _last_fix(batch, all_runs)
     sinks = {step.name for step in pipeline.sinks()}
     there = {
         run.step
         for run in committed
-        if run.opened_at >= since and (run.step in sinks or _is_there(database, run.step_run_id))
+        if run.opened_at >= batch.opened_at
+        and (run.step in sinks or _is_there(database, run.step_run_id))
     }
     asked = database.transact(lambda c: of_files(c, batch)) if there else None
     return there if asked is None else there - steps_to_rerun(asked)
-
-
-def _last_fix(batch: Batch, all_runs: Sequence[Run]) -> datetime:
-    """The last time at which something may have been broken that is fixed by now: the batch
-    was abandoned or held, before it was opened again, or a step failed.
-    """
-    failed = [run.closed_at for run in all_runs if run.state is RunState.FAILED]
-    return max([batch.opened_at, *filter(None, failed)])
 
 
 def _is_there(database: Database, run_id: int) -> bool:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ledger.batch.interventions import abandon
+from ledger.batch.advice.actions import sentences
+from ledger.batch.advice.batches import restart
+from ledger.batch.interventions import abandon, can_restart
 from ledger.batch.outcome.readings import Batch
 from ledger.cli.base import err, fail
 from ledger.errors import FencedError, LedgerError
@@ -41,6 +43,7 @@ def going_on(
         what = f"batch {batch.batch_id} (run id {batch.run_id})"
         advice = f"{freed}{ways}"
         if isinstance(exc, Exception):
+            advice += "" if freed else _restarts(database, batch)
             raise explained(exc, f"{what} failed at {step()}", advice) from exc
         raise LedgerError(f"{what} was interrupted at {step()}. {advice}") from exc
 
@@ -53,3 +56,12 @@ def _freed(database: Database, batch: Batch, exc: BaseException) -> str:
     except LedgerError:
         return ""
     return f"Batch {batch.batch_id} is abandoned and claims nothing. " if abandoned else ""
+
+
+def _restarts(database: Database, batch: Batch) -> str:
+    """The sentence about running all steps again, of a batch of which some are done."""
+    try:
+        is_begun = can_restart(database, batch.batch_id)
+    except LedgerError:
+        return ""
+    return f". {sentences(restart(batch.batch_id))}" if is_begun else ""

@@ -1,4 +1,6 @@
-"""Commands that look after the ledger: ``db``, ``sweep``, ``settle``, ``release``, ``accept``."""
+"""Commands that look after the ledger: ``db``, ``sweep``, ``settle``, ``restart``, ``release``,
+``accept``.
+"""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -7,6 +9,7 @@ import typer
 
 from ledger.batch.acceptance import accept as accept_batch
 from ledger.batch.interventions import release as release_batch
+from ledger.batch.interventions import restart as restart_batch
 from ledger.batch.settlement import settle_once
 from ledger.batch.upkeep.restored import restored
 from ledger.batch.upkeep.sweeper import sweep_once
@@ -125,6 +128,18 @@ def settle(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
     show(in_user_words(asdict(settled)), as_json, tables.released)
     if not settled.status.decided:
         raise typer.Exit(1)
+
+
+@app.command(epilog=example("restart 7"))
+def restart(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
+    """Run all steps of an open batch again, when it runs next.
+
+    A batch whose step failed goes on at that step. Restart it if you fixed a step before that
+    one, or what a source reads. It is on hold until its run begins again.
+    """
+    advice = restart_batch(connect(Settings()), batch)
+    facts = {"batch_id": batch, "status": BatchStatus.HELD.words, "next": str(advice)}
+    show(facts, as_json, tables.facts)
 
 
 @app.command(epilog=example("release 7"))

@@ -58,13 +58,14 @@ class BatchProgress:
         if result is None:
             self._begin(name, self._to_read(name))
             return
-        rows = "settled before"
+        rows, shown = "", "committed before, does not run again"
         if result.record:
             self._rows[name] = result.record.output_rows
             rows = quantity(result.record.output_rows, "row")
+            shown = f"{rows}, {result.seconds:.1f} s"
         self._done += 1
         self._bar.update(self._task, completed=self._done, rows=rows)
-        self._print(f"{self._name}: {name}, {rows}, {result.seconds:.1f} s")
+        self._print(f"{self._name}: {name}, {shown}")
 
     def on_tasks(self, tasks: "Tasks", seconds: float) -> None:
         """So many tasks of the step are done, which has taken so long."""

@@ -41,7 +41,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did. ``record``, ``step_run_id``: None if its batch was settled already."""
+    """What one step did. ``record``, ``step_run_id``: None if it did not run: it was committed, or
+    its batch was settled already."""
 
     name: str
     record: Record | None
@@ -81,14 +82,15 @@ def run_steps(
     attempt: Attempt | None = None,
 ) -> list[StepResult]:
     """Run the steps of a batch in order, as one attempt: those that are not committed, and what
-    reads them. ``on_step`` hears of each before (None) and after. ``attempt``: default: one that
-    begins now."""
+    reads them. ``on_step`` hears of each before (None) and after; of one that does not run again
+    only after, with no record. ``attempt``: default: one that begins now."""
     results: list[StepResult] = []
     trying = attempt or begin(job.database)
     done = recovery.finished(job.database, job.pipeline, batch_id)
     for step in job.pipeline.steps():
         if step.name in done and done.issuperset(step.inputs):
             _log.info("batch %s: %s is committed and does not run again", batch_id, step.name)
+            on_step(step.name, StepResult(step.name, None, 0.0))
             continue
         done.discard(step.name)  # what reads it reruns, too
         on_step(step.name, None)

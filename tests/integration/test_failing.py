@@ -67,6 +67,17 @@ def test_a_database_that_goes_away_hides_no_error(ledger, monkeypatch):
     assert str(error).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
 
 
+def test_a_run_that_failed_says_how_all_its_steps_run_again(ledger):
+    """It goes on at the step that failed; where the fix is before it, the batch is restarted."""
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 2)
+    error = str(fails(ledger, batch, InputError("a bug")))
+    assert error.endswith(
+        f"a bug. To go on: {AGAIN}. If a step before it, or what a source reads, was fixed,"
+        " first: ackledger restart 1"
+    )
+
+
 def test_an_interrupted_run_says_how_to_go_on(ledger):
     """Ctrl-C ends with batch, run id, step and command, also once something is committed."""
     batch = ledger.open(pipeline())

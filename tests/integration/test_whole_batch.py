@@ -10,12 +10,13 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from ledger import FileSource, ParquetSink
+from ledger.batch.interventions import restart
 from ledger.batch.recovery import finished, stands_at
 from ledger.batch.step_runs import Record, interrupt
 from ledger.core.logs import about_failure, current
 from ledger.core.states import BatchStatus
 from ledger.deltas.spans import RootRange
-from ledger.errors import FencedError, UnavailableError, WaitedError
+from ledger.errors import FencedError, NotReadyError, UnavailableError, WaitedError
 from ledger.execution import run_steps
 from ledger.execution import steps as running
 from ledger.spark.job import Job
@@ -106,24 +107,55 @@ def test_a_failure_is_logged_as_the_run_that_failed(ledger, driver):
     assert current() == {}
 
 
-def test_a_failed_step_starts_all_over_once(ledger, driver, caplog):
-    """After a step has failed all run again; if that attempt is killed the next one keeps what
-    it has committed, and says so.
+def test_a_run_goes_on_at_the_step_that_failed(ledger, driver, caplog):
+    """What is committed before it, a source above all, does not run again, and the log says so."""
+    batch = ledger.open(driver.flow)
+    driver.acts["sink"] = raising(PySparkException("a bug"))
+    with pytest.raises(PySparkException):
+        driver.run(batch)
+    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source", "middle"}
+    heard = []
+    with caplog.at_level("INFO", "ledger"):
+        driver.run(batch, on_step=lambda name, result: heard.append((name, result)))
+    assert driver.ran == [*STEPS, "sink"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"batch {batch.batch_id}: {step} is committed and does not run again"
+        for step in ("source", "middle")
+    ]
+    assert [(name, result and result.record) for name, result in heard] == [
+        ("source", None), ("middle", None), ("sink", None), ("sink", Record()),
+    ]  # fmt: skip
+
+
+def test_a_batch_that_is_restarted_runs_all_steps_again(ledger, driver):
+    """Where a step before the failed one was fixed, a person restarts the batch: every step runs
+    again, also if the first attempt at that is killed; no settlement comes between.
     """
     batch = ledger.open(driver.flow)
     driver.acts["sink"] = raising(PySparkException("a bug"))
     with pytest.raises(PySparkException):
         driver.run(batch)
-    assert finished(ledger.database, driver.flow, batch.batch_id) == set()
-    driver.acts["middle"] = raising(KeyboardInterrupt())
+    advice = restart(ledger.database, batch.batch_id)
+    assert str(advice).startswith("All its steps run again. To go on: ")
+    assert restart(ledger.database, batch.batch_id) == advice
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    driver.acts["source"] = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         driver.run(batch)
-    assert finished(ledger.database, driver.flow, batch.batch_id) == {"source"}
-    with caplog.at_level("INFO", "ledger"):
-        driver.run(batch)
-    assert driver.ran == [*STEPS, "source", "middle", "middle", "sink"]
-    (message,) = [record.getMessage() for record in caplog.records]
-    assert message == f"batch {batch.batch_id}: source is committed and does not run again"
+    driver.ran.clear()
+    driver.run(batch)
+    assert driver.ran == STEPS
+    assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+    with pytest.raises(NotReadyError, match="is settled: only a batch that is not settled runs"):
+        restart(ledger.database, batch.batch_id)
+
+
+def test_a_batch_whose_step_runs_is_not_restarted(ledger):
+    """Its driver would go on with runs that no longer count."""
+    batch = ledger.open(pipeline())
+    ledger.start(batch.batch_id, "source")
+    with pytest.raises(NotReadyError, match="step 'source' of batch 1 is running: wait until"):
+        restart(ledger.database, batch.batch_id)
 
 
 def test_what_failed_before_a_batch_was_abandoned_is_past(ledger):

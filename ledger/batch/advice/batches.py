@@ -43,7 +43,10 @@ def of_standing(
         return Advice(because, (*where_seen(batch.batch_id), lost))
     ways = resume(batch, step, target)
     failed = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED)
-    if failed and _step(batch, step)["kind"] == "source":
+    is_source = _step(batch, step)["kind"] == "source"
+    if standing is Standing.STEP_FAILED and not is_source and not batch.dag_id:
+        ways += restart(batch.batch_id)
+    if failed and is_source:
         never = "If its source never comes, the sweeper abandons the batch after message_timeout"
         ways += (Action(never),)
     return Advice(because, ways)
@@ -75,6 +78,12 @@ def resume(
     if _step(batch, step).get("after"):  # another batch's run may be at it
         return publish(target, batch.batch_id, click=_CLEAR_FAILED if batch.dag_id else None)
     return (Action("To go on", _run_again(batch, target, options)),)
+
+
+def restart(batch_id: int) -> Actions:
+    """How all steps of a batch are run again, of which one failed."""
+    what = "If a step before it, or what a source reads, was fixed, first"
+    return (Action(what, ackledger("restart", batch_id)),)
 
 
 def publish(
