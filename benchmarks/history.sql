@@ -228,9 +228,9 @@ INSERT INTO cause VALUES
   (1, 0, 'cleaned', 'negative amount', NULL),
   (1, 1, 'cleaned', 'no such customer', NULL),
   (1, 2, 'cleaned', 'customer is blocked', NULL),
-  (2, 0, 'priced', 'lost', '1 edges from cleaned, 0 acked'),
-  (2, 1, 'priced', 'lost', '1 edges from cleaned, 0 acked'),
-  (2, 2, 'priced', 'acked too often', '1 edges from cleaned, 2 acked');
+  (2, 0, 'priced', 'lost', '1 row from cleaned, 0 acked'),
+  (2, 1, 'priced', 'lost', '1 row from cleaned, 0 acked'),
+  (2, 2, 'priced', 'acked too often', '1 row from cleaned, 2 acked');
 
 INSERT INTO failed_root
   (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure, failed_at)

@@ -12,11 +12,13 @@ from ledger.batch.records.failures import ON_HOLD, SAMPLE, cases, failures, hold
 from ledger.cli import masks, tables
 from ledger.cli.base import out
 from ledger.core.commands import ackledger
+from ledger.core.run_request import instant
 from ledger.store.connection import Database
 
 
 def print_causes(database: Database, filters: Mapping[str, Any]) -> None:
-    """Failed and quarantined records by step and reason, then what each cause needs."""
+    """Failed and quarantined records by step and reason, then what each cause needs; recovered
+    ones need nothing."""
     rows = rows_of(database, filters)
     if not rows:
         out.print(nothing(database, filters), soft_wrap=True)
@@ -24,7 +26,7 @@ def print_causes(database: Database, filters: Mapping[str, Any]) -> None:
     out.print(tables.failures(rows), crop=False)
     masks.print_legend(database, rows)
     _print_holds(database, rows)
-    for actions in by_cause(cases(database, filters)):
+    for actions in [] if filters.get("recovered") else by_cause(cases(database, filters)):
         # A command is pasted from a line that is not broken.
         out.print(Text("\n  ".join(lines(actions)), "yellow"), soft_wrap=True)
 
@@ -43,15 +45,17 @@ def nothing(database: Database, filters: Mapping[str, Any], where: str | None = 
         "batch_id": " of batch {}",
         "step": " at {}",
         "reason": " for a reason like '{}'",
+        "since": " since {}",
     }
+    since = filters.get("since")
+    shown = {**filters, "since": None if since is None else instant(since)}
     of, at = (
-        "".join(
-            words[name].format(filters[name]) for name in names if filters.get(name) is not None
-        )
-        for names in (("pipeline", "batch_id"), ("step", "reason"))
+        "".join(words[name].format(shown[name]) for name in names if shown.get(name) is not None)
+        for names in (("pipeline", "batch_id"), ("step", "reason", "since"))
     )
     matching = "" if where is None else f", with {where}"
-    sentence = f"no record{of} is failed or quarantined{at}{matching}"
+    state = "was recovered" if filters.get("recovered") else "is failed or quarantined"
+    sentence = f"no record{of} {state}{at}{matching}"
     wider: list[dict[str, Any]] = [{}] if of or at or matching else []
     if filters.get("batch_id") is not None and (at or matching):
         wider.insert(0, {"batch_id": filters["batch_id"]})

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from ledger.cli.base import (
     Json,
     PipelineName,
     Records,
+    Since,
     app,
     example,
     out,
@@ -61,6 +63,10 @@ def failed(
     reason: Annotated[
         str | None, typer.Option(help="Only what failed last for a reason like this SQL pattern.")
     ] = None,
+    since: Annotated[datetime | None, Since] = None,
+    recovered: Annotated[
+        bool, typer.Option("--recovered", help="Instead records that a replay has recovered.")
+    ] = False,
     records: Annotated[
         bool, typer.Option("--records", help="List the records, with key and content.")
     ] = False,
@@ -75,7 +81,12 @@ def failed(
     as_json: Json = False,
 ) -> None:
     """List failed records, by step and reason or one by one."""
-    filters = {"pipeline": pipeline, "batch_id": batch, "step": step, "reason": reason}
+    if since is not None and since.tzinfo is None:
+        since = since.replace(tzinfo=UTC)
+    filters = {
+        "pipeline": pipeline, "batch_id": batch, "step": step, "reason": reason, "since": since,
+        "recovered": recovered,
+    }  # fmt: skip
     database = connect(Settings())
     if records or where is not None or output is not None:
         _records(database, filters, where, limit, output, as_json)

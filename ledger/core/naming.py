@@ -9,7 +9,9 @@ from functools import cached_property
 
 from ledger.core.verdict import Hop
 
-EDGES = "edges from"  # in the detail of what was lost, which distinguishes it from other reasons
+# The detail of what was lost, which distinguishes it from other reasons: rows emitted, the
+# producers, rows acked. The ledger's SQL has the pattern, too.
+LOST_ROWS = r"(-?\d+) rows? from (.+), (-?\d+) acked"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Naming:
         emitted = sum(edges.emitted.get(name, 0) for name in {hop.producer for hop in hops})
         acked = sum(edges.acked.get(name, 0) for name in consumers)
         late = any(name in self.uncommitted for name in culprits)
-        detail = f"{emitted} {EDGES} {producers}, {acked} acked"
+        detail = f"{emitted} row{'' if emitted == 1 else 's'} from {producers}, {acked} acked"
         if len(wrong) > 1:
             detail += f"; wrong at {', '.join(wrong)}"
         return _Broken(

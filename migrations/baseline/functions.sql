@@ -89,7 +89,7 @@ BEGIN
   UPDATE failed_root r
   SET reason = '***', detail = CASE WHEN r.message_id <> ALL (decided_ids) THEN r.detail END
   WHERE (r.message_id = ANY (decided_ids) OR r.batch_id = ANY (batches) AND r.shared)
-    AND (r.detail ~ '^-?[0-9]+ edges from ' AND NOT EXISTS (
+    AND (r.detail ~ '^-?[0-9]+ rows? from .+, -?[0-9]+ acked(; |$)' AND NOT EXISTS (
       SELECT FROM batch_source s WHERE s.batch_id = r.batch_id AND s.source = r.step)
     ) IS NOT TRUE;
   UPDATE root_fail f
@@ -122,7 +122,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION forget_records(bigint[]) IS
   'Removes what failed records contain, and every text of their families that may quote it: *** '
-  'stands for each, but for what the settlement noted of lost edges. Returns how many. Only '
+  'stands for each, but for what the settlement noted of lost rows. Returns how many. Only '
   'decided records: none that is failed or being replayed.';
 
 CREATE FUNCTION end_hold() RETURNS trigger

@@ -575,7 +575,8 @@ CREATE TABLE failed_payload (
 CREATE INDEX failed_payload_batch_id_idx ON failed_payload (batch_id);
 CREATE INDEX failed_payload_forgotten_idx ON failed_payload (batch_id)
   WHERE forgotten_at IS NOT NULL;
-COMMENT ON TABLE failed_payload IS 'Content of each record that failed, copied from its snapshot.';
+COMMENT ON TABLE failed_payload IS
+  'Content of each record that failed, copied from its snapshot. For ledger_payload_reader only.';
 COMMENT ON COLUMN failed_payload.message_id IS 'Message, once for all its attempts.';
 COMMENT ON COLUMN failed_payload.batch_id IS 'Batch of its first attempt.';
 COMMENT ON COLUMN failed_payload.root_id IS

@@ -39,7 +39,7 @@ ATTEMPTS = """
     INSERT INTO failed_root (root_id, message_id, batch_id, attempt, step, reason, detail, residue,
                              own_failure)
     SELECT :first + :apart * n, :message + 2 * n, :batch, :attempt, 'middle', 'lost',
-           '1 edges from source, 0 acked', 1, true
+           '1 row from source, 0 acked', 1, true
     FROM generate_series(0, :failed - 1) n
 """
 EMITTED_AGAIN = """

@@ -476,8 +476,7 @@ def test_upgrade_by_a_user_who_may_create_roles():
             ledger.settle(batch.batch_id)
             assert ledger.answer("SELECT failed FROM batch_status") == [(1,)]
             assert (
-                ledger.row("SELECT detail FROM failed_root").detail
-                == "1 edges from middle, 0 acked"
+                ledger.row("SELECT detail FROM failed_root").detail == "1 row from middle, 0 acked"
             )
         finally:
             own.dispose()

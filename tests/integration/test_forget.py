@@ -98,7 +98,7 @@ def test_the_reasons_of_each_attempt_are_gone(archive):
     assert archive.rows("SELECT reason FROM failed_root") == [("***",), ("***",)]
 
 
-def test_what_the_settlement_says_of_lost_edges_stays(archive):
+def test_what_the_settlement_says_of_lost_rows_stays(archive):
     """It quotes nothing: why a forgotten record was lost is still explained."""
     _, roots = archive.settled(expiring(max_replays=0), lose_sink=[0, 1])
     query = "SELECT reason, detail FROM failed_root ORDER BY root_id"

@@ -79,7 +79,7 @@ def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
     assert run.settled(run.open()).failed == lost
     assert failures(run) == [("united", "lost", lost)]
     detail = run.ledger.row("SELECT DISTINCT detail FROM failed_root").detail
-    assert detail == "2 edges from left, right, 1 acked"
+    assert detail == "2 rows from left, right, 1 acked"
 
 
 def test_parent_anchored_twice_does_not_cancel_itself(runner, tmp_path, sink_rows):

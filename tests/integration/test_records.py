@@ -479,6 +479,41 @@ def test_a_record_that_recovered_is_found_by_its_fields(ledger, batch, cli):
     assert json.loads(cli("failed", "--records", "--json"))["total"] == 0
 
 
+def test_recovered_records_are_listed(ledger, batch, cli):
+    """``failed --recovered`` lists what replays have brought through, by cause or one by one, and
+    nothing of what is failed; it asks for no command."""
+    original, roots, _ = batch
+    assert cli("failed", "--recovered") == "no record was recovered\n"
+    replay = ledger.replay(keyed(max_replays=2), original.batch_id, step="sink")
+    ledger.run_replay(replay)
+    ledger.settle(replay.batch_id)
+    (cause,) = json.loads(cli("failed", "--recovered", "--json"))
+    assert (cause["step"], cause["status"], cause["records"]) == ("sink", "recovered", 2)
+    assert "ackledger replay" not in cli("failed", "--recovered")
+    listed = json.loads(cli("failed", "--records", "--recovered", "--json"))["records"]
+    assert [(row["record"], row["status"]) for row in listed] == [
+        (roots[3], "recovered"), (roots[8], "recovered"),
+    ]  # fmt: skip
+    assert json.loads(cli("failed", "--records", "--json"))["total"] == 3
+
+
+def test_records_that_failed_since_a_time_are_listed(ledger, batch, cli):
+    """``failed --since`` leaves out what failed last before that time, which is in UTC; where
+    nothing is left it says so."""
+    with ledger.database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE failed_root SET failed_at = CASE WHEN step = 'sink'"
+            " THEN timestamptz '2026-03-02 06:30Z' ELSE timestamptz '2026-03-01 00:00Z' END"
+        )
+    for since, count in (("2026-03-02T06:30", 2), ("2026-03-02T06:30+02:00", 2), ("2026-03-01", 5)):
+        rows = json.loads(cli("failed", "--since", since, "--json"))
+        assert sum(row["records"] for row in rows) == count
+        assert json.loads(cli("failed", "--records", "--since", since, "--json"))["total"] == count
+    assert cli("failed", "--since", "2026-03-02T06:31") == (
+        "no record is failed or quarantined since 2026-03-02T06:31; see 'ackledger failed'\n"
+    )
+
+
 def test_advice_names_commands_that_work(ledger, batch, cli):
     """Records without a key that was read are not read again by key, those kept back are
     replayed as such, and advice is about what was asked for.

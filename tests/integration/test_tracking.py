@@ -152,7 +152,7 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     batch = run.open()
     assert run.settled(batch).failed == 1
     row = run.ledger.row("SELECT root_id, step, detail FROM failed_root")
-    assert (row.root_id, row.step, row.detail) == (8, "loses_one", "3 edges from thrice, 2 acked")
+    assert (row.root_id, row.step, row.detail) == (8, "loses_one", "3 rows from thrice, 2 acked")
 
 
 def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):

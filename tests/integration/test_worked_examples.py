@@ -149,7 +149,7 @@ def test_a_span_of_four(ledger):
     assert (some.root.tolist(), some.residue.tolist()) == ([4098], [4])
     assert (some.edges.emitted["source"], some.edges.acked["sink"]) == (1, 0)
     failed = ledger.row("SELECT root_id, step, reason, detail, residue FROM failed_root")
-    assert tuple(failed) == (4098, "sink", "lost", "1 edges from source, 0 acked", 4)
+    assert tuple(failed) == (4098, "sink", "lost", "1 row from source, 0 acked", 4)
 
 
 def pending(ledger):

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from ledger.batch.records.explain import _EDGES
-from ledger.core.naming import Break, Naming, StepEdges
+from ledger.core.naming import LOST_ROWS, Break, Naming, StepEdges
 from ledger.core.verdict import hops
 from ledger.store.queries.causes import CAUSE
 from tests.support.places import ROOT
@@ -48,8 +47,8 @@ def test_an_even_record_broke_nowhere():
 @pytest.mark.parametrize(
     ("acked", "expected"),
     [
-        (1, ("sink", "lost", "2 edges from stage, 1 acked")),
-        (3, ("sink", "acked too often", "2 edges from stage, 3 acked")),
+        (1, ("sink", "lost", "2 rows from stage, 1 acked")),
+        (3, ("sink", "acked too often", "2 rows from stage, 3 acked")),
     ],
 )
 def test_the_step_that_acked_another_number_is_named(acked, expected):
@@ -69,7 +68,7 @@ def test_equal_counts_of_other_edges():
 def test_of_several_breaks_the_first_is_named():
     """In the pipeline's order."""
     result = named(CHAIN, {"source": 1}, {"sink": 1})
-    assert result == ("stage", "lost", "1 edges from source, 0 acked")
+    assert result == ("stage", "lost", "1 row from source, 0 acked")
 
 
 def test_a_step_that_never_committed_is_no_fault_of_the_record():
@@ -78,7 +77,7 @@ def test_a_step_that_never_committed_is_no_fault_of_the_record():
     names = naming(CHAIN, **late)
     result = names.name(edges(names, {"source": 1}, {}))
     assert result == Break(
-        "stage", "did not commit in time", "1 edges from source, 0 acked", False, False, True
+        "stage", "did not commit in time", "1 row from source, 0 acked", False, False, True
     )
     both = named(CHAIN, {"source": 1, "stage": 1}, {}, **late)
     assert both[:2] == ("sink", "lost")
@@ -93,7 +92,7 @@ def test_a_stage_that_acks_by_itself_did_not_ack():
 
 def test_of_several_readers_the_wrong_one_is_named():
     """Each has to ack as many edges as were emitted for it."""
-    detail = "2 edges from source, 1 acked"
+    detail = "2 rows from source, 1 acked"
     result = named(FORK, {"source": 2}, {"left": 1})
     assert result == ("right", "lost", detail)
     assert named(FORK, {"source": 2}, {"right": 1}) == ("left", "lost", detail)
@@ -103,7 +102,7 @@ def test_of_several_wrong_readers_one_that_committed_is_named():
     """The others never had their turn; the detail has them all."""
     others = {"uncommitted": {"left"}}
     assert named(FORK, {"source": 2}, {}, **others) == (
-        "right", "lost", "2 edges from source, 0 acked; wrong at left, right"
+        "right", "lost", "2 rows from source, 0 acked; wrong at left, right"
     )  # fmt: skip
     assert named(FORK, {"source": 2}, {})[0] == "left"
 
@@ -120,7 +119,7 @@ def test_several_producers_are_balanced_together():
     """Of what both emitted a row is missing."""
     ready = {"source": 2, "left": 1, "right": 1}
     result = named(FORK, ready, {"left": 1, "right": 1, "sink": 1})
-    assert result == ("sink", "lost", "2 edges from left, right, 1 acked")
+    assert result == ("sink", "lost", "2 rows from left, right, 1 acked")
 
 
 WHOLE = [("source", ()), ("total", ("source",)), ("sink", ("total",))]
@@ -155,7 +154,7 @@ def test_sinks_that_may_have_missed_a_row():
 def test_what_is_read_of_a_detail_again():
     """SQL, and what explain prints, derive a cause from what was lost."""
     detail = named(CHAIN, {"source": 1234}, {"stage": 1})[2]
-    assert _EDGES.search(detail).groups() == ("1234", "source", "1")
+    assert re.match(LOST_ROWS, detail).groups() == ("1234", "source", "1")
     (pattern,) = re.findall(r"r.detail ~ '([^']+)'", CAUSE)
     assert re.search(pattern, detail)
     functions = (ROOT / "migrations" / "baseline" / "functions.sql").read_text()

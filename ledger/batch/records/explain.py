@@ -13,7 +13,7 @@ from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, RecordState, 
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.recovery import on_hold
 from ledger.core.commands import ackledger
-from ledger.core.naming import EDGES
+from ledger.core.naming import LOST_ROWS
 from ledger.core.states import BatchStatus
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -24,7 +24,6 @@ from ledger.store.queries.payloads import FailedMessage
 from ledger.store.queries.records import DecidedAttempt, EmittedRoot, LastFailure
 
 NOT_DECIDED = "on hold: not decided"
-_EDGES = re.compile(rf"(-?\d+) {EDGES} (.+?), (-?\d+) acked")
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,12 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
 
 def _last_seen(record: LastFailure) -> tuple[str, str]:
     """The step that last passed on a row of a record; which row is missing after it, and why."""
-    edges = _EDGES.match(record.detail or "")
-    if edges is None:
+    rows_lost = re.match(LOST_ROWS, record.detail or "")
+    if rows_lost is None:
         # It did not parse, or a replay looked for it in the source.
         what = "could not be read" if record.step == record.source else "failed there"
         return record.step, f"it {what}: {record.reason}"
-    emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
+    emitted, producers, acked = int(rows_lost[1]), rows_lost[2], int(rows_lost[3])
     if emitted > acked:
         rows = "one row" if emitted == 1 else f"{emitted} rows"
         none = "none" if acked <= 0 else f"no output for {emitted - acked} of them"

@@ -37,7 +37,8 @@ def failed_records(
     keep_all(database, filters["pipeline"])
 
     def look(connection: Connection) -> tuple[list[FailedMessage], int]:
-        sampled = holds.sample(connection, filters, parsed, None)
+        is_failed = not filters.get("recovered")
+        sampled = holds.sample(connection, filters, parsed, None) if is_failed else []
         numbers = {row.message_id for row in sampled}
         # A record of a replay on hold failed before, too.
         others = {**filters, "without": list(numbers)}

@@ -26,7 +26,8 @@ def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSumm
 
     def look(connection: Connection) -> list[FailureSummary]:
         rows = reports.failures(connection, {**_ANY, **filters})
-        rows += holds.failures(connection, filters)
+        if not filters.get("recovered"):
+            rows += holds.failures(connection, filters)
         if not rows:
             require_names(connection, {**_ANY, **filters})
         return rows

@@ -211,14 +211,17 @@ def copied_field(value: Any) -> str:
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
 
 
-_ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason", "without")), "ever": False}
+_ANY = {
+    **dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since", "without")),
+    **dict.fromkeys(("ever", "recovered"), False),
+}
 _RECORDS = f"""
     FROM failed_message m
     JOIN failed_root r ON r.root_id = m.root_id
     JOIN batch b ON b.batch_id = m.original_batch_id
     JOIN pipeline p USING (pipeline_id)
     LEFT JOIN failed_payload f ON f.message_id = m.message_id
-    WHERE (cast(:ever AS boolean) OR m.status <> 'recovered')
+    WHERE (cast(:ever AS boolean) OR (m.status = 'recovered') = cast(:recovered AS boolean))
       AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
            OR cast(:batch_id AS bigint) IS NOT NULL)
       AND (cast(:without AS bigint[]) IS NULL
@@ -227,6 +230,7 @@ _RECORDS = f"""
       AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
       AND (cast(:step AS text) IS NULL OR r.step = :step)
       AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+      AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
 """
 _COLUMNS = f"""
     SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.step,
@@ -251,9 +255,9 @@ def records(
 ) -> Iterator[FailedMessage]:
     """Failed and quarantined records that match, by message.
 
-    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), null or omitted: any;
-    ``without``: numbers to leave out; ``ever``: also records that were recovered, or whose batch
-    was replaced.
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (when it last failed),
+    null or omitted: any; ``without``: numbers to leave out; ``recovered``: instead records that
+    were recovered; ``ever``: also these, and those whose batch was replaced.
     """
     where, keys = conditions_sql(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")

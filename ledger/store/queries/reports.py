@@ -114,13 +114,16 @@ _FILTER = f"""
     AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
     AND (cast(:step AS text) IS NULL OR r.step = :step)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+    AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
 """
+_ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since"))
 
 
 def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
     """Failed messages by original batch, most records first.
 
-    ``selection``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (when it last failed);
+    null or left out: any; ``recovered``: instead those that a replay has processed. A batch that
     another one replaced counts only where it is asked for: the other has reread its records.
     """
     statement = text(f"""
@@ -130,7 +133,8 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
           SELECT m.original_batch_id, r.step, r.reason, m.status, {ACCEPTED_BY} AS accepted_by,
                  count(*) AS records, min(m.message_id) AS example_record
           FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-          WHERE m.status <> 'recovered' AND {_FILTER} GROUP BY 1, 2, 3, 4, 5
+          WHERE (m.status = 'recovered') = cast(:recovered AS boolean) AND {_FILTER}
+          GROUP BY 1, 2, 3, 4, 5
         ) g
         JOIN batch b ON b.batch_id = g.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
@@ -138,7 +142,8 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
            OR cast(:batch_id AS bigint) IS NOT NULL
         ORDER BY 1, 7 DESC, 3, 4, 6
     """)
-    return all_of(FailureSummary, connection.execute(statement, dict(selection)))
+    keys = {**_ANY, "recovered": False, **selection}
+    return all_of(FailureSummary, connection.execute(statement, keys))
 
 
 def failed_cases(
@@ -180,8 +185,7 @@ def failed_cases(
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
         ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)
-    keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **selection}
-    return all_of(case_of, connection.execute(statement, keys))
+    return all_of(case_of, connection.execute(statement, {**_ANY, **selection}))
 
 
 def failed_records(connection: Connection, batch_id: int) -> list[Failure]:
