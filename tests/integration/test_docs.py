@@ -22,8 +22,8 @@ def named(page):
 
 
 def views(ledger):
-    """Every view, and the table that users query beside them, with its comment, and its columns with
-    theirs, as the ledger has them."""
+    """Every view, and the table that users query beside them, with its comment, and its columns
+    with theirs, as the ledger has them."""
     rows = ledger.rows(
         "SELECT c.relname, obj_description(c.oid) AS comment, a.attname, col_description(c.oid,"
         " a.attnum) AS meaning FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND"
