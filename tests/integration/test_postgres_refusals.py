@@ -142,6 +142,51 @@ def test_text_of_which_a_part_would_be_lost(warehouse):
     assert all(reasons[place].startswith(words) for place, words in expected.items()), reasons
 
 
+def test_what_a_partition_asks_for(warehouse):
+    """CHECK, NOT NULL and unique indexes of single partitions, of the default one too, are found by
+    row, and those of another partition are no obstacle; so are the bounds of a partition that a
+    sink writes to itself."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint, item text, code text, ackledger_batch bigint)"
+        " PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (10) PARTITION BY LIST (id)",
+        'CREATE TABLE "one %%" PARTITION OF low (CONSTRAINT short CHECK (length(item) < 3),'
+        " code NOT NULL) FOR VALUES IN (1)",
+        "CREATE TABLE lowest PARTITION OF low DEFAULT",
+        "CREATE UNIQUE INDEX lowest_item ON lowest (item) WHERE item <> 'x'",
+        "CREATE TABLE rest PARTITION OF orders (CONSTRAINT short CHECK (item < 'b')) DEFAULT",
+        "ALTER TABLE low ADD CONSTRAINT lower CHECK (code <> 'no')",
+        "INSERT INTO orders VALUES (3, 'there', 'a', 1), (20, 'a', 'a', 1)",
+    )
+    schema = pa.schema([("id", pa.int64()), ("item", pa.string()), ("code", pa.string())])
+    check = 'new row for relation "orders" violates check constraint "{}"'
+    cases = [
+        ((1, "abc", "a"), check.format("short")),
+        ((2, "abc", None), None),
+        ((20, "c", "a"), check.format("short")),
+        ((20, None, None), None),
+        ((1, "a", None), check.format("code_not_null")),
+        ((2, "a", "no"), check.format("lower")),
+        ((20, "a", "no"), None),
+        ((4, "there", "a"), DUPLICATE.format("lowest_item")),
+        ((1, "th", "a"), None),
+        ((5, "twice", "a"), None),
+        ((6, "twice", "a"), DUPLICATE.format("lowest_item")),
+        ((5, "x", "a"), None),
+        ((6, "x", "a"), None),
+    ]  # fmt: skip
+    rows = [row for row, _ in cases]
+    reasons = refusals(warehouse.publisher(), warehouse.deliver(11, rows, schema=schema))
+    assert reasons == {place: reason for place, (_, reason) in enumerate(cases) if reason}
+    taken = [row for row, reason in cases if reason is None]
+    warehouse.publisher().publish(warehouse.deliver(12, taken, schema=schema))
+    lowest = warehouse.publisher(table="lowest")
+    reasons = refusals(lowest, warehouse.deliver(13, [(7, "y", "a"), (1, "z", "a")], schema=schema))
+    assert reasons == {
+        1: 'new row for relation "lowest" violates check constraint "partition_constraint"'
+    }
+
+
 def test_rows_that_make_room(warehouse):
     """An equal key of a row that the same transaction removes, or that an upsert writes over, is no
     obstacle; one that stays is."""

@@ -50,6 +50,10 @@ def make_trial(
             execute_literally(
                 connection, f"ALTER TABLE {_TRIAL} ALTER {literal_name(name)} DROP NOT NULL"
             )
+    else:
+        for name, condition in connection.execute(_OF_PARTITIONS, {"oid": place.oid}).all():
+            check = f"ADD CONSTRAINT {literal_name(name)} CHECK ({condition})"
+            execute_literally(connection, f"ALTER TABLE {_TRIAL} {check}")
     return _finished(connection, batch_id)
 
 
@@ -186,15 +190,16 @@ def odd_keys(
 def duplicates(
     connection: Connection, place: TablePlace, key: Sequence[str], gone: Sequence[int], most: int
 ) -> Iterator[tuple[str, list[int]]]:
-    """Of each unique index of the table: the server's message, and the rows, at most ``most``,
-    whose key another row has, an earlier one of these or one of the table. Of these the rows of no
-    record come first, as those that a replay carries over: they cannot fail. ``gone``: batches
-    whose rows make room. ``key``: of an upsert, where an equal key is no obstacle."""
+    """Of each unique index of the table, and of its partitions: the server's message, and the rows,
+    at most ``most``, whose key another row has, an earlier one of these or one of the table. Of
+    these the rows of no record come first, as those that a replay carries over: they cannot fail.
+    ``gone``: batches whose rows make room. ``key``: of an upsert, where an equal key is no
+    obstacle."""
     for row in connection.execute(_UNIQUE, {"oid": place.oid}).all():
         index = _UniqueIndex(**row._mapping)
         if key and sorted(index.names or ()) == sorted(key) and index.predicate is None:
             continue
-        positions = _positions(connection, _duplicates(index, place, key, gone), most)
+        positions = _positions(connection, _duplicates(index, key, gone), most)
         yield f'duplicate key value violates unique constraint "{index.name}"', positions
 
 
@@ -215,8 +220,35 @@ SELECT EXISTS (
     AND NOT tgisinternal AND tgtype & 7 = 7 AND tgenabled IN ('O', 'A'))
 """)
 
+# What a partition asks for, and the table does not; and of a table that is a partition its bounds.
+_OF_PARTITIONS = text("""
+WITH part AS (
+  SELECT relid AS oid, coalesce(pg_get_partition_constraintdef(relid), 'true') AS bounds
+  FROM pg_partition_tree(cast(:oid AS oid)) WHERE relid <> :oid
+), rule AS (
+  SELECT conname::text AS name, bounds, pg_get_expr(conbin, conrelid) AS condition
+  FROM part JOIN pg_constraint c ON conrelid = part.oid
+  WHERE contype = 'c' AND coninhcount = 0
+    AND coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
+  UNION ALL
+  SELECT attname || '_not_null', bounds, format('%I IS NOT NULL', attname)
+  FROM part JOIN pg_attribute a ON attrelid = part.oid
+  WHERE attnum > 0 AND attnotnull AND NOT attisdropped AND NOT EXISTS (
+    SELECT FROM pg_attribute t
+    WHERE t.attrelid = :oid AND t.attname = a.attname AND t.attnotnull)
+  UNION ALL
+  SELECT 'partition_constraint', 'true', pg_get_partition_constraintdef(:oid)
+  WHERE pg_get_partition_constraintdef(:oid) IS NOT NULL
+)
+SELECT name, string_agg(
+  format('((%s) IS NOT TRUE OR (%s) IS NOT FALSE)', bounds, condition), ' AND ')
+FROM rule GROUP BY name ORDER BY name
+""")
+
 _UNIQUE = text("""
-SELECT c.relname AS name, pg_get_expr(i.indpred, i.indrelid) AS predicate,
+SELECT c.relname AS name, n.nspname AS schema, r.relname AS table,
+       nullif(concat_ws(' AND ', pg_get_expr(i.indpred, i.indrelid),
+                        pg_get_partition_constraintdef(nullif(r.oid, :oid))), '') AS predicate,
        coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false) AS equal_nulls,
        ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, false)
              FROM generate_series(1, i.indnkeyatts) AS k ORDER BY k) AS parts,
@@ -224,25 +256,31 @@ SELECT c.relname AS name, pg_get_expr(i.indpred, i.indrelid) AS predicate,
          ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, number)
                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                WHERE k.number <= i.indnkeyatts) END AS names
-FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE i.indrelid = :oid AND i.indisunique AND i.indislive ORDER BY 1
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class r ON r.oid = i.indrelid
+JOIN pg_namespace n ON n.oid = r.relnamespace
+WHERE i.indisunique AND i.indislive AND (r.oid = :oid OR (
+  r.oid IN (SELECT relid FROM pg_partition_tree(cast(:oid AS oid))) AND NOT EXISTS (
+    SELECT FROM pg_inherits WHERE inhrelid = i.indexrelid)))
+ORDER BY 1
 """)
 
 
 @dataclass(frozen=True)
 class _UniqueIndex:
-    """``names``: of its columns; None: it has expressions, too. ``parts``: as SQL."""
+    """A unique index of a table, or of a partition of it, whose bounds the ``predicate`` has then.
+    ``names``: of its columns; None: it has expressions, too. ``parts``: as SQL."""
 
     name: str
+    schema: str
+    table: str
     predicate: str | None
     equal_nulls: bool
     parts: Sequence[str]
     names: Sequence[str] | None
 
 
-def _duplicates(
-    index: _UniqueIndex, place: TablePlace, key: Sequence[str], gone: Sequence[int]
-) -> str:
+def _duplicates(index: _UniqueIndex, key: Sequence[str], gone: Sequence[int]) -> str:
+    of = TablePlace(index.schema, index.table, None).sql
     parts = [f"({part}) AS k{number}" for number, part in enumerate(index.parts)]
     names = [f"k{number}" for number in range(len(parts))]
     equal = "IS NOT DISTINCT FROM" if index.equal_nulls else "="
@@ -266,7 +304,7 @@ def _duplicates(
         ) d WHERE n > 1
         UNION
         SELECT {ROW} FROM s WHERE EXISTS (
-          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {place.sql} {where}) t
+          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {where}) t
           WHERE {" AND ".join(conditions)}{_remaining("t", gone)})
     """
 
