@@ -43,8 +43,8 @@ def list_files(pattern: str) -> list[FoundFile]:
     """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left
     out.
 
-    Raises InputError for an archive, of which Spark would read the packed bytes, and where a folder
-    may not be listed; UnavailableError where it cannot be for now.
+    Raises InputError for an archive, of which Spark would read the packed bytes, for a name that is
+    not UTF-8, and where a folder may not be listed; UnavailableError where it cannot be for now.
     """
     shown = []
     for entry in _matching(pattern):
@@ -74,6 +74,11 @@ def _require_readable(path: str) -> None:
         raise InputError(
             f"source file {path} is an archive, or compressed in a way that is not read: unpack it"
             " beside, or compress it as .gz, .bz2 or .zst, and let the path match only that"
+        )
+    if any("\ud800" <= character <= "\udfff" for character in path):
+        raise InputError(
+            f"source file {path!r}: expected a name in UTF-8, found other bytes: rename it, or"
+            " let the path leave it out"
         )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ledger import errors
+from ledger.core.paths import without_file_scheme
 from ledger.core.text import printable
 from ledger.errors import (
     ConfigurationError,
@@ -50,6 +51,13 @@ _UNREADABLE = (
     "CANNOT_READ_FILE",
     "not a gzip file",
 )
+_GONE = ("PATH_NOT_FOUND", "FileNotFoundException")
+# Of a file that is there: what its error says, and what to do.
+_WAYS_OUT = {
+    "ArithmeticException: long overflow": "It has a timestamp that Spark cannot hold, before the"
+    " year -290308 or after 294247: write another value, or null",
+    "Unsupported encoding": "Write it without this encoding",
+}
 # Messages of the system, and not words that any error may have.
 _FULL = re.compile(
     r"(?i:no space left on device)|Disk quota exceeded|\[Errno 27\]|\(os error 27\)|"
@@ -304,16 +312,22 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     causes = [f"{name}: {message}" for name, message in _CAUSED.findall(text)]
     java = causes[-1][:_LONGEST].rstrip(". ") if causes else ""
     cause, quotes = f" ({java})" if java else "", [java if path else what, java]
+    state = "vanished" if any(word in text for word in _GONE) else "cannot be read"
     if _OF_A_RUN.search(what):
         return LostFileError(
-            f"a file that a step wrote vanished or cannot be read: {what}{cause}. Run that step"
+            f"a file that a step wrote {state}: {what}{cause}. Run that step"
             " again; of a batch that is settled read the interval again, with --reprocess",
             quotes=quotes,
         )
+    way = next((way for words, way in _WAYS_OUT.items() if words in java), None)
+    if way is None:
+        folder, slash, name = without_file_scheme(what).rpartition("/")
+        sums = f"{folder}{slash}.{name}.crc"
+        way = "Put a whole one in its place"
+        if Path(sums).exists():
+            way += f"; or, if it is whole, delete {sums}, with which Hadoop compares it"
     return InputError(
-        f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, "
-        "then run this again",
-        quotes=quotes,
+        f"a source file {state}: {what}{cause}. {way}, then run this again", quotes=quotes
     )
 
 

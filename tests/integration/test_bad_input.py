@@ -3,7 +3,7 @@
 import base64
 import gzip
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -705,6 +705,30 @@ def test_uncommon_parquet(runner, tmp_path, sink_rows):
     pq.write_table(table, path, compression="brotli")
     with pytest.raises(InputError, match=r"a\.parquet: column u is compressed with BROTLI.*zstd"):
         again.step(batch, "records")
+
+
+def test_parquet_that_spark_cannot_read(spark, runner, tmp_path):
+    """Checksums of an older file beside it, and a timestamp past Spark's, end in what to do; once
+    it is done the batch goes through. Durations in microseconds are what was written."""
+    (tmp_path / "in").mkdir()
+    path, sums = tmp_path / "in" / "a.parquet", tmp_path / "in" / ".a.parquet.crc"
+    took, far = timedelta(days=1, microseconds=3), pa.array([2**62], pa.int64())
+    table = pa.table({"at": far.cast(pa.timestamp("ms", "UTC")), "took": pa.array([[took]])})
+    assert table["took"].type == pa.list_(pa.duration("us"))
+    pq.write_table(table, path)
+    schema = "at TIMESTAMP, took ARRAY<INTERVAL DAY TO SECOND>"
+    run = runner(copying(format="parquet", schema=schema))
+    batch = run.open()
+    with pytest.raises(InputError, match=r"a\.parquet \(.*It has a timestamp that Spark cannot"):
+        run.step(batch, "records")
+    near = pa.array([0], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    pq.write_table(table.set_column(0, "at", near), path)
+    sums.write_bytes(b"crc\0\0\0\2\0sums")
+    with pytest.raises(InputError, match=rf"cannot be read: .*or, if it is whole, delete {sums}"):
+        run.step(batch, "records")
+    sums.unlink()
+    assert run.settled(batch).failed == 0
+    assert [row.took for row in spark.read.parquet(f"{tmp_path}/out").collect()] == [[took]]
 
 
 def test_lines_that_end_with_a_carriage_return(runner, tmp_path, sink_rows):

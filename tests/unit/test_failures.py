@@ -2,10 +2,12 @@
 
 import errno
 import logging
+import os
 import re
 import sys
 import tempfile
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -129,7 +131,7 @@ def test_whose_code_it_was(name):
             ),
             InputError,
             (
-                "a source file vanished or cannot be read: file:///in/a.csv.gz (EOFException: "
+                "a source file cannot be read: file:///in/a.csv.gz (EOFException: "
                 "Unexpected end of "
                 "input stream). Put a whole one in its place, then run this again"
             ),
@@ -143,10 +145,29 @@ def test_whose_code_it_was(name):
             ),
             InputError,
             (
-                "a source file vanished or cannot be read: file:///in/a.parquet (RuntimeException: "
+                "a source file cannot be read: file:///in/a.parquet (RuntimeException: "
                 "file:/in/a.parquet is not a Parquet file). Put a whole one in its place, then run "
                 "this again"
             ),
+        ),
+        *(
+            (
+                Py4JError(f"{READING}a.parquet.  SQLSTATE: KD001\nCaused by: {cause}\n{JAVA}"),
+                InputError,
+                "a source file cannot be read: file:///in/a.parquet"
+                f" ({cause.rpartition('.')[2]}). {way}, then run this again",
+            )
+            for cause, way in (
+                (
+                    "java.lang.ArithmeticException: long overflow",
+                    "It has a timestamp that Spark cannot hold, before the year -290308 or after"
+                    " 294247: write another value, or null",
+                ),
+                (
+                    "x.SparkUnsupportedOperationException: Unsupported encoding: RLE",
+                    "Write it without this encoding",
+                ),
+            )
         ),
         (
             PySparkException(
@@ -154,7 +175,7 @@ def test_whose_code_it_was(name):
             ),
             InputError,
             (
-                "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
+                "a source file vanished: file:/in/b.csv. Put a whole one in its "
                 "place, then run "
                 "this again"
             ),
@@ -167,7 +188,7 @@ def test_whose_code_it_was(name):
             ),
             LostFileError,
             (
-                "a file that a step wrote vanished or cannot be read:"
+                "a file that a step wrote cannot be read:"
                 " file:///storage/shop/parse/batch=7/run=9/a.parquet. Run that step again; of a"
                 " batch that is settled read the interval again, with --reprocess"
             ),
@@ -231,6 +252,19 @@ def test_spark_is_translated(raised, kind, line, monkeypatch):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/nowhere/scratch")
     error = translated(raised)
     assert (type(error), str(error)) == (kind, line)
+
+
+def test_a_stale_checksum_is_named(tmp_path):
+    """A file that Hadoop compares with the checksums beside it may be whole: the error has the
+    name of the file that holds them, if there is one."""
+    words = f"{READING.replace('/in/', f'{tmp_path}/')}a.parquet.  SQLSTATE: KD001\n"
+    raised = Py4JError(f"{words}Caused by: x.ChecksumException: Checksum error: file:/in/a at 512")
+    whole = r"Put a whole one in its place{}, then run this again"
+    assert str(translated(raised)).endswith(whole.format(""))
+    sums = tmp_path / ".a.parquet.crc"
+    sums.touch()
+    beside = f"; or, if it is whole, delete {sums}, with which Hadoop compares it"
+    assert str(translated(raised)).endswith(whole.format(beside))
 
 
 def test_a_disk_without_space_is_named_with_what_is_free(tmp_path, monkeypatch):
@@ -466,6 +500,16 @@ def test_a_setting_that_cannot_be(monkeypatch):
     error = translated(caught.value)
     assert type(error) is ConfigurationError
     assert str(error).startswith("ACKLEDGER_GUARANTEE=twice: Input should be 'exactly_once' or")
+
+
+def test_a_name_that_is_not_utf8_is_no_source(tmp_path):
+    """Neither the ledger nor Spark has a name for such a file: it is refused with its bytes, and
+    one that the path leaves out is not."""
+    (tmp_path / "a.csv").touch()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet")).touch()
+    with pytest.raises(InputError, match=r"\\udcff\.parquet': expected a name in UTF-8.*rename it"):
+        list_files(f"{tmp_path}/*")
+    assert len(list_files(f"{tmp_path}/*.csv")) == 1
 
 
 @pytest.mark.parametrize("name", ["a.csv.zip", "A.ZIP", "a.tar.gz", "a.7z", "a.csv.xz"])

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -278,6 +279,81 @@ def test_parts_of_parquet_columns(tmp_path):
     unsigned = pa.table({"s": pa.array([{"u": 1}], pa.struct([("u", pa.uint32())]))})
     checked(tmp_path, unsigned, schema(s=schema(u=LongType())))
     checked(tmp_path, pa.table({"s": pa.array(["a"]).dictionary_encode()}), schema(s=StringType()))
+
+
+@pytest.mark.parametrize("nest", ["{}", "list", "struct", "map"])
+@pytest.mark.parametrize(
+    ("kind", "declared", "words"),
+    [
+        *(
+            (pa.duration(unit), DayTimeIntervalType(), f"holds durations in {unit}, of which Spark")
+            for unit in ("s", "ms", "ns")
+        ),
+        (pa.time64("ns"), LongType(), "holds nanoseconds"),
+        (pa.duration("us"), DayTimeIntervalType(), None),
+    ],
+    ids=str,
+)
+def test_units_that_spark_takes_for_microseconds(tmp_path, kind, declared, words, nest):
+    """A duration is read only in microseconds, in lists, structs and maps too, and a time in
+    nanoseconds is not: Spark would read the same numbers."""
+    value = pa.array([86_400_000_000], pa.int64()).cast(kind)
+    column, expected = {
+        "{}": (value, declared),
+        "list": (pa.ListArray.from_arrays([0, 1], value), ArrayType(declared)),
+        "struct": (pa.StructArray.from_arrays([value], ["d"]), schema(d=declared)),
+        "map": (pa.MapArray.from_arrays([0, 1], ["k"], value), MapType(StringType(), declared)),
+    }[nest]
+    table = pa.table({"d": column})
+    if words is None:
+        checked(tmp_path, table, schema(d=expected))
+    else:
+        with pytest.raises(InputError, match=f"column d.* {words}"):
+            checked(tmp_path, table, schema(d=expected))
+
+
+@pytest.mark.parametrize(
+    ("columns", "declared", "found"),
+    [
+        ({"n": [1], "N": ["x"]}, schema(n=LongType()), "n, N"),
+        ({"N": [1], "x": [1], "n": [2]}, schema(n=LongType()), "N, n"),
+        ({"s": [{"a": 1, "A": 2}]}, schema(s=schema(a=LongType(), A=LongType())), "a, A"),
+    ],
+)
+def test_columns_that_spark_does_not_distinguish(tmp_path, columns, declared, found):
+    """Two columns of a file, or fields of a struct, whose names differ in case are refused with
+    both names if one is declared."""
+    with pytest.raises(InputError, match=rf"a\.parquet: expected one column.*found {found}, of"):
+        checked(tmp_path, pa.table(columns), declared)
+    checked(tmp_path, pa.table({**columns, "y": [1]}), schema(y=LongType()))
+
+
+def test_a_column_twice_in_a_file(tmp_path):
+    """A column that a Parquet file has twice by one name is refused with it."""
+    twice = pa.table([[1], [2]], names=["n", "n"])
+    with pytest.raises(InputError, match=r"expected one column.*found n, n, of which"):
+        checked(tmp_path, twice, schema(n=LongType()))
+
+
+def test_an_encoding_that_spark_does_not_read(tmp_path):
+    """A column in BYTE_STREAM_SPLIT is refused with what to do; one that is not declared is no
+    matter."""
+    table = pa.table({"x": [1.5], "n": pa.array([1], pa.int64())})
+    options = {"use_dictionary": False, "use_byte_stream_split": ["x"]}
+    with pytest.raises(InputError, match=r"column x is encoded as BYTE_STREAM_SPLIT.*=False"):
+        checked(tmp_path, table, schema(x=DoubleType()), **options)
+    checked(tmp_path, table, schema(n=LongType()), **options)
+
+
+def test_a_parquet_file_by_its_name(tmp_path):
+    """A colon, with which Spark reads no local file, is refused; an ending that elsewhere means a
+    compressed file is not."""
+    table = pa.table({"n": pa.array([1], pa.int64())})
+    for name in ("a.parquet.gz", "a b%41?#.parquet"):
+        pq.write_table(table, tmp_path / name)
+        assert files.check_parquet([f"{tmp_path}/{name}"], schema(n=LongType()))
+    with pytest.raises(InputError, match=r"a:b\.parquet: expected a name without a colon.*rename"):
+        files.check_parquet([f"{tmp_path}/a:b.parquet"], schema(n=LongType()))
 
 
 INT96 = {"use_deprecated_int96_timestamps": True}

@@ -19,8 +19,8 @@ from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.typed import check_columns
-from ledger.storage import parquet
-from ledger.types.arrow import is_list, plain, rebuilt
+from ledger.storage import parquet, stores
+from ledger.types.arrow import is_list, parts, plain, rebuilt
 from ledger.types.spark_arrow import from_arrow_type
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ _READ_AS = {
 }
 _SPARK_VERSION = b"org.apache.spark.version"  # in the footers of Spark since 3.0
 _NO_CODEC = ("BROTLI", "LZO")
+_NO_ENCODING = "BYTE_STREAM_SPLIT"
 
 _MOST_SHOWN = 40  # characters of what should have been a header
 
@@ -140,6 +141,12 @@ def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
     """The records of each file by its footer. Raises InputError unless every file has the schema's
     columns with its types, and Spark can read them.
     """
+    for path in paths:
+        if stores.is_local(path) and ":" in path.rpartition("/")[2]:
+            raise InputError(
+                f"source file {path}: expected a name without a colon, with which Spark reads no"
+                " Parquet file: rename it"
+            )
     with ThreadPoolExecutor(8) as pool:
         read = partial(_parquet_footer, names=schema.names)
         footers = dict(zip(paths, pool.map(read, paths), strict=True))
@@ -179,13 +186,15 @@ def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
         # INT96 is a timestamp in UTC, as Hive and Impala write it: it shows by a unit that Parquet
         # has not.
         with (
-            opened(path) as stream,
+            stores.opened(path) as stream,
             pq.ParquetFile(stream, coerce_int96_timestamp_unit="s") as file,
         ):
             metadata, arrow = file.metadata, file.schema_arrow
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
     _check_codecs(path, metadata, names)
+    lowered = {name.lower() for name in names}
+    _check_alike(path, [field for field in arrow if field.name.lower() in lowered])
     _check_row_groups(path, metadata)
     _check_int96(path, metadata, names)
     read_as = partial(_read_as, path)
@@ -221,6 +230,27 @@ def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) ->
                     f"{column.compression}, which Spark has no codec for: write the file with zstd "
                     "or snappy"
                 )
+            if declared and _NO_ENCODING in column.encodings:
+                raise InputError(
+                    f"{path}: column {column.path_in_schema} is encoded as {_NO_ENCODING}, which"
+                    " Spark does not read: write the file without it, with pyarrow"
+                    " use_byte_stream_split=False"
+                )
+
+
+def _check_alike(path: str, fields: Sequence[pa.Field]) -> None:
+    """Spark finds a column, or a part of one, by its name in whatever case."""
+    by_name: dict[str, list[str]] = {}
+    for field in fields:
+        by_name.setdefault(field.name.lower(), []).append(field.name)
+        _check_alike(path, parts(field.type))
+    for name, alike in by_name.items():
+        if len(alike) > 1:
+            raise InputError(
+                f"{path}: expected one column, or field of a struct, with the name {name!r} in"
+                f" upper or lower case, found {', '.join(alike)}, of which Spark reads neither:"
+                " rename one in the file"
+            )
 
 
 def _check_int96(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
@@ -240,7 +270,7 @@ def _check_int96(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> 
 def _int96_values(path: str, columns: list[str]) -> Iterator[tuple[pa.Table, pa.Table]]:
     """The columns of each row group with nanoseconds, which may have wrapped around, and with
     microseconds."""
-    with opened(path) as stream, opened(path) as again:
+    with stores.opened(path) as stream, stores.opened(path) as again:
         exact, cut = (
             pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit=unit)
             for file, unit in ((stream, "ns"), (again, "us"))
@@ -295,10 +325,16 @@ def _read_as(path: str, kind: pa.DataType, where: str) -> pa.DataType:
     out."""
     kind = plain(kind)  # as pandas writes categories; the file holds their values
     kind = _READ_AS.get(kind, kind)
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+    if getattr(kind, "unit", None) == "ns" and not pa.types.is_duration(kind):
         raise InputError(
             f"{path}: column {where} holds nanoseconds, which Spark does not read: write it "
             "with microseconds, with pyarrow coerce_timestamps='us'"
+        )
+    if pa.types.is_duration(kind) and kind.unit != "us":
+        raise InputError(
+            f"{path}: column {where} holds durations in {kind.unit}, of which Spark reads the"
+            f" numbers as microseconds: write it as {pa.duration('us')}, with pandas"
+            " astype('timedelta64[us]')"
         )
     try:
         from_arrow_type(kind)
