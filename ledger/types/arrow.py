@@ -46,8 +46,15 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def nested(kind: pa.DataType) -> bool:
-    """Whether values have parts."""
-    return bool(is_list(kind) or t.is_struct(kind) or t.is_map(kind))
+    """Whether values have parts that have a meaning of their own."""
+    return bool(is_list(kind) or t.is_map(kind) or (t.is_struct(kind) and not is_packed(kind)))
+
+
+def is_packed(kind: pa.DataType) -> bool:
+    """Whether a struct is a VARIANT, GEOMETRY or GEOGRAPHY of Spark, in bytes of Spark's own form.
+    Spark marks a part of it."""
+    marks = {mark for part in parts(kind) for mark in part.metadata or {}}
+    return bool(t.is_struct(kind) and marks & {b"variant", b"geometry", b"geography"})
 
 
 def parts(kind: pa.DataType) -> list[pa.Field]:

@@ -313,17 +313,17 @@ def test_units_that_spark_takes_for_microseconds(tmp_path, kind, declared, words
 
 
 @pytest.mark.parametrize(
-    ("columns", "declared", "found"),
+    ("columns", "declared", "alike"),
     [
         ({"n": [1], "N": ["x"]}, schema(n=LongType()), "n, N"),
         ({"N": [1], "x": [1], "n": [2]}, schema(n=LongType()), "N, n"),
         ({"s": [{"a": 1, "A": 2}]}, schema(s=schema(a=LongType(), A=LongType())), "a, A"),
     ],
 )
-def test_columns_that_spark_does_not_distinguish(tmp_path, columns, declared, found):
+def test_columns_that_spark_does_not_distinguish(tmp_path, columns, declared, alike):
     """Two columns of a file, or fields of a struct, whose names differ in case are refused with
     both names if one is declared."""
-    with pytest.raises(InputError, match=rf"a\.parquet: expected one column.*found {found}, of"):
+    with pytest.raises(InputError, match=rf"a\.parquet: expected one column.*found {alike}, of"):
         checked(tmp_path, pa.table(columns), declared)
     checked(tmp_path, pa.table({**columns, "y": [1]}), schema(y=LongType()))
 

@@ -2,10 +2,20 @@
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
+from ledger.errors import StageError
 from ledger.sinks.delta import schema as delta
 from ledger.sinks.postgres import types as postgres
 from ledger.types.arrow import differences, nullable, scalar
+from ledger.types.spark_arrow import to_arrow_schema
 
 ONE_NAME = [
     ("string", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]),
@@ -40,6 +50,25 @@ def test_types_that_deltalake_takes_with_a_loss():
     lossy = [kind for kind in NUMBERS if "uint" in scalar(kind)]
     assert {delta.word(kind) for kind in [*lossy, pa.timestamp("ns"), pa.null()]} == {None}
     assert delta.word(pa.timestamp("us", "Europe/Berlin")) == "timestamp"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        VariantType(),
+        ArrayType(VariantType()),
+        MapType(StringType(), VariantType()),
+        StructType([StructField("v", VariantType())]),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_a_variant_is_no_struct_of_bytes(kind):
+    """Arrow has a VARIANT of Spark as a struct: PostgreSQL and Delta take it at no depth, since
+    their tables would have the bytes of its two parts."""
+    arrow = to_arrow_schema(StructType([StructField("x", kind)]))
+    assert postgres.column_type(arrow.field("x").type) is None
+    with pytest.raises(StageError, match=r"column 'x.*: expected one that a Delta table can hold"):
+        delta.require_columns(arrow, ())
 
 
 def test_what_differs_between_two_schemas():

@@ -55,7 +55,8 @@ def word(kind: pa.DataType) -> str | None:
     # Taken by deltalake all the same: an unsigned 255 as -1, and nanoseconds as a type that asks a
     # feature of every reader.
     unsigned = pa.types.is_unsigned_integer(kind)
-    if unsigned or pa.types.is_null(kind) or getattr(kind, "unit", "us") != "us":
+    packed = arrow.is_packed(kind)  # whose table would have the bytes
+    if unsigned or packed or pa.types.is_null(kind) or getattr(kind, "unit", "us") != "us":
         return None
     try:
         columns = Schema.from_arrow(pa.schema([("c", arrow.utc(kind))])).to_json()
