@@ -14,7 +14,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import base
 from ledger.sinks.postgres import declared, refusals
 from ledger.sources.files import lines, multiline
-from ledger.sources.parsing import values
+from ledger.sources.parsing import patterns, values
 from ledger.sources.table import connection
 from ledger.store.connection import QUERY_TIMEOUT
 from ledger.store.queries import pages
@@ -236,6 +236,7 @@ def test_limits_are_those_of_the_code():
         "fields of a CSV line": lines._MOST_FIELDS,
         "digits of a JSON decimal": (values.MOST_DIGITS, values.MOST_EXPONENT),
         "a number of JSON in a `VARIANT`": ddl.MOST_DIGITS,
+        "digits after the second": patterns.MOST_DIGITS,
         "characters of a decimal": values.MOST_CHARACTERS,
         "content of a failed record": portions.MOST_DETAIL,
         "a value that a reason quotes": lines._MOST_SHOWN,

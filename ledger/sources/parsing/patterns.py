@@ -25,7 +25,7 @@ _NEEDED = {
     "S": ("s", "a second", "add ss"),
 }
 _OFFSETS, _ZONES = "XxZO", "zvV"
-_MOST_DIGITS = 6  # after the second
+MOST_DIGITS = 6  # after the second
 _BREAKS = "\n\r\x85\u2028\u2029"
 _IN_A_STAGE = "declare STRING and parse it in a stage"
 
@@ -88,10 +88,10 @@ def _faults(option: str, fields: list[tuple[str, Section]]) -> Iterator[str]:
                 f"{token} is an offset, which the column would not hold: declare the column"
                 f" TIMESTAMP and set timestampFormat, or {_IN_A_STAGE}"
             )
-        if letter == "S" and len(token) > _MOST_DIGITS:
+        if letter == "S" and len(token) > MOST_DIGITS:
             yield (
-                f"{token} has more digits than a timestamp, which has {_MOST_DIGITS}: write"
-                f" {'S' * _MOST_DIGITS}, or {_IN_A_STAGE}"
+                f"{token} has more digits than a timestamp, which has {MOST_DIGITS}: write"
+                f" {'S' * MOST_DIGITS}, or {_IN_A_STAGE}"
             )
         needed, what, usual = _NEEDED.get(letter, ("", "", ""))
         if needed and not any(
