@@ -130,6 +130,23 @@ def test_other_scripts_and_cases_are_no_values(timed, format):
     ]  # fmt: skip
 
 
+def test_other_scripts_are_texts(spark):
+    """A record of CSV with such digits and letters in a text, or in one of several values, is read
+    or fails by the value that is none."""
+    schema = struct("n INT, s STRING, b BOOLEAN")
+    form = lines.Format("csv", schema, schema.names, None, {})
+    records = ["5,\u0665\u017f,true", "+5,\u0665,", ",\u0665,", "5,\u0665,fal\u017fe", "\u0665,x,"]
+    frame = spark.createDataFrame([(r,) for r in records], T.StructType().add(TEXT, "string"))
+    rows = [(row[ERROR], *row[:3]) for row in lines.parsed(frame, form).collect()]
+    assert rows == [
+        (None, 5, "\u0665\u017f", True),
+        (None, 5, "\u0665", None),
+        (None, None, "\u0665", None),
+        ("malformed csv: b: expected boolean, found ", None, None, None),
+        ("malformed csv: n: expected int, found ", None, None, None),
+    ]
+
+
 def accepted():
     """Patterns of timestamps that are accepted, with each run of each letter."""
     usual = "yyyy-MM-dd HH:mm:ss.SSSSSS"

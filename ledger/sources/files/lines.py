@@ -260,14 +260,17 @@ def _misspelt(form: Format) -> Column:
 
 
 def _misfits(form: Format) -> Column:
-    """Whether a text is no record of the schema, or that of a column no value of its type."""
+    """Whether a text is no record of the schema, or that of a column no value of its type; of one
+    that may be so, too."""
     conditions = [
         values.misfits(F.col(_RECORD)[field.name], F.col(quoted(field.name)), field.dataType)
         for field in form.schema.fields
-        if field.name in form.names and not values.plain(field.dataType, form.format)
+        if field.name in form.names and not values.plain(field.dataType)
     ]
     if form.format == "json":
         conditions.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
+    elif any(isinstance(field.dataType, values.MISREAD) for field in form.schema.fields):
+        conditions.append(values.has_foreign(F.col(TEXT)))
     return values.any_of([F.col(_RECORD)[CORRUPT].isNotNull(), *conditions])
 
 
@@ -281,9 +284,11 @@ def _misfit(form: Format) -> Column:
             continue
         text, value = numerals.unmarked(texts[field.name]), F.col(quoted(field.name))
         wrong = value.isNull()
-        if not values.plain(field.dataType, form.format):
+        if not values.plain(field.dataType):
             wrong |= values.misfits(F.col(_RECORD)[field.name], value, field.dataType)
-        if form.format == "json" and isinstance(field.dataType, NESTED):
+        if form.format == "csv":
+            wrong |= values.misread(text, field.dataType)
+        elif isinstance(field.dataType, NESTED):
             wrong |= _has_misfit(form, text, field.dataType)
         expected = F.lit(f"{field.name}: expected {field.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))

@@ -35,8 +35,10 @@ _SHORT = (
 )
 MOST_CHARACTERS = 100  # of the text of a decimal: to make a number of more takes ever longer
 _LONGEST = rf"(?=.{{1,{MOST_CHARACTERS}}}\z)"
-# Java's readers also take digits of other scripts, and a long s for an s.
 _WHOLE, _TRUTH = r"[+-]?\d+", r"(?i)true|false"
+# Of these Spark's reader of CSV also takes digits of other scripts, and a long s.
+MISREAD = (T.IntegralType, T.BooleanType)
+_FOREIGN = r"[\p{Nd}\x{17f}&&[^0-9]]"
 _ASCII, _INTERVAL = r"\p{ASCII}*+", r"[!-~](?:[ -~]*[!-~])?"  # a cast trims blanks
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
@@ -47,7 +49,7 @@ _TEXTUAL = (
     *(T.DateType, T.TimestampType, T.TimestampNTZType, *_TIME, *_INTERVALS),
     *(T.CharType, T.VarcharType, T.DecimalType),
 )
-_TEXTUAL_IN_CSV = (T.DoubleType, T.FloatType, T.IntegralType, T.BooleanType)
+_CONVERTED = (T.MapType, T.ByteType, T.DoubleType, T.FloatType, T.VariantType, *_TEXTUAL)
 _TIME_FORMATS: Mapping[type[T.DataType], tuple[str, str]] = {
     T.DateType: ("dateFormat", _DATE),
     T.TimestampType: ("timestampFormat", _TIMESTAMP),
@@ -61,7 +63,9 @@ def parsed_type(kind: T.DataType, format: str) -> T.DataType:
 
 
 def _parsed(format: str, kind: T.DataType) -> T.DataType:
-    if isinstance(kind, _TEXTUAL) or (format == "csv" and isinstance(kind, _TEXTUAL_IN_CSV)):
+    if isinstance(kind, _TEXTUAL):
+        return T.StringType()
+    if format == "csv" and isinstance(kind, T.DoubleType | T.FloatType):
         return T.StringType()
     if isinstance(kind, T.ByteType):  # of which the reader of JSON takes 255 for -1
         return T.ShortType()
@@ -73,7 +77,7 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
 
     ``TEXT`` is that of its record.
     """
-    if not _changes(kind, format):
+    if not _changes(kind):
         return read
     if isinstance(kind, T.ArrayType):
         inner = kind.elementType
@@ -96,9 +100,8 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
         return _number(read, kind, format)
     if isinstance(kind, T.CharType | T.VarcharType):
         return F.when(F.length(read) <= kind.length, read)
-    if isinstance(kind, T.IntegralType | T.BooleanType):
-        pattern = _TRUTH if isinstance(kind, T.BooleanType) else _WHOLE
-        return (read if format == "json" else _where(read, pattern)).try_cast(kind)
+    if isinstance(kind, T.ByteType):
+        return read.try_cast(kind)
     if isinstance(kind, T.VariantType):  # of which numbers may have been rounded
         return read
     if isinstance(kind, _TIME):
@@ -111,15 +114,28 @@ def converted(read: Column, kind: T.DataType, format: str, options: Mapping[str,
 
 def from_text(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     """A text in another type, as a field of CSV is read; null where it does not fit."""
-    is_textual = isinstance(parsed_type(kind, "csv"), T.StringType)
-    return converted(text, kind, "csv", options) if is_textual else text.try_cast(kind)
+    if isinstance(parsed_type(kind, "csv"), T.StringType):
+        return converted(text, kind, "csv", options)
+    return F.when(~misread(text, kind), text.try_cast(kind))
 
 
-def _changes(kind: T.DataType, format: str) -> bool:
+def has_foreign(text: Column) -> Column:
+    """Whether a text has a character of which Spark's reader of CSV may make a part of a number or
+    of a truth value, though it is none."""
+    return (F.octet_length(text) != F.length(text)) & text.rlike(_FOREIGN)
+
+
+def misread(text: Column, kind: T.DataType) -> Column:
+    """Whether a text is no value of a type of which Spark's reader of CSV may have made one."""
+    if not isinstance(kind, MISREAD):
+        return F.lit(False)
+    return ~matches(text, _TRUTH if isinstance(kind, T.BooleanType) else _WHOLE)
+
+
+def _changes(kind: T.DataType) -> bool:
     """Whether a value is converted after it was read, or a part of it. A map may have a key
     twice."""
-    kinds = (T.MapType, T.DoubleType, T.FloatType, T.VariantType)
-    return any(isinstance(part, kinds) or _parsed(format, part) != part for _, part in walk(kind))
+    return any(isinstance(part, _CONVERTED) for _, part in walk(kind))
 
 
 def matches(text: Column, pattern: str) -> Column:
@@ -197,9 +213,9 @@ def misfits(read: Column, value: Column, kind: T.DataType) -> Column:
     return read.isNotNull() & value.isNull()
 
 
-def plain(kind: T.DataType, format: str) -> bool:
+def plain(kind: T.DataType) -> bool:
     """Whether a value that was read is always one of its type, at every depth."""
-    return nullable(kind) == kind and not _changes(kind, format)
+    return nullable(kind) == kind and not _changes(kind)
 
 
 def nulls(
