@@ -195,8 +195,13 @@ def duplicates(
     these the rows of no record come first, as those that a replay carries over: they cannot fail.
     ``gone``: batches whose rows make room. ``key``: of an upsert, where an equal key is no
     obstacle."""
-    for row in connection.execute(_UNIQUE, {"oid": place.oid}).all():
-        index = _UniqueIndex(**row._mapping)
+    rows = connection.execute(_UNIQUE, {"oid": place.oid}).all()
+    indexes = [_UniqueIndex(**row._mapping) for row in rows]
+    if any((index.schema, index.table) != (place.schema, place.name) for index in indexes):
+        columns = connection.execute(_PARTITIONED_BY, {"oid": place.oid}).scalar_one()
+        execute_literally(connection, f"CREATE INDEX ON {_TRIAL} {columns}")
+        analyze(connection)
+    for index in indexes:
         if key and sorted(index.names or ()) == sorted(key) and index.predicate is None:
             continue
         positions = _positions(connection, _duplicates(index, key, gone), most)
@@ -244,6 +249,9 @@ SELECT name, string_agg(
   format('((%s) IS NOT TRUE OR (%s) IS NOT FALSE)', bounds, condition), ' AND ')
 FROM rule GROUP BY name ORDER BY name
 """)
+
+# The columns, in brackets, by which rows find their partitions: one index for all of these.
+_PARTITIONED_BY = text("SELECT substring(pg_get_partkeydef(:oid) from '[(].*')")
 
 _UNIQUE = text("""
 SELECT c.relname AS name, n.nspname AS schema, r.relname AS table,
