@@ -259,6 +259,40 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "first", "fixed", "rows"),
+    [
+        (
+            {"options": {"quote": ""}},
+            '"abc",x\n8,2\n',
+            '"abc",5\nabc,1\n8,2\n',
+            [('"abc"', 5), ("8", 2)],
+        ),
+        (
+            {"options": {"escape": "\\"}, "null_value": "NA", "header": "by_name"},
+            '"a\\"b",x\nNA,x\n9,y\n',
+            '"a\\"b",5\n"a\\\\""b",1\nNA,7\n" 9",3\n',
+            [('a"b', 5)],
+        ),
+    ],
+)
+def test_a_key_is_read_in_the_dialect_of_its_source(
+    runner, tmp_path, sink_rows, options, first, fixed, rows
+):
+    """The key of a record that did not parse is cut out of its text as the reader cuts it, so the
+    record is replaced by its own correction and by no other record."""
+    pipeline = Pipeline("dialects")
+    pipeline.source("orders", FileSource("in.csv", schema="id STRING, v INT", **options), key="id")
+    pipeline.sink("out", ParquetSink("out"), reads="orders")
+    (tmp_path / "in.csv").write_text("id,v\n" + first)
+    run = runner(pipeline)
+    batch = run.open()
+    run.settled(batch)
+    (tmp_path / "in.csv").write_text("id,v\n" + fixed)
+    run.settled(run.open_replay(batch.batch_id, from_source=True))
+    assert sink_rows("out", "id", "v") == rows
+
+
 def test_keys_of_json_are_compared_as_values(runner, tmp_path, sink_rows):
     """The same of JSON: numbers and booleans are no texts."""
     pipeline = Pipeline("typed", max_replays=3)

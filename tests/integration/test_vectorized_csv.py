@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from ledger.core.column_names import ERROR, TEXT
 from ledger.sources.files import lines
@@ -38,7 +39,7 @@ def shown(column):
 
 def require_same(spark, layout, texts, **cut):
     """Fail unless what is read by columns is what the exact reader makes of it, and nothing else
-    has a value; returns which records were read."""
+    has a value; returns which records were read. See also ``require_same_fields``."""
     read = csv.read(records(texts, **cut), layout)
     expected = exact(spark, layout, texts)
     was_read = pa.array(read.was_read)
@@ -53,7 +54,21 @@ def require_same(spark, layout, texts, **cut):
             rows = zip(texts, read.was_read, shown(column), shown(value), strict=True)
             pytest.fail(f"{name}: {[row for row in rows if row[1] and row[2] != row[3]][:9]}")
         assert column.filter(pc.invert(was_read)).null_count == (~read.was_read).sum()
+    require_same_fields(layout, texts, expected)
     return read.was_read
+
+
+def require_same_fields(layout, texts, expected):
+    """Fail unless the fields of records that parse, as keys of records are read without Spark, are
+    those of the exact reader."""
+    errors = expected[ERROR].to_pylist()
+    parsed = [at for at, error in enumerate(errors) if error is None]
+    fields = {at: layout.dialect.values(texts[at].decode()) for at in parsed}
+    for field in layout.schema.fields:
+        if isinstance(field.dataType, StringType) and field.name in layout.names:
+            place, values = layout.names.index(field.name), expected[field.name].to_pylist()
+            wrong = [(texts[at], values[at]) for at in parsed if fields[at][place] != values[at]]
+            assert wrong == []
 
 
 def test_nothing_is_read_but_what_the_exact_reader_reads(spark):

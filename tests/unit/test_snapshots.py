@@ -73,6 +73,17 @@ def unparsed(raw, **values):
         (CSV, b'"O1,x', {}, None),  # its end is not certain
         (CSV, b'O1,"x', {}, None),
         (CSV, b"O\xff,x", {}, None),
+        (CSV, b'O1,"a"b,c', {}, "O1"),  # it ends before the quote that is wrong
+        (CSV, b'a"b,c', {}, None),
+        (CSV, b'"a""b",c', {}, 'a"b'),
+        (CSV, b",x", {}, None),
+        (CSV | {"quote": ""}, b'"O1",x', {}, '"O1"'),
+        (CSV | {"quote": "'"}, b"'O,1',x", {}, "O,1"),
+        (CSV | {"escape": "\\"}, rb'"a\"b\\",c', {}, 'a"b\\'),
+        (CSV | {"escape": ""}, b'"a\\",c', {}, "a\\"),
+        (CSV | {"null_value": "NA"}, b"NA,x", {}, None),
+        (CSV | {"null_value": "NA"}, b'"",x', {}, ""),
+        (CSV | {"emptyValue": "none"}, b'"",x', {}, "none"),
         (JSON, b'{"id": "O1", "n": []}', {}, "O1"),
         (JSON, b'{"id": 1.50}', {}, "1.50"),
         (JSON, b'{"id": 12345678901234567890123}', {}, "12345678901234567890123"),

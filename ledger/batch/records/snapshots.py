@@ -2,7 +2,6 @@
 Spark."""
 
 import base64
-import csv
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, RAW, is
 from ledger.core.paths import without_file_scheme
 from ledger.core.redaction import Redaction
 from ledger.errors import MASK
+from ledger.sources.files.dialect import Dialect
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
 from ledger.store.queries.payloads import EmittedRecords
@@ -246,13 +246,11 @@ def _raw_key(
     text = raw.decode(errors="replace")
     try:
         if layout.get("format") == "csv":
-            # Strict: where a quote does not close, which text is the key is unknown.
-            read = csv.reader([text], delimiter=layout["sep"], strict=True)
-            fields = dict(zip(columns, next(read), strict=False))
+            fields = dict(zip(columns, Dialect(layout).values(text), strict=False))
         else:  # JSON, or a row of Parquet, a table or a frame, of which raw is the JSON
             fields = json.loads(text, parse_int=str, parse_float=str)
         return {name: _legible(fields.get(name)) for name in names}
-    except (ValueError, TypeError, AttributeError, StopIteration, csv.Error):
+    except (ValueError, TypeError, AttributeError):
         return dict.fromkeys(names)
 
 

@@ -11,6 +11,7 @@ from ledger.sources import listing
 from ledger.sources.base import Claim, Scope, Sought, Source, SourceReader
 from ledger.sources.claims import count_records, new_files
 from ledger.sources.files.accepted_types import check_types
+from ledger.sources.files.dialect import Dialect
 from ledger.sources.files.source import FileSource
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Files(Source):
 
 def _layout(declared: FileSource) -> dict[str, Any]:
     """How the text of its files is cut into records and fields."""
-    layout: dict[str, Any] = {"format": declared.format, "sep": declared.options.get("sep", ",")}
+    dialect = Dialect({**declared.options, "null_value": declared.null_value})
+    layout: dict[str, Any] = {"format": declared.format, **dialect.layout}
     named = declared.format == "json" or declared.by_name
     closed = {} if named else {"closed": True}
     return layout | closed | ({"multiline": True} if declared.multiline else {})

@@ -1,6 +1,5 @@
 """Find a source's files and check them before a record is read."""
 
-import csv
 import io
 import logging
 from collections import Counter
@@ -37,6 +36,7 @@ _SPARK_VERSION = b"org.apache.spark.version"  # in the footers of Spark since 3.
 _NO_CODEC = ("BROTLI", "LZO")
 _NO_ENCODING = "BYTE_STREAM_SPLIT"
 
+_LONGEST_NAME = 1 << 17  # characters
 _MOST_SHOWN = 40  # characters of what should have been a header
 
 
@@ -72,23 +72,15 @@ def layouts(paths: list[str], schema: StructType, by_name: bool, form: Format) -
 
 
 def _names(path: str, header: str, form: Format) -> list[str]:
-    reader = csv.reader(
-        [header],
-        delimiter=form.separator,
-        quotechar=form.quote or None,
-        escapechar=None if form.escape == form.quote else form.escape or None,
-        quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
-        strict=True,  # a quote that is never closed is none of a name, as in a record
-    )
-    try:
-        names = next(reader)
-    except csv.Error as exc:
+    names = form.dialect.texts(header)
+    if names is None or max(map(len, names)) > _LONGEST_NAME:
+        why = ", with a quote within a name, or one that is never closed" if names is None else ""
         raise InputError(
             f"the header of {path}: expected the names of columns, found {len(header):,} characters"
-            f" that begin with {header[:_MOST_SHOWN]!r} ({exc}). Fix the file, or declare the"
-            " source with header=False",
-            quotes=[repr(header[:_MOST_SHOWN]), str(exc)],
-        ) from exc
+            f" that begin with {header[:_MOST_SHOWN]!r}{why}. Fix the file, or declare the source"
+            " with header=False",
+            quotes=[repr(header[:_MOST_SHOWN])],
+        )
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise InputError(

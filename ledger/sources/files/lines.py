@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR, QUOTED, RAW, TEXT
+from ledger.sources.files.dialect import Dialect
 from ledger.sources.parsing import keys, numerals, values
 from ledger.sources.parsing.typed import CORRUPT
 from ledger.types.spark import NESTED, without_lengths
@@ -27,6 +29,7 @@ STRAY = (
 # Spark's reader of CSV takes U+FFFF for the end, of the next record, too; leaves out NUL behind a
 # quote; and a mark of UTF-8 at the beginning of the first record that a task parses.
 NO_TEXT = "a character that is none of a text: NUL, U+FFFF, or U+FEFF at its beginning"
+_NO_ESCAPE = "\uffff"  # a record that has it fails; of NUL Spark's reader makes another value
 _END = "_ackledger_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+"
@@ -64,20 +67,25 @@ class Format:
     options: Mapping[str, str]
     multiline: bool = False
 
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How a CSV record is cut into its fields."""
+        return Dialect({**self.options, "null_value": self.null_value})
+
     @property
     def quote(self) -> str:
-        """What encloses a value of a CSV record; empty: nothing does."""
-        return self.options.get("quote", '"')
+        """See ``Dialect``."""
+        return self.dialect.quote
 
     @property
     def escape(self) -> str:
-        """What comes before a quote within quotes. RFC 4180 doubles it."""
-        return self.options.get("escape", self.quote)
+        """See ``Dialect``."""
+        return self.dialect.escape
 
     @property
     def separator(self) -> str:
-        """What separates the values of a CSV record."""
-        return self.options.get("sep", ",")
+        """See ``Dialect``."""
+        return self.dialect.separator
 
 
 def parsed(lines: DataFrame, form: Format) -> DataFrame:
@@ -156,7 +164,7 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     if form.format == "json":
         return F.from_json(text, target, _options(form))
     csv = {
-        "escape": form.escape or "\0",
+        "escape": form.escape or _NO_ESCAPE,
         "multiLine": str(form.multiline).lower(),
         "maxColumns": str(_most_fields(form)),
     }
@@ -166,7 +174,7 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
         f"{quoted(field.name)} {field.dataType.simpleString()}" for field in target.fields
     )
     is_safe = _few_fields(form) & ~_has_no_text(form)
-    return F.when(is_safe, F.from_csv(text, ddl, {**csv, **_options(form)}))
+    return F.when(is_safe, F.from_csv(text, ddl, {**_options(form), **csv}))
 
 
 def _most_fields(form: Format) -> int:
@@ -182,7 +190,7 @@ def _few_fields(form: Format) -> Column:
     if not form.quote:
         few = F.regexp_count(value, F.lit(separator)) < most
     else:
-        field, _ = record_pattern(form)
+        field, _ = form.dialect.patterns
         few = values.matches(value, f"(?s){field}(?:{separator}{field}){{0,{most - 1}}}+")
     return (F.octet_length(value) < most) | few
 
@@ -326,10 +334,10 @@ def _not_a_record(form: Format) -> Column:
         return _not_json(
             form, f"expected one object with {', '.join(form.names)}, found something else"
         )
-    value, quote = F.col(TEXT), form.quote
-    if quote:
-        quoted = f"{re.escape(quote)}[^{re.escape(quote)}]*{re.escape(quote)}"
-        value = F.regexp_replace(value, quoted, "")
+    value = F.col(TEXT)
+    if form.quote:
+        _, opened = form.dialect.patterns
+        value = F.regexp_replace(value, f"(?s){opened}{re.escape(form.quote)}", "")
     count = F.regexp_count(value, F.lit(re.escape(form.separator))) + 1
     return F.concat(F.lit(f"expected {len(form.names)} fields, found "), count.cast("string"))
 
@@ -365,28 +373,15 @@ def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
 
 def _broken(value: Column, form: Format) -> Column:
     """Whether quotes stand where none may be."""
-    field, _ = record_pattern(form)
+    field, _ = form.dialect.patterns
     whole = values.matches(value, f"(?s){field}(?:{re.escape(form.separator)}{field})*+")
     return F.contains(value, F.lit(form.quote)) & ~whole
 
 
 def _unclosed(value: Column, form: Format) -> Column:
-    field, opened = record_pattern(form)
+    field, opened = form.dialect.patterns
     begun = values.matches(value, f"(?s)(?:{field}{re.escape(form.separator)})*+{opened}")
     return _broken(value, form) & begun
-
-
-def record_pattern(form: Format) -> tuple[str, str]:
-    """Two patterns, for Java and Python alike: a whole field, and one whose quote does not
-    close.
-    """
-    quote, separator = re.escape(form.quote), re.escape(form.separator)
-    if form.escape and form.escape != form.quote:
-        escape = re.escape(form.escape)
-        within = f"[^{quote}{escape}]*+(?:{escape}.[^{quote}{escape}]*+)*+"
-    else:
-        within = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
-    return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
 
 
 def _json_shape(form: Format) -> list[tuple[Column, Column]]:

@@ -7,7 +7,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from ledger.sources.files import layouts as files
-from ledger.sources.files.lines import Format, record_pattern
+from ledger.sources.files.lines import Format
 
 MOST_LINES = 10_000  # of one record: one of more fails, and only so many of its lines are kept
 TOO_LONG = (
@@ -74,7 +74,7 @@ class Splitter:
         self._quote = form.quote
         if not form.quote:  # nothing encloses a line break: each line is a record
             return
-        field, opened = record_pattern(form)
+        field, opened = form.dialect.patterns
         separator, quote = re.escape(form.separator), re.escape(form.quote)
         begun = f"(?:{field}{separator})*+{opened}"
         within = opened.removeprefix(quote)  # the rest of a line that begins within quotes

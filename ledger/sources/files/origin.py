@@ -1,6 +1,5 @@
 """Find the line of a source file that a record came from, if the file still has it."""
 
-import csv
 import json
 import re
 from collections import Counter
@@ -8,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ledger.sources.base import Sought
+from ledger.sources.files.dialect import Dialect
 from ledger.sources.listing import opened
 
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
@@ -66,9 +66,9 @@ def _holds(text: str, record: Sought, layout: Mapping[str, Any]) -> bool:
         if layout["format"] == "json":
             fields = json.loads(text)
             return bool(plain) and all(fields.get(name) == plain[name] for name in plain)
-        fields = Counter(next(csv.reader([text], delimiter=layout["sep"])))
-    except (ValueError, TypeError, AttributeError, StopIteration, csv.Error):
+    except (ValueError, TypeError, AttributeError):
         return False
+    fields = Counter(Dialect(layout).texts(text) or ())
     return bool(plain) and Counter(map(str, plain.values())) <= fields
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyspark.sql import types as T
 
-from ledger.sources.files.lines import Format, record_pattern
+from ledger.sources.files.lines import Format
 from ledger.sources.vectorized import texts
 from ledger.sources.vectorized.lines import Lines, Read, is_utf8, mask
 from ledger.types.spark_arrow import to_arrow_type
@@ -125,7 +125,7 @@ def _holds(lines: pa.LargeBinaryArray, data: bytes, character: str) -> np.ndarra
 def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
     """In which lines quotes enclose whole fields. Arrow's reader takes others too, and looks for
     the end of one that does not close in the lines that follow."""
-    pattern, _ = record_pattern(form)
+    pattern, _ = form.dialect.patterns
     field = pattern.replace("*+", "*")  # it has no possessive quantifiers, and needs none
     separator = re.escape(form.separator)
     return mask(pc.match_substring_regex(lines, rf"\A{field}(?:{separator}{field})*[\r\n]*\z"))

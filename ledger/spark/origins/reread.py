@@ -132,11 +132,8 @@ def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:
     text = F.col(f"`{name}`")
     if isinstance(kind, NESTED):
         return text
-    as_written = values.converted(text, kind, "csv", options)
-    as_stored = values.converted(text, kind, "csv", {})
-    if as_written is text:  # of a type that is read as it is
-        return text.try_cast(kind).alias(name)
-    unparsed = F.coalesce(as_written, as_stored)
+    as_stored = values.from_text(text, kind, {})
+    unparsed = F.coalesce(values.from_text(text, kind, options), as_stored)
     return F.when(F.col(_PARSED), as_stored).otherwise(unparsed).alias(name)
 
 

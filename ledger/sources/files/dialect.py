@@ -1,0 +1,106 @@
+"""How a record of CSV is cut into its fields: the one grammar of records, headers and keys."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+_NAMES = ("quote", "escape", "emptyValue", "null_value")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The characters of CSV, and the texts that mean null.
+
+    ``options``: of a source, with its ``null_value``; or its ``layout``.
+    """
+
+    options: Mapping[str, Any]
+
+    @property
+    def separator(self) -> str:
+        """The character between two fields."""
+        return str(self.options.get("sep", ","))
+
+    @property
+    def quote(self) -> str:
+        """The character that encloses a field; empty: there is none."""
+        return str(self.options.get("quote", '"'))
+
+    @property
+    def escape(self) -> str:
+        """The character before a quote within quotes. RFC 4180 doubles the quote."""
+        return str(self.options.get("escape", self.quote))
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The options that the ledger keeps, from which the same dialect is made again."""
+        own = {name: self.options[name] for name in _NAMES if self.options.get(name) is not None}
+        return {"sep": self.separator, **own}
+
+    @cached_property
+    def patterns(self) -> tuple[str, str]:
+        """Two patterns, for Java and Python alike: a whole field, and one whose quote does not
+        close.
+        """
+        quote, separator = re.escape(self.quote), re.escape(self.separator)
+        escape = re.escape(self.escape)
+        if self.escape == self.quote:
+            within = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
+        elif self.escape:
+            within = f"[^{quote}{escape}]*+(?:{escape}.[^{quote}{escape}]*+)*+"
+        else:
+            within = f"[^{quote}]*+"
+        return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
+
+    def texts(self, record: str) -> list[str] | None:
+        """The texts of all fields of a record; None where its quotes do not enclose whole
+        fields.
+        """
+        fields, rest = self._cut(record)
+        return None if rest else [self._text(field) for field in fields]
+
+    def values(self, record: str) -> list[str | None]:
+        """The texts of a record's fields, None for null. Only the fields before a quote that is
+        not where one may be; none of them where a quote is never closed.
+        """
+        fields, rest = self._cut(record)
+        is_open = rest and re.fullmatch(self.patterns[1], rest, re.DOTALL)
+        return [] if is_open else [self._value(field) for field in fields]
+
+    def _cut(self, record: str) -> tuple[list[str], str]:
+        """The fields of a record as they are written, and the rest that is none."""
+        if not self.quote:
+            return record.split(self.separator), ""
+        fields: list[str] = []
+        start = 0
+        while start <= len(record):
+            match = self._field.match(record, start)
+            if match is None:
+                return fields, record[start:]
+            fields.append(match[0])
+            start = match.end() + 1
+        return fields, ""
+
+    @cached_property
+    def _field(self) -> re.Pattern[str]:
+        end = rf"(?={re.escape(self.separator)}|\Z)"
+        return re.compile(self.patterns[0] + end, re.DOTALL)
+
+    def _text(self, field: str) -> str:
+        if not self._is_quoted(field):
+            return field
+        if not self.escape:
+            return field[1:-1]
+        escape, quote = re.escape(self.escape), re.escape(self.quote)
+        return re.sub(f"{escape}([{escape}{quote}])", r"\1", field[1:-1])
+
+    def _value(self, field: str) -> str | None:
+        null, text = self.options.get("null_value") or "", self._text(field)
+        if not text:
+            text = self.options.get("emptyValue", "") if self._is_quoted(field) else null
+        return None if text == null else text
+
+    def _is_quoted(self, field: str) -> bool:
+        return bool(self.quote) and field.startswith(self.quote)
