@@ -231,6 +231,20 @@ def written(pairs):
     return f"{{{inside}}}".encode("utf-8", "surrogateescape")
 
 
+# Of a name nobody sees them; DEL and the others may stand in a key of JSON without an escape.
+INVISIBLE = (
+    "\u200b",
+    "\ufeff",
+    "\u00ad",
+    "\u200e",
+    "\x7f",
+    "\\u0000",
+    "\u3164",
+    "\ufe0f",
+    "\u2060",
+)
+
+
 def near(dice, key):
     """A key that is nearly this one, or this one in another way."""
     if len(key) < 3:
@@ -246,6 +260,8 @@ def near(dice, key):
         lambda: f'"\\u{ord(key[1].upper()[0]):04X}{key[2:]}',
         lambda: f" {key} ",
         lambda: f"{key}\t",
+        lambda: f"{key[:2]}{dice.choice(INVISIBLE)}{key[2:]}",
+        lambda: "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in key),
         lambda: key.replace("s", "\u017f").replace("i", "\u0131"),
         lambda: key[1:-1],
         lambda: f"'{key[1:-1]}'",

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, opened
-from ledger.sources.parsing.keys import folded
+from ledger.sources.parsing.keys import folded, spelt
 from ledger.sources.parsing.typed import check_columns
 from ledger.storage import parquet, stores
 from ledger.types.arrow import is_list, parts, plain, rebuilt
@@ -93,26 +93,31 @@ def _names(path: str, header: str, form: Format) -> list[str]:
 def _check_order(path: str, names: list[str], schema: StructType) -> None:
     if names != schema.names:
         way_out = ", or with header='by_name'" if set(schema.names) & set(names) else ""
+        alike = {folded(name): name for name in schema.names if name not in names}
+        found = ", ".join(
+            spelt(name, alike[folded(name)]) if folded(name) in alike else name for name in names
+        )
         raise InputError(
             f"the header of {path} is not the schema's names in order: expected "
-            f"{', '.join(schema.names)}; found {', '.join(names)}. Fix the file, or declare the "
+            f"{', '.join(schema.names)}; found {found}. Fix the file, or declare the "
             f"source with header=False{way_out}",
-            quotes=[f"found {', '.join(names)}"],
+            quotes=[f"found {found}"],
         )
 
 
 def _check_names(path: str, names: list[str], schema: StructType) -> None:
     """Columns that are none of the schema's are ignored. One that may not be null must be there,
-    and none by a name that differs in case or blanks alone.
+    and none by a name that a person takes for it.
     """
     absent = {folded(name): name for name in schema.names if name not in names}
     for name in names:
         meant = absent.get(folded(name))
         if meant is not None and name not in schema.names:
+            found = spelt(name, meant)
             raise InputError(
-                f"the header of {path}: expected column {meant!r}, found {name!r}; did you mean "
+                f"the header of {path}: expected column {meant!r}, found {found}; did you mean "
                 f"{meant!r}? Fix the file, or the schema",
-                quotes=[f"found {name!r}"],
+                quotes=[f"found {found}"],
             )
     missing = [
         field.name for field in schema.fields if not field.nullable and field.name not in names

@@ -1,9 +1,11 @@
-"""Keys of JSON that are a column's name, or a field's, but for case or blanks.
+"""Keys of JSON that a person takes for a column's name, or a field's, although they differ from it.
 
+They differ in case, blanks, invisible characters, the form of an accent or the width of a letter.
 Spark's reader takes no notice of them, whatever ``spark.sql.caseSensitive`` is: the column is null.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 
 from pyspark.sql import Column
@@ -22,8 +24,34 @@ _ESCAPED = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)++"\s*+:'
 _FOREIGN = r'[^\x00-\x7f][^"\\]*+"\s*+:'
 
 
+# Characters beside controls and formats (Cc, Cf) that nobody sees: those that Unicode
+# calls ignorable, fillers of Hangul, and the blank pattern of Braille.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_INVISIBLE = rf"(?:{_BLANKS}|[\p{{Cc}}\p{{Cf}}]|{_UNSEEN.pattern})"
+# Letters are the same in either form of an accent and of any width, as in names that are equal.
+_COLLATION = "UNICODE_CI"
+
+
 def folded(name: str) -> str:
-    """A name as a person reads it: whatever its case, without blanks."""
+    """A name as a person reads it: whatever its case, its form of an accent and the width of its
+    letters, without blanks and invisible characters."""
+    seen = "".join(filter(_is_seen, unicodedata.normalize("NFKC", name)))
+    return unicodedata.normalize("NFKC", seen.upper())
+
+
+def spelt(name: str, meant: str) -> str:
+    """A name in quotes; with escapes if it looks like another name that is meant."""
+    return repr(name) if _without_blanks(name) == _without_blanks(meant) else ascii(name)
+
+
+def _is_seen(character: str) -> bool:
+    unseen = character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
+    return not (unseen or _UNSEEN.match(character))
+
+
+def _without_blanks(name: str) -> str:
     return "".join(name.split()).upper()
 
 
@@ -117,20 +145,36 @@ def _instead(keys: Column, names: list[str], path: str) -> Column:
 
     def instead(name: Column) -> Column:
         near = F.filter(others, lambda key: _folded(key) == _folded(name))
-        return F.concat(what, name, F.lit(", found "), F.get(near, F.lit(0)))
+        return F.concat(what, name, F.lit(", found "), _spelt(F.get(near, F.lit(0)), name))
 
     return F.get(F.array_compact(F.transform(F.array_except(columns, keys), instead)), F.lit(0))
 
 
 def _folded(name: Column) -> Column:
     """See ``folded``."""
-    return F.upper(F.regexp_replace(name, F.lit(f"{_BLANKS}+"), F.lit("")))
+    return F.collate(_upper(name, _INVISIBLE), _COLLATION)
+
+
+def _upper(name: Column, without: str) -> Column:
+    return F.upper(F.regexp_replace(name, F.lit(f"{without}+"), F.lit("")))
+
+
+def _spelt(key: Column, name: Column) -> Column:
+    """See ``spelt``; without quotes."""
+
+    def escaped(letter: Column) -> Column:
+        code = F.format_string("\\u%04x", F.ascii(letter))
+        return F.when(letter.rlike("^[ -~]$"), letter).otherwise(code)
+
+    is_plain = _upper(key, _BLANKS) == _upper(name, _BLANKS)
+    letters = F.transform(F.split(key, ""), escaped)
+    return F.when(is_plain, key).otherwise(F.array_join(letters, ""))
 
 
 def _looks(names: list[str]) -> str:
     """What a line looks like that has a key of nearly one of these names, in ASCII."""
     loose = {
-        name: r"[\s\x1c-\x1f]*+".join(["", *map(re.escape, folded(name)), ""]) for name in names
+        name: r"[\s\x1c-\x1f\x7f]*+".join(["", *map(re.escape, folded(name)), ""]) for name in names
     }
     nearly = [
         rf'(?!{re.escape(name)}")(?i:{pattern})'

@@ -38,6 +38,7 @@ _LONG_NUMBER = re.compile(rb"[-+.eE\d]{%d}" % (_MOST_DIGITS // _STRIDE))
 # A name that JSON writes in one way, and that stands nowhere but in quotes.
 _SIMPLE = re.compile(r"[\w.$@/#*+-][\w .$@/#*+-]*", re.ASCII)
 _FOLDS = bytes(range(256)).upper()
+_UNSEEN = b" \x7f"  # that a key of JSON may have without an escape
 # The last escape of a key, or its last character beyond ASCII: such a key may be any name.
 _ESCAPED_KEY = re.compile(rb'\\.[^"\\\n]*+"\s*+:')
 _FOREIGN_KEY = re.compile(rb'[\x80-\xff][^"\\\x80-\xff\n]*+"\s*+:')
@@ -220,8 +221,8 @@ def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray
 
 
 def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) -> np.ndarray:
-    """Which rows lack a column, and may have a key that is its name but for case or blanks: the
-    exact reader fails these."""
+    """Which rows lack a column, and may have a key that is its name but for case or
+    invisible characters: the exact reader fails these."""
     lacking = {name: ~mask(column.is_valid()) for name, column in columns.items()}
     lacking = {name: lacks for name, lacks in lacking.items() if lacks.any()}
     wrong = np.zeros(len(rows), bool)
@@ -244,10 +245,10 @@ def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) ->
 
 
 def _loose(data: bytes) -> bytes:
-    return data.translate(_FOLDS, b" ")
+    return data.translate(_FOLDS, _UNSEEN)
 
 
 def _has_nearly(name: str, data: bytes, loose: bytes) -> bool:
     """Whether a text of JSON may have a key that is nearly a name: whether this is more often in
-    the text when case and blanks do not count."""
+    the text when case and invisible characters do not count."""
     return loose.count(f'"{folded(name)}"'.encode()) > data.count(f'"{name}"'.encode())
