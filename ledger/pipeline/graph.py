@@ -10,7 +10,7 @@ from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, check
 from ledger.pipeline.steps import SourceStep, StageStep, Step
-from ledger.sources.base import Source
+from ledger.sources.references import Reference
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Graph:
 
     name: str
     steps: Mapping[str, Step]
-    references: Mapping[str, Source]
+    references: Mapping[str, Reference]
     unit_columns: tuple[str, ...] = ()
 
     @cached_property

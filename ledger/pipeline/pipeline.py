@@ -33,7 +33,7 @@ from ledger.pipeline.steps.state import hooks_step, state_step
 from ledger.pipeline.topology import described
 from ledger.sinks.base import Sink
 from ledger.sinks.registry import require_sink
-from ledger.sources.base import Source
+from ledger.sources.references import Reference
 from ledger.sources.registry import AnySource, source_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Pipeline:
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self._graph: Graph | None = None  # as it was last asked for
         self._steps: dict[str, Step] = {}
-        self._references: dict[str, Source] = {}
+        self._references: dict[str, Reference] = {}
 
     def source(
         self,
@@ -149,8 +149,12 @@ class Pipeline:
         """
         self._add(source_step(name, source, on_ack, on_fail, track, key, span))
 
-    def reference(self, name: str, source: AnySource) -> None:
-        """Declare a side input: not tracked, handed to stages that name it as a keyword."""
+    def reference(self, name: str, source: AnySource, *, allow_empty: bool = False) -> None:
+        """Declare a side input: not tracked, handed to stages that name it as a keyword.
+
+        ``allow_empty``: it may have no rows. By default a step that reads it fails then, as a file
+        that was cut off would lose every record of an inner join.
+        """
         self._free(checked_name("reference", name))
         if name == PARAMS:
             raise DeclarationError(
@@ -163,7 +167,7 @@ class Pipeline:
                 f"reference {name!r} of {self.name!r}: expected a FileSource that is not"
                 f" incremental, or another source that every batch reads whole, found {source!r}"
             )
-        self._references[name] = side_input
+        self._references[name] = Reference(side_input, allow_empty)
         self._graph = None
 
     def stage(
@@ -346,7 +350,7 @@ class Pipeline:
         return self._graph
 
     def with_steps(
-        self, steps: Iterable[Step], references: Mapping[str, Source] | None = None
+        self, steps: Iterable[Step], references: Mapping[str, Reference] | None = None
     ) -> "Pipeline":
         """A copy that has these steps instead of its own, and these references (None: its own).
         For tests and measurements, which replace some of ``graph.steps``, or leave some out.
@@ -366,7 +370,7 @@ class Pipeline:
         """Whether a source declares ``on_ack`` or ``on_fail``, or has ``commit``."""
         return any(step.wants_notice for step in self.sources())
 
-    def references(self, step: Step) -> dict[str, Source]:
+    def references(self, step: Step) -> dict[str, Reference]:
         """The side inputs that a step names."""
         return {name: self._references[name] for name in step.references}
 

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from io import TextIOWrapper
+from itertools import islice
 from typing import IO, cast
 
 from ledger.core.streams import DecompressedStream
@@ -18,6 +20,7 @@ SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
 # What reading raises for a file that is damaged, gone, or not what its name claims.
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 _CHUNK = 1 << 20
+_NO_RECORD = " \t\r\n\f\v" + b"\xef\xbb\xbf".decode("latin-1")  # blanks, and the mark of UTF-8
 # What would be taken for text, though it is none, by the ends of names.
 _ARCHIVES = (
     *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
@@ -152,6 +155,18 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
             if limit is not None and lines > limit:
                 break
         return lines + (last not in b"\r\n")
+    except UNREADABLE as exc:
+        raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
+
+
+def has_records(file: FoundFile, format: str, *, header: bool) -> bool:
+    """Whether a file has a record, or a line of text behind its header."""
+    if format == "parquet":
+        return most_records(file, format) > 0
+    try:
+        with opened(file.path) as stream, TextIOWrapper(stream, "latin-1") as text:
+            lines = (line for line in text if line.strip(_NO_RECORD))
+            return next(islice(lines, int(header), None), None) is not None
     except UNREADABLE as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
 

@@ -1,30 +1,34 @@
 """Side inputs: read whole by every batch, and not tracked."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from ledger.core.column_names import ERROR
 from ledger.core.run_request import Interval
-from ledger.settings import Settings
-from ledger.sources.base import Claim, Source
-from ledger.sources.parsing.typed import with_quotes
+from ledger.errors import InputError
+from ledger.sources.base import Source
 
 if TYPE_CHECKING:
-    from ledger.store.queries.batches import Batch
+    from ledger.settings import Settings
 
 
-def read_reference(
-    spark: SparkSession, settings: Settings, batch: "Batch", name: str, source: Source
-) -> DataFrame:
-    """A side input; a record of it that does not parse fails the stage that reads it, without its
-    text: every reader of the ledger sees the failure."""
-    interval = Interval(batch.interval_start, batch.interval_end, batch.params)
-    reader = source.reader(spark)
-    records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
-    message = F.concat(F.lit(f"reference {name!r} ({source.place}): "), ERROR)
-    parsed = F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(
-        F.raise_error(message).cast("boolean")
-    )
-    return records.where(parsed).select(*(f"`{column}`" for column in reader.schema.names))
+@dataclass(frozen=True)
+class Reference:
+    """A declared side input. ``allow_empty``: it may have no rows."""
+
+    source: Source
+    allow_empty: bool = False
+
+    def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
+        """As of ``Source``. Raises InputError as well if the source is certain to have no rows."""
+        message = self.source.check(settings, name, interval)
+        if not self.allow_empty and self.source.is_empty(settings, interval):
+            raise self.no_rows(name)
+        return message
+
+    def no_rows(self, name: str) -> InputError:
+        """The error of a reference without rows that must have some."""
+        return InputError(
+            f"reference {name!r} ({self.source.place}) has no rows: expected at least one, because"
+            " an inner join with it would lose every record. Bring the whole reference and run this"
+            " again, or declare it with allow_empty=True"
+        )

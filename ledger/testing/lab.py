@@ -243,8 +243,11 @@ class _Lab:
             steps,
             {
                 name: earlier.get(name)
-                or self._files(name, source, (references or {}).get(name, ()))
-                for name, source in declared.graph.references.items()
+                or replace(
+                    reference,
+                    source=self._files(name, reference.source, (references or {}).get(name, ())),
+                )
+                for name, reference in declared.graph.references.items()
             },
         )
 

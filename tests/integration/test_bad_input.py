@@ -277,6 +277,35 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
     assert "x,two" not in row.failure
 
 
+@pytest.mark.parametrize("data", [b"", b"n,label\n\n"])
+def test_a_reference_without_rows_fails_its_stage(runner, tmp_path, sink_rows, data):
+    """A reference of no bytes, or of a header alone, would lose every record of a join: its stage
+    fails, unless the reference is declared to have no rows now and then."""
+    write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
+    (tmp_path / "side.csv").write_bytes(data)
+
+    def referring(**options):
+        pipeline = Pipeline("referring")
+        pipeline.source("records", FileSource("in/*", schema=SCHEMA))
+        side = FileSource("side.csv", schema="n INT, label STRING")
+        pipeline.reference("side", side, **options)
+
+        @pipeline.stage(reads="records")
+        def joined(frame, *, side):
+            return frame.join(side, "n", "left")
+
+        pipeline.sink("out", ParquetSink("out"), reads="joined")
+        return pipeline
+
+    run = runner(referring())
+    batch = run.open()
+    run.step(batch, "records")
+    with pytest.raises(InputError, match=r"'side' \(side\.csv\) has no rows.*allow_empty=True"):
+        run.step(batch, "joined")
+    runner(referring(allow_empty=True)).settled(batch)
+    assert sink_rows("out", "n", "label") == [(1, None)]
+
+
 def test_reserved_name_in_a_schema(runner, tmp_path):
     """A schema with a column of the ledger's is refused, naming it."""
     write(tmp_path, "a.csv", b"_ackledger_root\n1\n")

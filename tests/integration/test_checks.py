@@ -144,7 +144,7 @@ def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path)
     run.
     """
     monkeypatch.setenv("SHOP_URL", url_of(target))
-    (tmp_path / "shops.csv").write_text("shop\n")
+    (tmp_path / "shops.csv").write_text("shop\nS1\n")
     (tmp_path / "in" / "2013-01-01").mkdir(parents=True)
     (tmp_path / "in" / "2013-01-01" / "a.csv").write_text("id\n1\n")
     interval = Interval(START, END, {"shop": "a"})

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from jobs.flights import pipeline as flights
 from ledger import Bloom, FileSource, ParquetSink, Pipeline, testing
 from ledger.core.states import BatchStatus
-from ledger.errors import DeclarationError, IntegrityError, NotReadyError
+from ledger.errors import DeclarationError, InputError, IntegrityError, NotReadyError
+from ledger.types.ddl import columns
 
 ORDERS = [{"id": n, "customer": n % 7, "at": None} for n in range(100)]
 
@@ -217,8 +218,8 @@ def test_several_batches_of_one_ledger(spark):
 
 
 def test_example_pipeline(spark):
-    """The flights pipeline of the examples, with a frame as its source and nothing as its
-    references.
+    """The flights pipeline of the examples, with a frame as its source and references without its
+    keys; without rows a reference is an error, as in a run.
     """
     frame = spark.createDataFrame(
         [(2013, 1, 1, "N1")], "year INT, month INT, day INT, tailnum STRING"
@@ -243,8 +244,17 @@ def test_example_pipeline(spark):
             "time_hour",
         )
     ]
-    result = testing.run_batch(flights, {"departures": frame.select("*", *missing)}, spark=spark)
+    sources = {"departures": frame.select("*", *missing)}
+    planes = flights.graph.references["planes"].source
+    weather = flights.graph.references["weather"].source
+    others = {
+        "planes": [dict.fromkeys(columns(planes.schema)) | {"tailnum": "N2"}],
+        "weather": [dict.fromkeys(columns(weather.schema)) | {"origin": "JFK"}],
+    }
+    result = testing.run_batch(flights, sources, references=others, spark=spark)
     assert [(record.step, record.reason) for record in result.failed] == [("with_plane", "lost")]
+    with pytest.raises(InputError, match=r"reference 'planes' .* has no rows"):
+        testing.run_batch(flights, sources, spark=spark)
 
 
 def test_faults_where_nothing_is_tracked_are_refused(spark):

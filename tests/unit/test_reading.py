@@ -30,17 +30,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ledger import FileSource
 from ledger.errors import (
     InputError,
     UnavailableError,
     redacted,
 )
+from ledger.settings import Settings
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
 from ledger.sources.files.blocks import cut
 from ledger.sources.files.text import TextReader
 from ledger.sources.listing import FoundFile, most_records
 from ledger.sources.parsing import numerals
+from ledger.sources.parsing.keys import folded, spelt
+from ledger.sources.references import Reference
+from ledger.sources.registry import source_of
 from ledger.types.fitting import yielded
 from tests.support.footers import set_rows
 
@@ -186,18 +191,47 @@ def test_a_header_that_is_none_is_named(tmp_path, data, says):
         files.layouts([str(tmp_path / "a.csv")], form().schema, True, form())
 
 
-@pytest.mark.parametrize("columns", ["N", " n", "n ", "\u00a0N\t"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "N",
+        " n",
+        "n ",
+        "\u00a0N\t",
+        "\u200bn",
+        "\ufeff\ufeffn",
+        "n\u00ad",
+        "\u200eN",
+        "\0n",
+        "\uff2e",
+    ],
+)
 def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, columns):
-    """A name that differs from a column's in case or blanks alone is not a column of nulls; where
-    the column is there as well, the other is one that the schema does not ask for.
+    """A name that a person takes for a column's, whatever its case, blanks and characters that are
+    not seen, is not a column of nulls, and the error shows them; where the column is there as
+    well, the other is one that the schema does not ask for.
     """
     (tmp_path / "a.csv").write_text(f"{columns},s\n1,2\n")
-    path, schema = str(tmp_path / "a.csv"), form().schema
-    with pytest.raises(InputError, match=r"a\.csv: expected column 'n', found .*mean 'n'\?"):
+    path, schema, found = str(tmp_path / "a.csv"), form().schema, columns.removeprefix("\ufeff")
+    says = rf"a\.csv: expected column 'n', found {re.escape(ascii(found))}; did you mean 'n'\?"
+    with pytest.raises(InputError, match=says):
         files.layouts([path], schema, True, form())
+    with pytest.raises(InputError, match=rf"expected n; found {re.escape(ascii(found))}, s\."):
+        files.layouts([path], schema, False, form())
     (tmp_path / "a.csv").write_text(f"{columns},n\n1,2\n")
     (layout,) = files.layouts([path], schema, True, form())
-    assert layout.names == (columns, "n")
+    assert layout.names == (found, "n")
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("\u00e9", "e\u0301"), ("\u304c", "\u304b\u3099"), ("stra\u00dfe", "S\u200bTRASSE")],
+)
+def test_names_that_look_alike(name, other):
+    """Either form of an accent is the same letter to a person, and so are both cases of one."""
+    assert folded(name) == folded(other)
+    assert folded("x") != folded("\u0445")  # another script, which a font may show
+    assert spelt(other, name) == ascii(other)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -494,3 +528,47 @@ def test_numbers_of_other_classes_are_taken(kind, value, becomes):
     """A number that is one of the column's type is taken whatever its class."""
     columns, errors = yielded(schema(c=kind)).fit([(value,)])
     assert (columns[0].to_pylist(), errors) == ([becomes], [None])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "has_rows"),
+    [
+        ("a.csv", b"", {}, False),
+        ("a.csv", b"\xef\xbb\xbf", {"header": False}, False),
+        ("a.csv", b"n\r\n\r\n", {}, False),
+        ("a.csv", b"n\r1\r", {}, True),
+        ("a.csv", b"n\n1", {}, True),
+        ("a.csv", b"1", {"header": False}, True),
+        ("a.csv.gz", gzip.compress(b"n\n"), {}, False),
+        ("a.json", b" \n", {"format": "json"}, False),
+        ("a.json", b'{"n": 1}', {"format": "json"}, True),
+    ],
+)
+def test_a_check_finds_a_reference_without_rows(tmp_path, name, data, options, has_rows):
+    """Without Spark: files of no bytes, of blank lines or of a header have no rows, which is an
+    error unless the reference may be empty."""
+    (tmp_path / name).write_bytes(data)
+    where = Settings(home=tmp_path, storage=str(tmp_path), data=str(tmp_path))
+    source = source_of("reference", FileSource("a.*", schema="n INT", **options))
+    assert Reference(source, allow_empty=True).check(where, "side", None).startswith("1 file")
+    if has_rows:
+        assert Reference(source).check(where, "side", None).startswith("1 file")
+        return
+    with pytest.raises(InputError, match=r"'side' \(a\.\*\) has no rows.*allow_empty=True"):
+        Reference(source).check(where, "side", None)
+
+
+def test_a_check_finds_parquet_without_rows(tmp_path):
+    """One file of several that has rows is enough; where the path needs an interval that is not
+    known yet, nothing is said."""
+    where = Settings(home=tmp_path, storage=str(tmp_path), data=str(tmp_path))
+    none = pa.table({"n": pa.array([], pa.int32())})
+    pq.write_table(none, tmp_path / "a.parquet")
+    declared = FileSource("*.parquet", schema="n INT", format="parquet")
+    reference = Reference(source_of("reference", declared))
+    with pytest.raises(InputError, match="has no rows"):
+        reference.check(where, "side", None)
+    pq.write_table(pa.table({"n": pa.array([1], pa.int32())}), tmp_path / "b.parquet")
+    assert reference.check(where, "side", None).startswith("2 files")
+    later = FileSource("{{ interval_start | ds }}.csv", schema="n INT")
+    assert "depends on the run" in Reference(source_of("x", later)).check(where, "side", None)

@@ -17,7 +17,7 @@ from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
-from ledger.sources.base import Source
+from ledger.sources.references import Reference
 from ledger.storage.folders import require_storage
 from ledger.storage.stores import LASTING
 from ledger.store.connection import Database
@@ -88,8 +88,8 @@ def surroundings(
         *spark(remote, java),
         finding("storage", lambda: require_storage(settings)),
         *(
-            finding(f"reference {name}", partial(source.check, settings, name, interval))
-            for name, source in references
+            finding(f"reference {name}", partial(reference.check, settings, name, interval))
+            for name, reference in references
         ),
         *(
             finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
@@ -182,8 +182,8 @@ def at_revision(settings: Settings) -> str:
         database.dispose()
 
 
-def _references(pipeline: Pipeline) -> dict[str, Source]:
-    references: dict[str, Source] = {}
+def _references(pipeline: Pipeline) -> dict[str, Reference]:
+    references: dict[str, Reference] = {}
     for step in (*pipeline.steps(), *pipeline.followers()):
         references |= pipeline.references(step)
     return references

@@ -56,6 +56,18 @@ class Files(Source):
         matching = quantity(count, "file matches", "files match")
         return f"{matching} {path}"
 
+    def is_empty(self, settings: "Settings", interval: Interval | None) -> bool:
+        """Whether no file of the interval has a record."""
+        if interval is None and not path_templates.is_fixed(self.place):
+            return False
+        path = settings.data_path(self.place) if interval is None else self.path(settings, interval)
+        declared = self._declared
+        header = declared.format == "csv" and bool(declared.header)
+        return not any(
+            listing.has_records(file, declared.format, header=header)
+            for file in listing.list_files(path)
+        )
+
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """New files, or the interval: its records are at most the lines of its text, or what the
         footers of its Parquet files state.
