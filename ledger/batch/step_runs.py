@@ -86,6 +86,7 @@ class Record:
     output_rows: int = 0
     failed_rows: int = 0
     duplicate_rows: int = 0
+    null_columns: list[str] = field(default_factory=list)
     posted: Posted = field(default_factory=Posted)
     acks_proved: bool | None = None
 

@@ -202,7 +202,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
     parts += map(_sink, data["sinks"])
     waits = [row["sentences"] for row in data["pending"] if not row["incomplete"]]
-    parts += [line(sentence, "yellow") for sentence in chain(*waits)]
+    parts += [line(sentence, "yellow") for sentence in chain(*waits, data["notes"])]
     if failed:
         parts.append(failures(failed))
     if "advice" in data:

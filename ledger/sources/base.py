@@ -121,6 +121,12 @@ class SourceReader(Protocol):
         return raised_by_task(exc)
 
     @property
+    def null_columns(self) -> "Sequence[str]":
+        """Columns that are null in all records that ``records`` or ``write`` has read, because no
+        record has them. Called after the records were read."""
+        return ()  # not known
+
+    @property
     def formats(self) -> Mapping[str, str]:
         """How the source writes dates and times, as options of Spark's readers; {}: ISO 8601."""
         return {}

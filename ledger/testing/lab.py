@@ -105,7 +105,8 @@ def run_batch(
     """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
 
     ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
-    is not given is empty; timestamps without a zone are UTC. ``after``: go on in the ledger of an
+    is not given is empty, which fails a stage that reads the reference unless it is declared with
+    ``allow_empty``; timestamps without a zone are UTC. ``after``: go on in the ledger of an
     earlier result, with the next interval, for what several batches share. ``params``: those of
     the run. Raises DeclarationError
     on an unknown name, and on a row that does not fit its source's schema.

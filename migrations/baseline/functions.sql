@@ -232,11 +232,11 @@ CREATE TRIGGER step_run_history BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
   AND (NEW.state <> OLD.state
        AND (OLD.state, NEW.state) <> ('committed', 'superseded')
        OR (NEW.lease_until, NEW.closed_at, NEW.failure, NEW.input_rows, NEW.output_rows,
-           NEW.failed_rows, NEW.duplicate_rows, NEW.delta_rows, NEW.delta_xor, NEW.emitted_edges,
+           NEW.failed_rows, NEW.duplicate_rows, NEW.null_columns, NEW.delta_rows, NEW.delta_xor, NEW.emitted_edges,
            NEW.acked_edges, NEW.acks_proved, NEW.files)
           IS DISTINCT FROM
           (OLD.lease_until, OLD.closed_at, OLD.failure, OLD.input_rows, OLD.output_rows,
-           OLD.failed_rows, OLD.duplicate_rows, OLD.delta_rows, OLD.delta_xor, OLD.emitted_edges,
+           OLD.failed_rows, OLD.duplicate_rows, OLD.null_columns, OLD.delta_rows, OLD.delta_xor, OLD.emitted_edges,
            OLD.acked_edges, OLD.acks_proved, OLD.files))
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();

@@ -32,7 +32,7 @@ GRANT UPDATE (
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-  delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files, root_files,
+  null_columns, delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files, root_files,
   files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (

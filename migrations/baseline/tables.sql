@@ -242,6 +242,7 @@ CREATE TABLE step_run (
   output_rows bigint,
   failed_rows bigint,
   duplicate_rows bigint,
+  null_columns text[],
   delta_rows bigint,
   delta_xor bigint,
   emitted_edges bigint,
@@ -277,6 +278,8 @@ COMMENT ON COLUMN step_run.input_rows IS 'Rows that it read.';
 COMMENT ON COLUMN step_run.output_rows IS 'Rows that it wrote and passed on.';
 COMMENT ON COLUMN step_run.failed_rows IS 'Rows that it failed explicitly, or could not parse.';
 COMMENT ON COLUMN step_run.duplicate_rows IS 'Rows that a sink dropped as already delivered.';
+COMMENT ON COLUMN step_run.null_columns IS
+  'Columns of a source that no record has, and that are null in all of them.';
 COMMENT ON COLUMN step_run.delta_rows IS 'Deltas that it posted.';
 COMMENT ON COLUMN step_run.delta_xor IS 'XOR over the deltas that it posted.';
 COMMENT ON COLUMN step_run.emitted_edges IS 'Edges that it emitted.';

@@ -115,7 +115,7 @@ COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
 CREATE VIEW step_progress AS
 SELECT s.batch_id, p.name AS pipeline, s.number, r.step, s.kind, r.state, r.step_run_id,
        r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
-       extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
+       r.null_columns, extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
        r.lease_until, r.failure
 FROM batch_step s
 CROSS JOIN LATERAL (
@@ -138,6 +138,8 @@ COMMENT ON COLUMN step_progress.input_rows IS 'Rows read.';
 COMMENT ON COLUMN step_progress.output_rows IS 'Rows written and passed on.';
 COMMENT ON COLUMN step_progress.failed_rows IS 'Rows failed explicitly, or not parsed.';
 COMMENT ON COLUMN step_progress.duplicate_rows IS 'Rows that a sink dropped as already delivered.';
+COMMENT ON COLUMN step_progress.null_columns IS
+  'Columns of a source that no record has, and that are null in all of them.';
 COMMENT ON COLUMN step_progress.seconds IS 'Seconds that it took, or takes so far.';
 COMMENT ON COLUMN step_progress.lease_until IS 'Past this a running run counts as dead.';
 COMMENT ON COLUMN step_progress.failure IS 'Why it failed.';

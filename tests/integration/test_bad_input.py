@@ -12,10 +12,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.outcome.report import report
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim
+from ledger.sources.files import absent
 from ledger.sources.files import lines as lines_of_text
 from ledger.sources.files.writing import Writer
 from ledger.sources.registry import source_of
@@ -79,7 +81,7 @@ def test_json_lines(runner, tmp_path, sink_rows):
     bad = ["nope", '{"n": 1} trailing', '{"n": 1}{"n": 2}', "[1]", "null", '{"n": "x"}']
     good = ['{"n": 1, "name": "a"}', '{"n": 2}', "", '  {"n": 3, "more": true}  ']
     write(tmp_path, "a.jsonl", "\n".join([*good, *bad]).encode())
-    run = runner(copying(format="json"))
+    run = runner(copying(format="json", optional=["price"]))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (9, 6)
     assert sink_rows("out", "n", "name") == [(1, "a"), (2, None), (3, None)]
@@ -1127,6 +1129,106 @@ def test_a_key_of_json_that_nearly_names_a_column(runner, tmp_path, sink_rows, q
     arrived, failed = parsed(run, ("n", "id"), sink_rows)
     assert failed == {line: f"json: expected {reason}" for line, reason in bad.items()}
     assert set(arrived) == set(good.values())
+
+
+RENAMED = r"no record has column '{}', which .* that are no columns: '{}'.*optional=\['{}'\]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "lines", "path", "others"),
+    [
+        ("n INT, amount INT", ['{"n": 1, "amount_eur": 5, "x": 1}', '{"n": 2}'], "amount",
+         "amount_eur', 'x"),
+        ("n INT, s STRUCT<a: INT, price: INT>", ['{"n": 1, "s": {"a": 1, "cost": 2}, "price": 1}'],
+         "s.price", "s.cost"),
+        ("n INT, l ARRAY<STRUCT<a: INT>>", ['{"n": 1, "l": [{"b": 2}]}'], "l.a", "l.b"),
+        ("n INT, m MAP<STRING, STRUCT<a: INT>>", ['{"n": 1, "m": {"k": {"b": 2}}}'], "m.a", "m.b"),
+        ("n INT, amount INT", ['{"n": 1, "b": "amount: \\"amount\\": 1"}'], "amount", "b"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("snapshot", ["copy", "reference"])
+def test_a_key_of_json_that_was_renamed(
+    runner, tmp_path, sink_rows, schema, lines, path, others, snapshot
+):
+    """A column, or a field of a STRUCT, that no record has while records have other keys fails the
+    step with both names, instead of being null for ever; declared as optional, it is null."""
+    write(tmp_path, "a.jsonl", "\n".join(lines).encode())
+    declared = {"schema": schema, "format": "json", "snapshot": snapshot}
+    run = runner(copying(**declared))
+    batch = run.open()
+    with pytest.raises(InputError, match=RENAMED.format(path, others, path)):
+        run.step(batch, "records")
+    runner(copying(optional=[path], **declared)).settled(batch)
+    assert len(sink_rows("out", "n")) == len(lines)
+    assert run.ledger.summary(batch.batch_id).notes == ()
+
+
+def test_a_column_that_one_record_has_was_not_renamed(runner, tmp_path, sink_rows, monkeypatch):
+    """However late it comes, in whatever spelling of JSON, and however many keys are no columns; a
+    record that fails for a key that only looks like a column's keeps none of the others out."""
+    monkeypatch.setattr(absent, "FIRST", 1)
+    lines = ['{"n": 1, "amount_eur": 5}'] * 3 + [r'{"n": 2, "\u0061mount": null, "s": {"x": null}}']
+    write(tmp_path, "a.jsonl", "\n".join([*lines, '{"n": 3, "LATE": 1}']).encode())
+    run = runner(copying(schema="n INT, amount INT, s STRUCT<x: INT>, late INT", format="json",
+                         optional=["late"]))  # fmt: skip
+    settlement = run.settled(run.open())
+    assert (settlement.roots, settlement.failed) == (5, 1)
+
+
+@pytest.mark.parametrize("snapshot", ["copy", "reference"])
+def test_a_column_that_no_record_has_is_reported(runner, tmp_path, caplog, snapshot):
+    """Where records have no other keys it is no error, but the log, the ledger and what a run
+    prints say that the column is null in all records."""
+    write(tmp_path, "a.jsonl", b'{"n": 1}\n{"n": 2, "s": {"x": 1}}\n')
+    schema = "n INT, amount INT, s STRUCT<x: INT, y: INT>, t STRUCT<z: INT>"
+    run = runner(copying(schema=schema, format="json", snapshot=snapshot))
+    batch = run.open()
+    run.settled(batch)
+    says = "no record has column {}: it is null in all of them"
+    names = ["amount", "s.y", "t"]
+    notes = tuple(f"source records: {says.format(name)}" for name in names)
+    assert run.ledger.summary(batch.batch_id).notes == notes
+    assert set(notes) <= set(report(run.ledger.summary(batch.batch_id), []))
+    assert says.format("amount") in caplog.text
+    rows = run.ledger.rows("SELECT null_columns FROM step_progress WHERE kind = 'source'")
+    assert [row.null_columns for row in rows] == [names]
+
+
+def test_a_column_that_no_header_has(runner, tmp_path, sink_rows):
+    """By name a column that was renamed in all files fails the step as well; without another one it
+    is reported, and where one file has it, nothing is said."""
+    write(tmp_path, "a.csv", b"n,cost\n1,2\n")
+    write(tmp_path, "b.csv", b"n\n2\n")
+    schema = "n INT, price INT"
+    run = runner(copying(schema=schema, header="by_name"))
+    batch = run.open()
+    with pytest.raises(InputError, match=RENAMED.format("price", "cost", "price")):
+        run.step(batch, "records")
+    write(tmp_path, "a.csv", b"n\n1\n")
+    run.settled(batch)
+    (note,) = run.ledger.summary(batch.batch_id).notes
+    assert note == "source records: no record has column price: it is null in all of them"
+    write(tmp_path, "b.csv", b"price,cost\n3,4\n")
+    again = run.open("again", reprocess=True)
+    run.settled(again)
+    assert run.ledger.summary(again.batch_id).notes == ()
+
+
+def test_a_text_of_json_that_is_too_long(runner, tmp_path, sink_rows):
+    """A text that is longer than Spark's reader of JSON takes fails its record, and the reason says
+    so; one as long as it takes is read."""
+    most = 20_000_000
+    lines = [f'{{"n": {n}, "s": "{more}{"x" * (most - 1)}"}}' for n, more in enumerate(["", "xx"])]
+    write(tmp_path, "a.jsonl", "\n".join([*lines, '{"n": 2, "s": "x"']).encode())
+    run = runner(copying(schema="n INT, s STRING", format="json"))
+    run.settled(run.open())
+    assert [(n, len(s)) for n, s in sink_rows("out", "n", "s")] == [(0, most - 1)]
+    reasons = {row.reason for row in run.ledger.rows("SELECT reason FROM failed_root")}
+    assert reasons == {
+        "malformed json: a text is too long: expected at most 20,000,000 characters, found"
+        " 20,000,001",
+        "malformed json: expected one object, found something else or more",
+    }
 
 
 @pytest.mark.parametrize(("format", "line"), [("csv", "{}"), ("json", '{{"d": "{}"}}')])

@@ -41,6 +41,7 @@ BATCH = {
     "outcome": "complete",
     "accepted": 0,
     "sinks": [],
+    "notes": [],
     **COUNTS,
 }
 
@@ -399,7 +400,8 @@ def test_seconds_of_steps_stand_below_each_other():
 
 
 def test_a_summary_says_what_a_state_waits_for():
-    """Each sentence about a state that stands still is a line of its own, however long."""
+    """Each sentence about a state that stands still, or a column of nulls, is a line of its own,
+    however long."""
     waits = [
         f"the state 'total' of batch {batch} waits for batch 1. " + "x" * 80 for batch in (2, 3)
     ]
@@ -407,11 +409,12 @@ def test_a_summary_says_what_a_state_waits_for():
         {"sentences": waits, "incomplete": False},
         {"sentences": ["said by the advice"], "incomplete": True},
     ]
-    data = {**BATCH, "steps": [], "pending": pending, "records": COUNTS}
+    notes = ["source orders: no record has column amount: it is null in all of them"]
+    data = {**BATCH, "steps": [], "pending": pending, "records": COUNTS, "notes": notes}
     data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
-    assert printed(tables.summary(data)).splitlines()[-2:] == waits
+    assert printed(tables.summary(data)).splitlines()[-3:] == waits + notes
 
 
 def test_a_summary_has_a_line_for_each_sink():

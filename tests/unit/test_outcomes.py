@@ -129,21 +129,24 @@ def test_an_undecided_batch_says_where_it_stands():
 
 
 def test_report():
-    """Counts, where records broke and why in columns, what a state waits for, what to type."""
+    """Counts, where records broke and why in columns, what a state waits for, columns of nulls,
+    what to type."""
     lost = SimpleNamespace(
         step="join", reason="lost", status="failed", records=1200, accepted_by=None
     )
     bad = SimpleNamespace(
         step="parse", reason="no date", status="quarantined", records=3, accepted_by="ada"
     )
-    lines = report(summary(failed=2, pending=(STATES,), cases=(case("join"),)), [lost, bad], "m:p")
-    assert lines[:6] == [
+    state = {"pending": (STATES,), "notes": ("no record has column n",)}
+    lines = report(summary(failed=2, cases=(case("join"),), **state), [lost, bad], "m:p")
+    assert lines[:7] == [
         "batch 7 of p (replay): incomplete",
         "1,000 records: 998 acked, 2 failed, 0 quarantined, 0 accepted, 0 pending",
         "step   reason   status           records",
         "join   lost     failed           1,200",
         "parse  no date  accepted by ada  3",
         "it waits",
+        "no record has column n",
     ]
     assert "ackledger replay m:p --batch 3" in lines[-2]
     assert lines[-2].startswith("batch 3, 2 records at join: fix join, then replay the records: ")

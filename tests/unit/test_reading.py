@@ -212,15 +212,15 @@ def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, columns):
     well, the other is one that the schema does not ask for.
     """
     (tmp_path / "a.csv").write_text(f"{columns},s\n1,2\n")
-    path, schema, found = str(tmp_path / "a.csv"), form().schema, columns.removeprefix("\ufeff")
-    says = rf"a\.csv: expected column 'n', found {re.escape(ascii(found))}; did you mean 'n'\?"
+    path, schema, name = str(tmp_path / "a.csv"), form().schema, columns.removeprefix("\ufeff")
+    says = rf"a\.csv: expected column 'n', found {re.escape(ascii(name))}; did you mean 'n'\?"
     with pytest.raises(InputError, match=says):
         files.layouts([path], schema, True, form())
-    with pytest.raises(InputError, match=rf"expected n; found {re.escape(ascii(found))}, s\."):
+    with pytest.raises(InputError, match=rf"expected n; found {re.escape(ascii(name))}, s\."):
         files.layouts([path], schema, False, form())
     (tmp_path / "a.csv").write_text(f"{columns},n\n1,2\n")
     (layout,) = files.layouts([path], schema, True, form())
-    assert layout.names == (found, "n")
+    assert layout.names == (name, "n")
 
 
 @pytest.mark.parametrize(

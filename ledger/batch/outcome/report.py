@@ -90,6 +90,7 @@ def report(
         *as_text(summary.preview),
         *(str(advice) for advice in sinks_of(summary, target)),
         *summary.waits,
+        *summary.notes,
     ]
     if advice is not None:
         lines += advice.lines

@@ -1,6 +1,6 @@
 """What became of a batch: counts by state, steps, and what a run reports of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -52,6 +52,7 @@ class Summary:
     records that are failed or wait in quarantine, by cause. ``stands``: while it is undecided, why,
     and how to go on. ``preview``: of a batch on hold what would fail, by step and reason.
     ``target``: MODULE:PIPELINE, if the ledger knows it. ``sinks``: what each has published.
+    ``notes``: what a person should know of its steps, in sentences.
     """
 
     batch_id: int
@@ -71,6 +72,7 @@ class Summary:
     accepted_by: Mapping[str, int] = field(default_factory=dict)
     target: str | None = None
     sinks: tuple[SinkRows, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -122,7 +124,13 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
         batch.target,
         tuple(database.transact(lambda c: sinks.of_batch(c, batch_id))),
+        tuple(chain(*map(_notes, steps))),
     )
+
+
+def _notes(row: StepRows) -> Iterator[str]:
+    for name in row.null_columns or ():
+        yield f"source {row.step}: no record has column {name}: it is null in all of them"
 
 
 def _step(row: StepRows) -> dict[str, Any]:

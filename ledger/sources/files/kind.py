@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from ledger.core import path_templates
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
+from ledger.errors import DeclarationError, suggestion
 from ledger.sources import listing
 from ledger.sources.base import Claim, Scope, Sought, Source, SourceReader
 from ledger.sources.claims import count_records, new_files
 from ledger.sources.files.accepted_types import check_types
 from ledger.sources.files.dialect import Dialect
 from ledger.sources.files.source import FileSource
+from ledger.types.ddl import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +29,7 @@ class Files(Source):
 
     def __init__(self, declared: FileSource):
         check_types(declared.path, declared.format, declared.schema)
+        _check_optional(declared)
         self._declared = declared
         self.schema = declared.schema
         self.place = declared.path
@@ -93,6 +96,17 @@ class Files(Source):
         from ledger.sources.files import origin
 
         return origin.lines_of(path, sought, layout)
+
+
+def _check_optional(declared: FileSource) -> None:
+    """Raise DeclarationError if an optional column is none of the schema's."""
+    names = columns(declared.schema)
+    for path in declared.optional:
+        if names is not None and path not in names and path.split(".")[0] not in names:
+            raise DeclarationError(
+                f"optional column {path!r} of {declared.path!r}: expected a column of the schema"
+                f"{suggestion(path, names)}"
+            )
 
 
 def _layout(declared: FileSource) -> dict[str, Any]:

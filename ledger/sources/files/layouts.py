@@ -94,14 +94,14 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
     if names != schema.names:
         way_out = ", or with header='by_name'" if set(schema.names) & set(names) else ""
         alike = {folded(name): name for name in schema.names if name not in names}
-        found = ", ".join(
+        shown = ", ".join(
             spelt(name, alike[folded(name)]) if folded(name) in alike else name for name in names
         )
         raise InputError(
             f"the header of {path} is not the schema's names in order: expected "
-            f"{', '.join(schema.names)}; found {found}. Fix the file, or declare the "
+            f"{', '.join(schema.names)}; found {shown}. Fix the file, or declare the "
             f"source with header=False{way_out}",
-            quotes=[f"found {found}"],
+            quotes=[f"found {shown}"],
         )
 
 
@@ -113,11 +113,11 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
     for name in names:
         meant = absent.get(folded(name))
         if meant is not None and name not in schema.names:
-            found = spelt(name, meant)
+            shown = spelt(name, meant)
             raise InputError(
-                f"the header of {path}: expected column {meant!r}, found {found}; did you mean "
+                f"the header of {path}: expected column {meant!r}, found {shown}; did you mean "
                 f"{meant!r}? Fix the file, or the schema",
-                quotes=[f"found {found}"],
+                quotes=[f"found {shown}"],
             )
     missing = [
         field.name for field in schema.fields if not field.nullable and field.name not in names

@@ -48,6 +48,7 @@ _ALLOWED: Mapping[str, tuple[str, str]] = {
 # Strings of JSON; the last may be cut off.
 _DOUBLE = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\z)'
 _STRINGS = rf"{_DOUBLE}|'[^'\\]*+(?:\\.[^'\\]*+)*+(?:'|\z)"
+_MOST_CHARACTERS = 20_000_000  # of a text of JSON: the limit of Jackson, and of its readers
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 _MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
 
@@ -267,6 +268,11 @@ def _misspelt(form: Format) -> Column:
     return keys.misspelt(F.col(TEXT), form.schema, columns, _options(form))
 
 
+def key_paths(text: Column, form: Format) -> Column:
+    """See ``keys.paths``: of a record of JSON."""
+    return keys.paths(text, form.schema, _options(form))
+
+
 def _misfits(form: Format) -> Column:
     """Whether a text is no record of the schema, or that of a column no value of its type; of one
     that may be so, too."""
@@ -352,7 +358,16 @@ def _not_json(form: Format, otherwise: str) -> Column:
         for name, (look, advice) in _ALLOWED.items()
         if not values.allows(options, name)
     ]
-    return F.coalesce(*hints, F.lit(otherwise))
+    return F.coalesce(_too_long(F.col(TEXT)), *hints, F.lit(otherwise))
+
+
+def _too_long(text: Column) -> Column:
+    """Why a line is no JSON to Spark's reader, if it has a longer text than that takes."""
+    reason = f"a text is too long: expected at most {_MOST_CHARACTERS:,} characters, found "
+    parts = F.split(F.regexp_replace(text, r"(?s)\\(?:u....|.)", "_"), '"')
+    longest = F.array_max(F.transform(parts, F.length))
+    is_long = (F.octet_length(text) > _MOST_CHARACTERS) & (longest > _MOST_CHARACTERS)
+    return F.when(is_long, F.concat(F.lit(reason), F.format_number(longest, 0)))
 
 
 def _csv_shape(form: Format) -> list[tuple[Column, Column]]:

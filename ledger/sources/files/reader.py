@@ -1,7 +1,9 @@
 """Reads what a FileSource declares."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,8 +15,8 @@ from ledger.core.paths import literal
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
+from ledger.sources.files import absent, lines, writing
 from ledger.sources.files import layouts as files
-from ledger.sources.files import lines, writing
 from ledger.sources.files.multiline import TOO_LONG
 from ledger.sources.files.records import records_of
 from ledger.sources.files.referenced import with_form
@@ -38,6 +40,9 @@ def _check_time(spark: SparkSession, schema: StructType) -> None:
             )
 
 
+_log = logging.getLogger(__name__)
+
+
 class Reader(SourceReader):
     """Reads one source."""
 
@@ -49,11 +54,17 @@ class Reader(SourceReader):
         _check_time(spark, self.schema)
         self._listed: Sequence[listing.FoundFile] = ()  # by this reader, not by the claim
         self._footers: Mapping[str, int] | None = None  # of Parquet: the records of each file
+        self._keys: absent.Keys | None = None  # of records, or headers, that were looked at
 
     @property
     def formats(self) -> Mapping[str, str]:
         """The options for the format of its dates and timestamps."""
         return self._source.options
+
+    @property
+    def null_columns(self) -> Sequence[str]:
+        """The columns that no record has, as far as records, or headers, were looked at."""
+        return self._keys.absent if self._keys is not None else ()
 
     def records(self, claim: Claim) -> DataFrame:
         """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``, and by
@@ -119,10 +130,25 @@ class Reader(SourceReader):
         layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.by_name, self._form([]))
+            if source.by_name:
+                headers = chain.from_iterable(layout.names for layout in layouts)
+                self._require(absent.of_headers(self.schema, source.optional, headers))
         by_path = {file.path: file for file in inputs}
         for layout in layouts:
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
-            yield TextReader(form, blocks_of(self._spark, own, form, layout.headers), values)
+            blocks = blocks_of(self._spark, own, form, layout.headers)
+            reader = TextReader(form, blocks, values)
+            if source.format == "json" and self._keys is None:
+                self._require(absent.of_records(self._spark, reader, source.optional))
+            yield reader
+
+    def _require(self, keys: absent.Keys) -> None:
+        """Note the columns that no record has. Raises InputError if one may be renamed."""
+        where = self._source.path
+        keys.require_known(where)
+        for path in keys.absent if self._keys is None else ():
+            _log.warning("%s: no record has column %s: it is null in all of them", where, path)
+        self._keys = keys
 
     def _with_names(self, records: DataFrame, form: lines.Format) -> DataFrame:
         """The records with the columns of their file, where these are read by name."""

@@ -1,6 +1,6 @@
 """The declaration of a source of files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,10 +57,11 @@ class FileSource:
     ``parquet``. ``schema``: a StructType or a DDL string; a record that does not fit fails, it
     is never dropped. ``header``: csv files begin with the schema's names, in order;
     ``by_name``: with names in any order, of which others are noted and ignored, and a column that
-    a file lacks is null if it may be. ``multiline``: values of csv in quotes may
-    hold line breaks; from the first on one task reads its file. ``null_value``: text that means
-    null, for example ``NA``. ``allow_missing``: no matching file means no records instead of an
-    error.
+    a file lacks is null if it may be. ``optional``: columns that all records of a batch may lack,
+    of json and by name: a field of a STRUCT as ``item.price``. ``multiline``: values of csv in
+    quotes may hold line breaks; from the first on one task reads its file. ``null_value``: text
+    that means null, for example ``NA``. ``allow_missing``: no matching file means no
+    records instead of an error.
     ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval;
     a file is another one once its size or modification time differ, but for a small one that has
     the same content. ``snapshot``: what a batch keeps of its records, a ``copy`` of their values,
@@ -78,6 +79,7 @@ class FileSource:
     schema: "StructType | str"
     header: bool | Literal["by_name"] = True
     null_value: str | None = None
+    optional: Sequence[str] = ()
     allow_missing: bool = False
     incremental: bool = False
     multiline: bool = False
@@ -166,6 +168,15 @@ _FAULTS: tuple[Fault, ...] = (
         lambda it: it.multiline and it.format != "csv",
         "multiline of {it.path!r}: expected format csv, found {it.format}, whose records have no"
         " line breaks",
+    ),
+    (
+        lambda it: it.optional and it.format != "json" and not it.by_name,
+        "optional={it.optional!r} of {it.path!r} has no effect: expected format json, or csv with"
+        " header='by_name', whose records may lack a column. Remove it",
+    ),
+    (
+        lambda it: isinstance(it.optional, str),
+        "optional={it.optional!r} of {it.path!r}: expected a list of columns, found a text",
     ),
     (
         _unsupported,

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from ledger.sources.parsing.values import allows, any_of
+from ledger.sources.parsing.values import allows, any_of, matches
 from ledger.types.spark import walk
 
 # The blanks of ``str.split``, for Java.
@@ -24,8 +24,8 @@ _ESCAPED = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)++"\s*+:'
 _FOREIGN = r'[^\x00-\x7f][^"\\]*+"\s*+:'
 
 
-# Characters beside controls and formats (Cc, Cf) that nobody sees: those that Unicode
-# calls ignorable, fillers of Hangul, and the blank pattern of Braille.
+# Invisible characters beside controls and formats (Cc, Cf): those that Unicode calls ignorable,
+# fillers of Hangul, and the blank pattern of Braille.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -138,6 +138,43 @@ def _within(text: Column, kind: DataType, path: str, options: Mapping[str, str])
     return F.get(F.array_compact(reasons), F.lit(0))
 
 
+def paths(text: Column, kind: StructType, options: Mapping[str, str], path: str = "") -> Column:
+    """The keys of the text of an object, an array: also of each object that is a STRUCT, or an
+    element of one, behind the path that leads to it (``item.price``)."""
+
+    def of(read: Column) -> Column:
+        own = F.transform(F.map_keys(read), lambda key: F.concat(F.lit(path), key))
+        deeper = [
+            _paths_within(
+                F.try_element_at(read, F.lit(field.name)),
+                field.dataType,
+                options,
+                f"{path}{field.name}.",
+            )
+            for field in kind.fields
+            if _names(field.dataType)
+        ]
+        return F.flatten(F.array(own, *deeper))
+
+    read = F.array(F.from_json(text, "MAP<STRING, STRING>", options))
+    return F.coalesce(F.get(F.transform(read, of), F.lit(0)), _no_texts())
+
+
+def _paths_within(text: Column, kind: DataType, options: Mapping[str, str], path: str) -> Column:
+    """See ``paths``: of the text of a value with parts."""
+    if isinstance(kind, StructType):
+        return paths(text, kind, options, path)
+    assert isinstance(kind, ArrayType | MapType)
+    as_texts = "ARRAY<STRING>" if isinstance(kind, ArrayType) else "MAP<STRING, STRING>"
+    elements, inner = _elements(F.from_json(text, as_texts, options), kind)
+    each = F.transform(elements, lambda element: _paths_within(element, inner, options, path))
+    return F.coalesce(F.flatten(each), _no_texts())
+
+
+def _no_texts() -> Column:
+    return F.array().cast("ARRAY<STRING>")
+
+
 def _instead(keys: Column, names: list[str], path: str) -> Column:
     columns = F.array(*map(F.lit, names))
     others = F.array_except(keys, columns)
@@ -164,7 +201,7 @@ def _spelt(key: Column, name: Column) -> Column:
 
     def escaped(letter: Column) -> Column:
         code = F.format_string("\\u%04x", F.ascii(letter))
-        return F.when(letter.rlike("^[ -~]$"), letter).otherwise(code)
+        return F.when(matches(letter, "[ -~]"), letter).otherwise(code)
 
     is_plain = _upper(key, _BLANKS) == _upper(name, _BLANKS)
     letters = F.transform(F.split(key, ""), escaped)

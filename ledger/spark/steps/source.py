@@ -40,7 +40,8 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masked)
     outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
-    record = Record(input_rows=read, output_rows=read - failed, failed_rows=failed)
+    nulls = list(reader.null_columns)
+    record = Record(read, output_rows=read - failed, failed_rows=failed, null_columns=nulls)
     record = posted(record, outcome)
     output = StepOutput(record, manifest.files, outcome.post, emitted=emitted)
     commit(job.database, run, output, origin.complete)

@@ -1,6 +1,6 @@
 """Statements behind the command line's tables; they read the documented views."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -68,6 +68,7 @@ class StepRows:
     output_rows: int | None
     failed_rows: int | None
     duplicate_rows: int | None
+    null_columns: Sequence[str] | None
     dropped_rows: int
     seconds: float
     path: str | None
@@ -212,7 +213,7 @@ def step_table(connection: Connection, batch_id: int) -> list[StepRows]:
     """The steps of a batch that have run, in order."""
     statement = text("""
         SELECT p.step, p.kind, p.step_run_id, p.state, p.input_rows, p.output_rows, p.failed_rows,
-               p.duplicate_rows, p.seconds, s.path,
+               p.duplicate_rows, p.null_columns, p.seconds, s.path,
                (SELECT coalesce(sum(records), 0)::bigint FROM step_run_drop d
                 WHERE d.step_run_id = p.step_run_id) AS dropped_rows
         FROM step_progress p

@@ -239,7 +239,8 @@ def commit_run(
     statement = text("""
         UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows,
-          duplicate_rows = :duplicate_rows, delta_rows = :rows, delta_xor = :delta_xor,
+          duplicate_rows = :duplicate_rows, null_columns = :null_columns,
+          delta_rows = :rows, delta_xor = :delta_xor,
           emitted_edges = :emitted_edges, acked_edges = :acked_edges, acks_proved = :acks_proved,
           files = (
             SELECT jsonb_agg(
