@@ -16,7 +16,7 @@ LedgerError
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -161,6 +161,23 @@ def _is_raised_by_others(exc: BaseException) -> bool:
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
     return raised is not None and not raised.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def together(failures: Sequence[LedgerError], what: str, most: int | None = None) -> LedgerError:
+    """Return one error, of the kind of the first, with the texts and quotes of all.
+
+    ``what``: the noun for several of them. ``most``: how many texts it has; None: all.
+    """
+    if len(failures) == 1:
+        return failures[0]
+    shown = failures[:most]
+    texts = [f"({number}) {str(exc).rstrip('. ')}" for number, exc in enumerate(shown, 1)]
+    if len(shown) < len(failures):
+        texts.append(f"and {len(failures) - len(shown):,} more")
+    return own_kind(failures[0])(
+        f"{len(failures):,} {what} are wrong: {'; '.join(texts)}",
+        quotes=[part for exc in shown for part in quoted(exc)],
+    )
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:

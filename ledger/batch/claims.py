@@ -106,11 +106,7 @@ def ask(
     opening, now, prospects = database.transact(look)
 
     def offer(step: SourceStep, prospect: Prospect) -> Offer:
-        def unclaimed(files: Sequence[FoundFile]) -> list[FoundFile]:
-            return database.transact(lambda c: _unclaimed(c, opening, step.name, files))
-
-        path = _path(settings, step, opening)
-        scope = Scope(settings, step.name, path, opening.interval, now, unclaimed)
+        scope = _scope(database, settings, step, opening, now)
         claim = _latest(pipeline, step, scope, prospect)
         if not prospect.has_room(claim):
             pending, demand = prospect.pending, claim.records or 0
@@ -118,6 +114,24 @@ def ask(
         return Offer(claim, prospect.range)
 
     return list(map(offer, _sources(pipeline), prospects))
+
+
+def next_claim(
+    database: Database, settings: Settings, pipeline: Pipeline, step: SourceStep, interval: Interval
+) -> Claim:
+    """Return what the next batch over the interval would take of a source, however many records
+    are pending; of a source by offset without its range. Nothing is claimed.
+    """
+    opening = Opening(None, interval.start, interval.end, interval.params, has_interval=False)
+    if step.source.by_offset:
+        return Claim(step.name, _path(settings, step, opening))
+
+    def look(connection: Connection) -> tuple[Opening, datetime]:
+        current = replace(opening, pipeline_id=pipelines.find(connection, pipeline.name))
+        return current, batches.database_now(connection)
+
+    scope = _scope(database, settings, step, *database.transact(look))
+    return step.source.latest(scope, None, None)
 
 
 def accept(
@@ -208,6 +222,18 @@ def save(
 
 def _sources(pipeline: Pipeline) -> list[SourceStep]:
     return list(pipeline.sources())
+
+
+def _scope(
+    database: Database, settings: Settings, step: SourceStep, opening: Opening, now: datetime
+) -> Scope:
+    """What a source is asked for. ``now``: the ledger's time."""
+
+    def unclaimed(files: Sequence[FoundFile]) -> list[FoundFile]:
+        return database.transact(lambda c: _unclaimed(c, opening, step.name, files))
+
+    path = _path(settings, step, opening)
+    return Scope(settings, step.name, path, opening.interval, now, unclaimed)
 
 
 def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:

@@ -91,10 +91,10 @@ class Publisher(Protocol):
         ``_ackledger_roots``, ``_ackledger_unit``) beside the user's: the sink never publishes them.
         """
 
-    def look(self, schema: "pa.Schema | None") -> None:
+    def look(self, schema: "pa.Schema | None", *, by_row: bool = True) -> None:
         """Raise as ``check`` does, as far as is known before there are rows: the sink is
         reachable, and what is there takes rows of ``schema``. None: their columns are not known
-        yet."""
+        yet. It writes nothing."""
 
     def check(self, schema: "pa.Schema", *, by_row: bool = False) -> None:
         """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the

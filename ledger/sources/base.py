@@ -93,6 +93,13 @@ class SourceReader(Protocol):
         Lazy; runs more than once.
         """
 
+    def check(self, claim: Claim) -> None:
+        """Raise InputError if ``records`` would, as far as is known before a record is read: of
+        files by their headers and footers. Called by ``ackledger check``, for a claim that no batch
+        has made; of a source by offset its ``end`` is None.
+        """
+        self.records(claim)
+
     def write(self, claim: Claim, folder: str, *, masked: bool) -> "WrittenFiles | None":
         """Write the records of a claim to a folder as Parquet, as ``records`` has them, with the
         values that reasons quote, or if ``masked`` with masks for these; None: Spark is to write

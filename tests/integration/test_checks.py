@@ -409,7 +409,7 @@ def test_the_command(settings, database, server_home, monkeypatch, tmp_path):
     missing = ask(*day)
     assert missing.exit_code == 1
     assert [line.split()[0] for line in missing.output.splitlines() if line[:1].strip()] == [
-        "ok", "ok", "ok", "ok", "wrong"
+        "ok", "ok", "ok", "wrong", "ok"
     ]  # fmt: skip
     (tmp_path / "2013-01-01.csv").write_text("letter\na\n")
     fine = ask(*day, "--json")

@@ -57,7 +57,7 @@ class SqlitePublisher:
     def staging(self, batch_id: int, version: int) -> str:
         return f"{self.staging_root}/batch={batch_id}/run={version}"
 
-    def look(self, schema: pa.Schema | None) -> None:
+    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
         if not Path(self.path).parent.is_dir():
             raise UnavailableError(f"{self.path}: expected its folder, found none: make it")
         if schema is not None:

@@ -1,6 +1,7 @@
 """What the command line prints: tables, ids, help, progress."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from ledger.cli.help import PANELS
 from ledger.cli.listing import listed
 from ledger.core.text import quantity
 from ledger.databases import addresses
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, InputError
 from ledger.spark.tasks import TaskCount, Tasks, counting, watching
 from ledger.store.queries.reports import FailureSummary
 from scripts import site
@@ -159,10 +160,28 @@ def test_a_time_is_typed_in_any_of_its_forms(typed, wanted, monkeypatch):
     """With minutes, with seconds, and with a zone."""
     records = []
     monkeypatch.setattr(checking, "load", lambda target: None)
-    monkeypatch.setattr(checking, "examine", lambda *all, **_: records.append(all[2]) or [])
+    monkeypatch.setattr(checking, "examine_pipeline", lambda *all: records.append(all[1]) or [])
     day = ["--interval-start", typed, "--interval-end", "2026-02-01"]
     assert CliRunner().invoke(app, ["check", "m:p", *day]).exit_code == 0
     assert records[0].start == (wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC))
+
+
+def test_a_hint_is_no_fault(monkeypatch):
+    """A step that is not checked is a hint, null in JSON, and ``check`` ends with 0; with a fault
+    beside it, with 1.
+    """
+    findings = [Finding("source a", "fine"), Finding("stage b", "not checked", hint=True)]
+    monkeypatch.setattr(checking, "load", lambda target: None)
+    monkeypatch.setattr(checking, "examine_pipeline", lambda *_: findings)
+    done = CliRunner().invoke(app, ["check", "m:p"])
+    assert (done.stdout, done.exit_code) == (
+        "ok     source a: fine\nhint   stage b: not checked\n",
+        0,
+    )
+    rows = json.loads(CliRunner().invoke(app, ["check", "m:p", "--json"]).stdout)
+    assert [row["ok"] for row in rows] == [True, None]
+    findings.append(Finding("sink c", "closed", InputError("closed")))
+    assert CliRunner().invoke(app, ["check", "m:p"]).exit_code == 1
 
 
 @pytest.mark.parametrize("typed", ["2026-02-30", "2026", "01/02/2026", "20260101", "2026-01-01T6"])

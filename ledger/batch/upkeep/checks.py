@@ -7,13 +7,13 @@ The folder of the storage is made, and the embedded server started and migrated,
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.connect_server import require_server
 from ledger.core.java import require_java
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
-from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError, together
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
@@ -26,16 +26,20 @@ from ledger.store.queries.batches import Batch
 from ledger.store.upgrade import connect
 from ledger.types import ddl
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that was looked at. ``message``: what was found, or what is wrong and what to
-    do.
+    do. ``hint``: it was not checked, or may be wrong for some batches; the message says why.
     """
 
     subject: str
     message: str
     error: LedgerError | None = None
+    hint: bool = False
 
     @property
     def ok(self) -> bool:
@@ -43,8 +47,9 @@ class Finding:
         return self.error is None
 
     def as_row(self) -> dict[str, Any]:
-        """The finding as it is printed."""
-        return {"check": self.subject, "ok": self.ok, "message": self.message}
+        """The finding as it is printed. ``ok``: None for a hint."""
+        ok = None if self.hint else self.ok
+        return {"check": self.subject, "ok": ok, "message": self.message}
 
 
 def examine(
@@ -83,16 +88,15 @@ def surroundings(
     """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its
     database is connected already.
     """
-    references = _references(pipeline).items()
     return [
         *spark(remote, java),
         finding("storage", lambda: require_storage(settings)),
         *(
             finding(f"reference {name}", partial(reference.check, settings, name, interval))
-            for name, reference in references
+            for name, reference in references_of(pipeline).items()
         ),
         *(
-            finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
+            finding(f"sink {step.name}", partial(look_at_sink, settings, pipeline, step))
             for step in pipeline.sinks()
         ),
     ]
@@ -148,16 +152,10 @@ def require(findings: Sequence[Finding]) -> None:
     wrong = [failure for failure in findings if failure.error is not None]
     if not wrong:
         return
-    first = wrong[0].error
-    assert first is not None
-    if len(wrong) == 1:
-        raise first
-    sentences = (
-        f"({number}) {failure.message.rstrip('. ')}" for number, failure in enumerate(wrong, 1)
-    )
-    error = type(first)(f"{len(wrong)} things are wrong: {'; '.join(sentences)}")
-    head = f"{len(wrong)} things are wrong:"
-    error.lines = (head, *(f"{failure.subject}: {failure.message}" for failure in wrong))
+    error = together([failure.error for failure in wrong if failure.error], "things")
+    if len(wrong) > 1:
+        head = f"{len(wrong)} things are wrong:"
+        error.lines = (head, *(f"{failure.subject}: {failure.message}" for failure in wrong))
     raise error
 
 
@@ -182,15 +180,29 @@ def at_revision(settings: Settings) -> str:
         database.dispose()
 
 
-def _references(pipeline: Pipeline) -> dict[str, Reference]:
+def references_of(pipeline: Pipeline) -> dict[str, Reference]:
+    """The references that a step of the pipeline names."""
     references: dict[str, Reference] = {}
     for step in (*pipeline.steps(), *pipeline.followers()):
         references |= pipeline.references(step)
     return references
 
 
-def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
-    step.sink.publisher(settings, pipeline.name, step.name).look(_written(pipeline, step))
+def look_at_sink(
+    settings: Settings,
+    pipeline: Pipeline,
+    step: SinkStep,
+    schema: "pa.Schema | None" = None,
+    *,
+    by_row: bool = True,
+) -> str:
+    """Return what was found where a sink writes. Raises what a run would.
+
+    ``schema``: the columns that the sink is given; None: those that are declared, if any are.
+    ``by_row``: see ``Publisher.check``.
+    """
+    publisher = step.sink.publisher(settings, pipeline.name, step.name)
+    publisher.look(_written(pipeline, step) if schema is None else schema, by_row=by_row)
     return step.sink.check(settings)
 
 

@@ -88,8 +88,8 @@ class DeltaPublisher(Publisher):
         if self._open() is None:
             self._folder.write_columns(nullable(schema))
 
-    def look(self, schema: pa.Schema | None) -> None:
-        self._look(schema, by_row=True)
+    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
+        self._look(schema, by_row=by_row)
 
     def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
         if schema is not None:

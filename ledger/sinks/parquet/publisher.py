@@ -26,7 +26,7 @@ class ParquetPublisher(Publisher):
     path: str
     keeps_tracking = False
 
-    def look(self, schema: pa.Schema | None) -> None:
+    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
         if schema is None:
             require_renames(self.path)
         else:

@@ -67,7 +67,7 @@ class PostgresPublisher(Publisher):
         """The folder in which a run stages its files."""
         return f"{self._staging_root}/batch={batch_id}/run={version}"
 
-    def look(self, schema: pa.Schema | None) -> None:
+    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
         """See ``Publisher``; a target that does not answer is not waited for."""
         columns = None if schema is None else user_schema(schema)
         once(self._url, lambda connection: self._look(connection, columns))

@@ -3,17 +3,18 @@
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
-from ledger.errors import InputError
+from ledger.errors import InputError, LedgerError, together
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded, spelt
@@ -38,6 +39,9 @@ _NO_ENCODING = "BYTE_STREAM_SPLIT"
 
 _LONGEST_NAME = 1 << 17  # characters
 _MOST_SHOWN = 40  # characters of what should have been a header
+_MOST_FILES = 5  # that are wrong, with what is wrong of them
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -57,18 +61,39 @@ def layouts(paths: list[str], schema: StructType, by_name: bool, form: Format) -
     ``by_name``: a header may have other names, in any order, instead of the schema's in order.
     Raises InputError naming file, expected and found names where it is otherwise.
     """
-    with ThreadPoolExecutor(8) as pool:
-        lines = dict(zip(paths, pool.map(_first_line, paths), strict=True))
+    lines: dict[str, str] = {}
     groups: dict[tuple[str, ...], list[str]] = {}
-    for path, line in lines.items():
+
+    def use(path: str, line: str) -> None:
         names = _names(path, line, form) if line else schema.names
         check = _check_names if by_name else _check_order
         check(path, names, schema)
+        lines[path] = line
         groups.setdefault(tuple(names), []).append(path)
+
+    _for_each(paths, _first_line, use)
     return [
         Layout(names, tuple(own), {path: lines[path] for path in own})
         for names, own in groups.items()
     ]
+
+
+def _for_each(
+    paths: Sequence[str], read: Callable[[str], Result], use: Callable[[str, Result], None]
+) -> None:
+    """Read of each file, of eight at a time, and use it. Raises InputError for all files that are
+    wrong together, the first few with their texts.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        reading = [(path, pool.submit(read, path)) for path in paths]
+    wrong: list[LedgerError] = []
+    for path, result in reading:
+        try:
+            use(path, result.result())
+        except InputError as exc:
+            wrong.append(exc)
+    if wrong:
+        raise together(wrong, "files", _MOST_FILES)
 
 
 def _names(path: str, header: str, form: Format) -> list[str]:
@@ -138,18 +163,14 @@ def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
     """The records of each file by its footer. Raises InputError unless every file has the schema's
     columns with its types, and Spark can read them.
     """
-    for path in paths:
-        if stores.is_local(path) and ":" in path.rpartition("/")[2]:
-            raise InputError(
-                f"source file {path}: expected a name without a colon, with which Spark reads no"
-                " Parquet file: rename it"
-            )
-    with ThreadPoolExecutor(8) as pool:
-        read = partial(_parquet_footer, names=schema.names)
-        footers = dict(zip(paths, pool.map(read, paths), strict=True))
-    for path, (columns, _) in footers.items():
+    counts: dict[str, int] = {}
+
+    def use(path: str, footer: tuple[StructType, int]) -> None:
+        columns, counts[path] = footer
         check_columns(path, columns, schema)
-    return {path: records for path, (_, records) in footers.items()}
+
+    _for_each(paths, partial(_parquet_footer, names=schema.names), use)
+    return counts
 
 
 def encoded(line: str) -> bytes:
@@ -179,6 +200,11 @@ def _first_line(path: str) -> str:
 
 def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
     """The columns of ``names`` as Spark reads them, and the number of records."""
+    if stores.is_local(path) and ":" in path.rpartition("/")[2]:
+        raise InputError(
+            f"source file {path}: expected a name without a colon, with which Spark reads no"
+            " Parquet file: rename it"
+        )
     try:
         # INT96 is a timestamp in UTC, as Hive and Impala write it: it shows by a unit that Parquet
         # has not.

@@ -23,7 +23,14 @@ from ledger.sources.files.referenced import with_form
 from ledger.sources.files.source import FileSource
 from ledger.sources.files.text import IS_LONG, TextReader, blocks_of
 from ledger.sources.files.writing import Writer
-from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
+from ledger.sources.parsing.typed import (
+    aligned,
+    check_schema,
+    checked,
+    no_rows,
+    parsed_again,
+    struct,
+)
 from ledger.sources.vectorized.choice import reader_of
 from ledger.types.spark import walk
 
@@ -83,6 +90,14 @@ class Reader(SourceReader):
         records = reduce(DataFrame.union, frames)
         return with_form(records, self._form(self.schema.names)) if self._by_reference else records
 
+    def check(self, claim: Claim) -> None:
+        """Read headers of CSV and footers of Parquet. Raises InputError as ``records`` does."""
+        paths = [file.path for file in self._inputs(claim)]
+        if self._source.format == "parquet":
+            files.check_parquet(paths, self.schema)
+        else:
+            self._layouts(paths)
+
     def write(self, claim: Claim, folder: str, *, masked: bool) -> WrittenFiles | None:
         """As ``records``; None: some are not read by columns, or none are there."""
         is_text = self._source.format != "parquet"
@@ -117,7 +132,7 @@ class Reader(SourceReader):
         self._footers = files.check_parquet(paths, self.schema)
         reader = self._spark.read.schema(self.schema)
         if not paths:
-            return checked(self._spark.createDataFrame([], self.schema), self.schema)
+            return checked(no_rows(self._spark, self.schema), self.schema)
         rows = checked(reader.parquet(*literal(paths)), self.schema)
         path = rows.metadataColumn("_metadata")["file_path"]
         return rows.select("*", path.alias(FILE))
@@ -126,15 +141,9 @@ class Reader(SourceReader):
         self, inputs: Sequence[listing.FoundFile], *, values: bool
     ) -> Iterator[TextReader]:
         """What reads the records of text, file by file with the same columns."""
-        source, paths = self._source, [file.path for file in inputs]
-        layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
-        if source.format == "csv" and source.header and paths:
-            layouts = files.layouts(paths, self.schema, source.by_name, self._form([]))
-            if source.by_name:
-                headers = chain.from_iterable(layout.names for layout in layouts)
-                self._require(absent.of_headers(self.schema, source.optional, headers))
+        source = self._source
         by_path = {file.path: file for file in inputs}
-        for layout in layouts:
+        for layout in self._layouts(list(by_path)):
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
             blocks = blocks_of(self._spark, own, form, layout.headers)
             reader = TextReader(form, blocks, values)
@@ -149,6 +158,17 @@ class Reader(SourceReader):
         for path in keys.absent if self._keys is None else ():
             _log.warning("%s: no record has column %s: it is null in all of them", where, path)
         self._keys = keys
+
+    def _layouts(self, paths: list[str]) -> list[files.Layout]:
+        """The files of text by their columns. Raises InputError for a header that does not fit."""
+        source = self._source
+        if source.format == "csv" and source.header and paths:
+            layouts = files.layouts(paths, self.schema, source.by_name, self._form([]))
+            if source.by_name:
+                headers = chain.from_iterable(layout.names for layout in layouts)
+                self._require(absent.of_headers(self.schema, source.optional, headers))
+            return layouts
+        return [files.Layout(tuple(self.schema.names), tuple(paths), {})]
 
     def _with_names(self, records: DataFrame, form: lines.Format) -> DataFrame:
         """The records with the columns of their file, where these are read by name."""

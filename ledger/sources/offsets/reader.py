@@ -4,7 +4,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ledger.sources.base import Claim, SourceReader
 from ledger.sources.offsets.source import OffsetSource
-from ledger.sources.parsing.typed import check_columns, check_schema, checked, parsed_again, struct
+from ledger.sources.parsing.typed import (
+    check_columns,
+    check_schema,
+    checked,
+    no_rows,
+    parsed_again,
+    struct,
+)
 
 
 class OffsetReader(SourceReader):
@@ -20,7 +27,7 @@ class OffsetReader(SourceReader):
         """The schema's columns of what ``read`` returns, ``RAW``, ``ERROR`` and ``QUOTED``. Raises
         InputError when one is missing or of another type."""
         if claim.end is None:
-            return checked(self._spark.createDataFrame([], self.schema), self.schema)
+            return checked(no_rows(self._spark, self.schema), self.schema)
         frame = self._source.read(self._spark, claim.start, claim.end)
         check_columns(f"read of {self._source.shown}", frame.schema, self.schema)
         return checked(frame.select(*(f"`{name}`" for name in self.schema.names)), self.schema)

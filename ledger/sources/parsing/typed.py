@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import ArithmeticException, ParseException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DataType,
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, UNIT, check_names, is_own
 from ledger.errors import MASK, DeclarationError, InputError, suggestion
 from ledger.sources.parsing.values import from_text, nulls
-from ledger.types.spark import nullable
+from ledger.types.spark import nullable, without_lengths
 
 CORRUPT = "_ackledger_corrupt"  # a column of Spark's readers of text
 
@@ -41,6 +41,15 @@ def struct(schema: StructType | str) -> StructType:
     return parsed
 
 
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return a frame without rows, as Spark reads files of the schema: every column may be null,
+    and a text of limited length is a text.
+    """
+    columns = nullable(without_lengths(schema))
+    assert isinstance(columns, StructType)
+    return spark.createDataFrame([], columns)
+
+
 def check_schema(schema: StructType) -> None:
     """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
     check_names("the schema has", schema.names, error=DeclarationError)
@@ -50,14 +59,16 @@ def check_columns(where: str, columns: StructType, schema: StructType) -> None:
     """Raise InputError unless what was found has the schema's columns with its types. What may not
     be null is a matter of each record."""
     types = {field.name: field.dataType for field in columns.fields}
+    wrong = []
     for field in schema.fields:
         if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
             none = f"no such column{suggestion(field.name, types)}"
             has = types[field.name].simpleString() if field.name in types else none
-            raise InputError(
-                f"{where}: expected column {field.name} of type "
-                f"{field.dataType.simpleString()}, found {has}"
+            wrong.append(
+                f"expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
             )
+    if wrong:
+        raise InputError(f"{where}: {'; '.join(wrong)}")
 
 
 def aligned(

@@ -39,6 +39,16 @@ _EXACT = {
 }
 
 
+def check_key(step: SinkStep, columns: Sequence[str]) -> None:
+    """Raise StageError if the rows of a sink lack a column by which it deduplicates them."""
+    for name in step.sink.dedup.key if isinstance(step.sink.dedup, Bloom) else ():
+        if name not in columns:
+            raise StageError(
+                f"sink {step.name!r} deduplicates by {name!r}, which its input"
+                f" lacks{suggestion(name, columns)}"
+            )
+
+
 class Deduplicator:
     """Drops, from what one sink run is about to write, what other batches delivered."""
 
@@ -59,7 +69,7 @@ class Deduplicator:
         """The rows to deliver: input rows less those that other batches delivered."""
         if self._dedup == "none":
             return rows
-        self._check_key(rows)
+        check_key(self._step, rows.columns)
         if self._duplicates(rows) is None:
             remaining = rows
         else:
@@ -103,14 +113,6 @@ class Deduplicator:
                 "filter": self._filter.data,
             },
         )
-
-    def _check_key(self, rows: DataFrame) -> None:
-        for name in self._key:
-            if name not in rows.columns:
-                raise StageError(
-                    f"sink {self._step.name!r} deduplicates by {name!r}, which its input"
-                    f" lacks{suggestion(name, rows.columns)}"
-                )
 
     @cached_property
     def _earlier(self) -> list[EarlierDelivery]:

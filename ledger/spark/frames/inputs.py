@@ -1,6 +1,6 @@
 """Frames that are handed to stages and sinks: the committed output of a step, anchored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -40,11 +40,18 @@ def input_rows(job: Job, run: OpenedRun) -> DataFrame:
     return job.on_read(run.step, delivered_rows(job, run.input_run))
 
 
-def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
+def input_frames(job: Job, run: OpenedRun) -> Mapping[str, DataFrame]:
     """The rows of each of the run's inputs, as ``input_rows``; of several with ``INPUT``."""
-    frames = {
-        name: job.on_read(run.step, delivered_rows(job, read)) for name, read in run.inputs.items()
-    }
+    return named_inputs(
+        {
+            name: job.on_read(run.step, delivered_rows(job, read))
+            for name, read in run.inputs.items()
+        }
+    )
+
+
+def named_inputs(frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+    """Rows of a stage's inputs, by name; of several with ``INPUT``."""
     if len(frames) == 1:
         return frames
     return {name: frame.withColumn(INPUT, F.lit(name)) for name, frame in frames.items()}
@@ -57,6 +64,14 @@ def delivered_rows(job: Job, run: Run) -> DataFrame:
     rows = records(job, manifest, POSITION)
     if ERROR in rows.columns:
         rows = _emitted(rows, manifest, run)
+    return passed_on(rows)
+
+
+def passed_on(rows: DataFrame) -> DataFrame:
+    """Return the stored rows of a step that its consumers read, with the columns that these get.
+
+    ``rows``: with ``POSITION``; those of a source also with ``ROOT``.
+    """
     for mark in (FAILED, DROPPED):
         if mark in rows.columns:
             rows = rows.where(F.col(mark).isNull())

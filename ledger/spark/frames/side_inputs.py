@@ -1,43 +1,59 @@
 """Keyword arguments of a function of frames: references, and the parameters of the run."""
 
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ERROR
 from ledger.core.run_request import Interval
 from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.pipeline.steps.base import PARAMS
+from ledger.settings import Settings
 from ledger.sources.base import Claim
 from ledger.sources.parsing.typed import with_quotes
 from ledger.sources.references import Reference
 from ledger.spark.job import Job
 from ledger.store.queries.batches import Batch
 
+WithFunction = CombineStep | StageStep | StateStep
 
-def side_inputs(
-    job: Job, batch: Batch, step: CombineStep | StageStep | StateStep
-) -> dict[str, Any]:
+
+def side_inputs(job: Job, batch: Batch, step: WithFunction) -> dict[str, Any]:
     """Return what the step's function asks for beside its inputs, by the name of its parameter.
     Raises InputError for a reference without rows that must have some."""
-    arguments: dict[str, Any] = {
-        name: _read(job, batch, name, reference)
+    references = {
+        name: read_reference(job.spark, job.settings, batch.interval, name, reference)
         for name, reference in job.pipeline.references(step).items()
     }
-    if step.function is not None and PARAMS in signature(step.function).parameters:
-        arguments[PARAMS] = dict(batch.params)
-    return arguments
+    return keyword_arguments(step, references, batch.params)
 
 
-def _read(job: Job, batch: Batch, name: str, reference: Reference) -> DataFrame:
+def keyword_arguments(
+    step: WithFunction, references: Mapping[str, DataFrame], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return these references, and the parameters of the run if the step's function asks for
+    them.
+    """
+    return {**references, **({PARAMS: dict(params)} if asks_for_params(step) else {})}
+
+
+def asks_for_params(step: WithFunction) -> bool:
+    """Whether the step's function asks for the parameters of the run."""
+    return step.function is not None and PARAMS in signature(step.function).parameters
+
+
+def read_reference(
+    spark: SparkSession, settings: Settings, interval: Interval, name: str, reference: Reference
+) -> DataFrame:
     """Read a side input. A record that does not parse fails the stage that reads it, without its
-    text: every reader of the ledger sees the failure."""
-    interval = Interval(batch.interval_start, batch.interval_end, batch.params)
+    text: every reader of the ledger sees the failure. Raises InputError if it has no rows and must
+    have some."""
     source = reference.source
-    reader = source.reader(job.spark)
-    records = with_quotes(reader.records(Claim(name, source.path(job.settings, interval))))
+    reader = source.reader(spark)
+    records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
     if not reference.allow_empty and records.isEmpty():
         raise reference.no_rows(name)
     message = F.concat(F.lit(f"reference {name!r} ({source.place}): "), ERROR)

@@ -21,7 +21,7 @@ class FromClaim(Origin):
 
     def read(self) -> DataFrame:
         """The claimed records. Raises InputError if a claimed file has changed since."""
-        return with_unit(self.job, self.step, self.reader.records(self._claimed))
+        return with_unit(self.job.pipeline, self.step, self.reader.records(self._claimed))
 
     def write(self, snapshot: Snapshot) -> None:
         """As of ``Origin``; the source's reader does it where it can, if nothing more has to be

@@ -99,7 +99,7 @@ class FromUnits(_Replay):
         )
         numbers = local_numbers(self.job.spark, MESSAGE, quarantined)
         others = _snapshot(self.job, original, self.step.name).join(numbers, MESSAGE, "left_anti")
-        return with_unit(self.job, self.step, self.reader.parse_again(others))
+        return with_unit(self.job.pipeline, self.step, self.reader.parse_again(others))
 
     def _claimed(self) -> list[tuple[SourceStep, EmittedRecords]]:
         """The claimed records of each source in units that has some."""
@@ -133,7 +133,7 @@ class FromUnits(_Replay):
         """The units of a source's records."""
         stored = _stored(self.job, emit)
         parsed = step.source.reader(self.job.spark).parse_again(stored)
-        return with_unit(self.job, step, parsed).select(UNIT)
+        return with_unit(self.job.pipeline, step, parsed).select(UNIT)
 
     def _without_included(self, rows: DataFrame) -> DataFrame:
         """The records, of no unit and failed where a state over batches includes theirs: it would

@@ -1,6 +1,6 @@
 """The files that a source's run writes its records to."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ERROR, PLACE, is_own
@@ -60,14 +60,18 @@ class Snapshot:
         return take_manifest(self.folder, names)
 
     def _write_marked(self, records: DataFrame, track: str) -> None:
-        tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))
-        marked = records.withColumn(UNTRACKED_COLUMN, ~tracked)
+        marked = records.withColumn(UNTRACKED_COLUMN, ~is_tracked(track))
         write_files(marked, self.folder, by=[UNTRACKED_COLUMN])
         _rename_untracked(self.folder)
         if self._witness.rows == 0:
             # Partitioned, nothing writes no file, and a snapshot has its schema from one.
             nothing = records.sparkSession.createDataFrame([], records.schema)
             write_files(nothing, self.folder)
+
+
+def is_tracked(track: str) -> Column:
+    """Whether a record is tracked: it failed, or does not contradict the expression ``track``."""
+    return F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))
 
 
 def _rename_untracked(folder: str) -> None:

@@ -14,8 +14,7 @@ from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.staging import check_key
 from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness
-from ledger.spark.steps.results import stage_result, store_result
-from ledger.spark.steps.stage import check_frame
+from ledger.spark.steps.results import result_of, stage_result, store_result
 from ledger.store.queries import publications
 
 
@@ -23,8 +22,8 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     """Run a combine for the family of the run's batch and commit it; what it recorded."""
     read = Witness()
     frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
-    rows = step.function(read.watch(frames[0]), *frames[1:], **side_inputs(job, run.batch, step))
-    check_frame(step, rows)
+    arguments = side_inputs(job, run.batch, step)
+    rows = result_of(step, step.function, [read.watch(frames[0]), *frames[1:]], arguments)
     manifest = store_result(job, run, rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
         check_key(sink, read_files(job.spark, manifest))

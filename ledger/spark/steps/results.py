@@ -2,16 +2,33 @@
 sinks that read it.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from pyspark.sql import DataFrame
 
 from ledger.batch.step_runs import OpenedRun
-from ledger.pipeline.steps import SinkStep
+from ledger.pipeline.steps import SinkStep, Step
 from ledger.spark.frames.inputs import user_columns
 from ledger.spark.frames.placing import counting_misplaced, require_placed
 from ledger.spark.frames.staging import check_key, stage_rows
 from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
+from ledger.spark.steps.stage import check_frame
 from ledger.storage.manifest import Manifest, take_manifest
 from ledger.types.spark_arrow import to_arrow_schema
+
+
+def result_of(
+    step: Step,
+    function: Callable[..., Any],
+    frames: Sequence[DataFrame | None],
+    arguments: Mapping[str, Any],
+) -> DataFrame:
+    """Call the function of a combine or a state. Raises StageError if it returns no frame."""
+    rows = function(*frames, **arguments)
+    check_frame(step, rows)
+    assert isinstance(rows, DataFrame)
+    return rows
 
 
 def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:

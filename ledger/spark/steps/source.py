@@ -5,10 +5,13 @@ posted.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from pyspark.sql import SparkSession
+
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.redaction import Redaction
 from ledger.deltas.spans import RootRange, Spans, span_of
 from ledger.errors import InputError, suggestion
+from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.redacted import check_known
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import SourceReader
@@ -26,12 +29,11 @@ from ledger.store.queries import batches
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
-    reader = step.source.reader(job.spark)
-    _check_key(step, reader.schema.names)
-    masked = _redaction(job).hides_text(reader.schema.names, step.source.layout)
+    reader = source_reader(job.spark, job.pipeline, step)
+    masked = _redaction(job.pipeline).hides_text(reader.schema.names, step.source.layout)
     origin = origin_of(job, run, step, reader)
     snapshot = Snapshot(job.folder(run), origin.track, masked=masked)
-    with _reading(reader):
+    with reading(reader):
         origin.write(snapshot)
     origin.check(snapshot)
     manifest = snapshot.manifest()
@@ -48,6 +50,16 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     return record
 
 
+def source_reader(spark: SparkSession, pipeline: Pipeline, step: SourceStep) -> SourceReader:
+    """Return the reader of a source. Raises InputError if the source lacks a column of its key,
+    DeclarationError if no source has a column that the pipeline redacts.
+    """
+    reader = step.source.reader(spark)
+    _check_key(step, reader.schema.names)
+    _redaction(pipeline)
+    return reader
+
+
 def _check_key(step: SourceStep, names: Sequence[str]) -> None:
     for name in step.key:
         if name not in names:
@@ -57,12 +69,12 @@ def _check_key(step: SourceStep, names: Sequence[str]) -> None:
             )
 
 
-def _redaction(job: Job) -> Redaction:
+def _redaction(pipeline: Pipeline) -> Redaction:
     """What the pipeline redacts. Raises DeclarationError if it is a column of no source."""
-    names, sources = job.pipeline.redact, job.pipeline.sources()
+    names, sources = pipeline.redact, pipeline.sources()
     if names:
         columns = {name for step in sources for name in struct(step.source.schema).names}
-        check_known(job.pipeline.name, names, columns)
+        check_known(pipeline.name, names, columns)
     return Redaction.of(names)
 
 
@@ -75,7 +87,7 @@ def _reserved(job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest) ->
 
 
 @contextmanager
-def _reading(reader: SourceReader) -> Iterator[None]:
+def reading(reader: SourceReader) -> Iterator[None]:
     """Name the file that could not be read, whether Spark noticed in planning or running."""
     try:
         yield

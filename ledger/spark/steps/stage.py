@@ -1,10 +1,11 @@
 """Run a stage: call its function, write the output, derive the deltas from what is on storage."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import CalendarIntervalType, StringType
 
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.column_names import (
@@ -15,6 +16,7 @@ from ledger.core.column_names import (
 )
 from ledger.core.outcomes import Mark
 from ledger.errors import MASK, StageError
+from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep, Step
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchor_use import Plan
@@ -27,6 +29,7 @@ from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import owed_by_stage, posted
 from ledger.spark.units.carried import carry_over
 from ledger.storage.manifest import take_manifest
+from ledger.types.spark import walk
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
@@ -55,30 +58,43 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
 def _output(
     job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """What the stage's function makes, with the anchor as columns that store well."""
-    tracked, as_list = job.pipeline.graph.tracks(step.name), job.pipeline.graph.merges(step.name)
+    """What the stage's function makes of a run's inputs."""
+    return stage_output(job.pipeline, step, frames, side_inputs(job, run.batch, step))
+
+
+def stage_output(
+    pipeline: Pipeline,
+    step: StageStep,
+    frames: Mapping[str, DataFrame],
+    arguments: Mapping[str, Any],
+) -> DataFrame:
+    """Call a stage's function, and return its output with the anchor as columns that store well.
+
+    ``frames``: as of ``input_frames``; ``arguments``: as of ``side_inputs``. Raises StageError if
+    the output cannot be tracked.
+    """
+    tracked, as_list = pipeline.graph.tracks(step.name), pipeline.graph.merges(step.name)
     inputs = [
         anchored(rows, as_list=as_list) if tracked else rows.select(*user_columns(rows))
         for rows in frames.values()
     ]
     marks: list[Mark] = []
     if step.by_record:
-        frame = run_records(step, *inputs, masked=bool(job.pipeline.redact))
+        frame = run_records(step, *inputs, masked=bool(pipeline.redact))
     else:
-        with explained_anchors(job.pipeline, step):
-            arguments = side_inputs(job, run.batch, step)
+        with explained_anchors(pipeline, step):
             frame, marks = _parts(step, step.function(*inputs, **arguments))
             if not tracked:
                 return _unanchored(step, frame, marks)
-            check_output(job, step, frame)
+            check_output(pipeline, step, frame)
     reasons = [
-        (F.col(name) if step.by_record else _reason(job, F.col(name))).alias(name)
+        (F.col(name) if step.by_record else _reason(pipeline, F.col(name))).alias(name)
         for name in (FAILED, DROPPED)
         if name in frame.columns
     ]
-    output = frame.select(*user_columns(frame), *stored_anchor(job.pipeline, step), *reasons)
+    output = frame.select(*user_columns(frame), *stored_anchor(pipeline, step), *reasons)
     for mark in marks:
-        output = output.unionByName(_marked(job, step, mark), allowMissingColumns=True)
+        output = output.unionByName(_marked(pipeline, step, mark), allowMissingColumns=True)
     return output
 
 
@@ -118,18 +134,18 @@ def _parts(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
     return output, marks
 
 
-def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
+def _marked(pipeline: Pipeline, step: StageStep, mark: Mark) -> DataFrame:
     """A mark's rows as they are stored: anchor and reason, no columns of the user's."""
-    check_anchor(job, step, f"{mark.kind}(...)", mark.frame)
+    check_anchor(pipeline, step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
-    anchor = stored_anchor(job.pipeline, step)
-    return mark.frame.select(*anchor, _reason(job, F.lit(mark.reason)).alias(column))
+    anchor = stored_anchor(pipeline, step)
+    return mark.frame.select(*anchor, _reason(pipeline, F.lit(mark.reason)).alias(column))
 
 
-def _reason(job: Job, reason: Column) -> Column:
+def _reason(pipeline: Pipeline, reason: Column) -> Column:
     """What is kept of a reason that the stage's author gives: of a pipeline that redacts that there
     is one, for it may quote any value. An empty one, of what is acked, stays."""
-    return F.when(reason != "", F.lit(MASK)).otherwise(reason) if job.pipeline.redact else reason
+    return F.when(reason != "", F.lit(MASK)).otherwise(reason) if pipeline.redact else reason
 
 
 def check_frame(step: Step, frame: object) -> None:
@@ -151,28 +167,34 @@ def check_frame(step: Step, frame: object) -> None:
                 f"{what} returned column {column.name!r} with {ANCHOR!r} in it, as struct('*')"
                 " makes it: name the columns that belong there"
             )
+        for name, kind in walk(column.dataType, column.name):
+            if isinstance(kind, CalendarIntervalType):
+                raise StageError(
+                    f"{what} returned column {name!r} of type interval, which Spark does not store:"
+                    " cast it to INTERVAL DAY TO SECOND, INTERVAL YEAR TO MONTH or STRING"
+                )
 
 
-def check_output(job: Job, step: StageStep, frame: object) -> None:
+def check_output(pipeline: Pipeline, step: StageStep, frame: object) -> None:
     """Raise StageError unless a stage returned a frame that keeps its anchor."""
     check_frame(step, frame)
     assert isinstance(frame, DataFrame)
     stage = step.name
-    check_anchor(job, step, "a frame", frame)
+    check_anchor(pipeline, step, "a frame", frame)
     if FAILED in frame.columns and not isinstance(frame.schema[FAILED].dataType, StringType):
         raise StageError(
             f"stage {stage!r}: {FAILED!r} is the reason of a failure, so it must be a string"
         )
 
 
-def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None:
+def check_anchor(pipeline: Pipeline, step: StageStep, what: str, frame: DataFrame) -> None:
     """Raise StageError unless a frame that a stage returned keeps its anchor as it came."""
     stage = step.name
     plan = Plan.of(frame)
     if ANCHOR not in frame.columns:
         keep = f"keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
         if plan.groups_without_anchor():
-            keep = how_to_collect(job.pipeline, step)
+            keep = how_to_collect(pipeline, step)
         raise StageError(
             f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked:"
             f" {keep}"
@@ -181,7 +203,7 @@ def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None
     if comparison:
         raise StageError(f"stage {stage!r}: {comparison}")
     actual = frame.schema[ANCHOR].dataType.simpleString()
-    expected = expected_type(job.pipeline, step)
+    expected = expected_type(pipeline, step)
     if actual == f"array<{expected}>":
         raise StageError(
             f"stage {stage!r} merges anchors: a row of several records makes a stage whole, so"

@@ -13,7 +13,7 @@ from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness
-from ledger.spark.steps.results import stage_result, store_result
+from ledger.spark.steps.results import result_of, stage_result, store_result
 from ledger.spark.steps.stage import check_frame
 from ledger.storage.manifest import Manifest
 
@@ -43,8 +43,8 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     if opened.previous is not None:
         state = read_files(job.spark, job.manifest(opened.previous.step_run_id))
     read = Witness()
-    rows = step.function(state, read.watch(batch), **side_inputs(job, opened.run.batch, step))
-    check_frame(step, rows)
+    arguments = side_inputs(job, opened.run.batch, step)
+    rows = result_of(step, step.function, [state, read.watch(batch)], arguments)
     manifest = _stored(job, opened.run, rows)
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}

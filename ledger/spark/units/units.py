@@ -11,6 +11,7 @@ from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ERROR, UNIT
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
+from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.spark.frames.acked import (
     NOTHING_WITHHELD,
@@ -30,13 +31,13 @@ from ledger.store.queries.dedup import EarlierDelivery
 STATE = "_ackledger_state"
 
 
-def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
+def with_unit(pipeline: Pipeline, step: SourceStep, records: DataFrame) -> DataFrame:
     """Records with the number of their unit, where the pipeline has units: equal columns, equal
     number; null of what did not parse, which is of no unit. A stored record keeps the one it has.
     """
-    if not carries_unit(job.pipeline, step.name):
+    if not carries_unit(pipeline, step.name):
         return records
-    columns = job.pipeline.graph.unit or ()
+    columns = pipeline.graph.unit or ()
     for name in columns:
         if name not in records.columns:
             raise InputError(

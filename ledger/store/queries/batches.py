@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ledger.core.run_request import Interval
 from ledger.core.states import (
     BATCH_TRANSITIONS,
     BatchKind,
@@ -65,6 +66,11 @@ class Batch:
     failed_roots: int | None
     files_expired_at: datetime | None
     target: str | None
+
+    @property
+    def interval(self) -> Interval:
+        """The interval that it reads, with the run's parameters."""
+        return Interval(self.interval_start, self.interval_end, self.params)
 
     @property
     def exactly_once(self) -> bool:

@@ -1,0 +1,138 @@
+"""Which actions a user's function calls on frames, where these have no rows; it cannot write.
+
+A function that fails over no rows may be right about all others, but only if it asked for rows.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+
+from ledger.errors import LedgerError
+
+# What returns values of rows, or columns that are made of values.
+_VALUES = (
+    *("collect", "first", "head", "take", "tail", "toPandas", "toArrow", "toLocalIterator"),
+    *("approxQuantile", "corr", "cov", "crosstab", "freqItems", "transpose", "pandas_api", "rdd"),
+)
+_NUMBERS = ("count", "isEmpty", "show", "foreach", "foreachPartition")
+_WRITERS = ("write", "writeTo", "writeStream", "mergeInto")
+# Raised by Spark itself as it executes, and not by its Python for an argument.
+_EXECUTED = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect", "py4j.")
+# Statements that `sql` executes at once, and that change more than the session.
+_CHANGES = re.compile(
+    r"\s*(INSERT|UPDATE|DELETE|MERGE|TRUNCATE|ALTER|DROP|LOAD|COPY|REFRESH|MSCK|"
+    r"CREATE(?!\s+(OR\s+REPLACE\s+)?(LOCAL\s+)?TEMP))\b",
+    re.IGNORECASE,
+)
+
+
+class WritesError(Exception):
+    """A function was about to write by itself. Its text: by which call."""
+
+
+class Actions:
+    """The calls that were noted, in order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, None] = {}
+        self._depth = 0
+
+    @contextmanager
+    def calling(self, name: str) -> Iterator[None]:
+        """A function calls ``name``; what that calls is not noted."""
+        if not self._depth:
+            self._calls[name] = None
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    @property
+    def uses_values(self) -> bool:
+        """Whether the columns of a function's result may depend on values of rows."""
+        return bool(self._calls.keys() - set(_NUMBERS))
+
+    def may_explain(self, exc: Exception) -> bool:
+        """Whether a function may have failed only because there were no rows: of a plan that cannot
+        be made if it uses values, of what Spark raises as it executes one always.
+        """
+        if isinstance(exc, AnalysisException | LedgerError):
+            return self.uses_values
+        return bool(self._calls) or type(exc).__module__.startswith(_EXECUTED)
+
+    def __str__(self) -> str:
+        return ", ".join(self._calls) or "Spark"
+
+
+@contextmanager
+def noting_actions(frame: DataFrame) -> Iterator[Actions]:
+    """Note the actions that the block calls on any frame of this kind. Raises WritesError in the
+    block where it would write.
+    """
+    actions = Actions()
+    kind, groups, session = type(frame), type(frame.groupBy()), type(frame.sparkSession)
+
+    def noting(original: Any, name: str) -> Any:
+        if isinstance(original, property):
+            return property(noting(original.fget, name))
+
+        @wraps(original)
+        def call(*arguments: Any, **options: Any) -> Any:
+            if name == "pivot" and (len(arguments) > 2 or options.get("values")):
+                return original(*arguments, **options)
+            with actions.calling(name):
+                return original(*arguments, **options)
+
+        return call
+
+    def refusing(original: Any, name: str) -> Any:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            raise WritesError(name)
+
+        return property(refuse) if isinstance(original, property) else refuse
+
+    def reading(original: Any, name: str) -> Any:
+        @wraps(original)
+        def sql(*arguments: Any, **options: Any) -> Any:
+            change = _CHANGES.match(str([*arguments, options.get("sqlQuery")][1]))
+            if change is not None:
+                raise WritesError(change[1].split()[0].upper())
+            return original(*arguments, **options)
+
+        return sql
+
+    with ExitStack() as stack:
+        for name in (*_VALUES, *_NUMBERS):
+            stack.enter_context(_replaced(kind, name, noting))
+        stack.enter_context(_replaced(groups, "pivot", noting))
+        if "pyspark.ml.base" in sys.modules:
+            estimator = sys.modules["pyspark.ml.base"].Estimator
+            stack.enter_context(_replaced(estimator, "fit", noting))
+        for name in _WRITERS:
+            stack.enter_context(_replaced(kind, name, refusing))
+        stack.enter_context(_replaced(session, "sql", reading))
+        yield actions
+
+
+@contextmanager
+def _replaced(kind: type, name: str, replacement: Callable[[Any, str], Any]) -> Iterator[None]:
+    """An attribute of a class, replaced for the block; none if the class lacks it."""
+    if not hasattr(kind, name):
+        yield
+        return
+    is_own, before = name in vars(kind), getattr(kind, name)
+    setattr(kind, name, replacement(before, name))
+    try:
+        yield
+    finally:
+        if is_own:
+            setattr(kind, name, before)
+        else:
+            delattr(kind, name)
