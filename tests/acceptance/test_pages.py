@@ -12,6 +12,7 @@ from scripts.airflow_services import USER
 from tests.support.airflow import Airflow, wait
 from tests.support.browser import (
     SECONDS,
+    WINDOW,
     check_accessible,
     go,
     keep,
@@ -22,8 +23,11 @@ from tests.support.browser import (
     window,
 )
 from tests.support.ledgers import pipeline
+from tests.support.places import ROOT
 from tests.support.users import token
 
+README = (ROOT / "README.md").read_text()
+SHOWN = ("departures", "parse", "with_plane")  # steps on the README's picture
 JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
 
 
@@ -49,15 +53,23 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     graph = page.get_by_role("group", name="The steps of the batch")
     expect(graph).to_contain_text(f"{red.failed} records lost")
     keep(page, "batch")
+    page.set_viewport_size({"width": 1440, "height": 2400})
+    nodes = [graph.locator(f"xpath=.//*[local-name() = 'g'][*[1] = '{step}']") for step in SHOWN]
+    lost = graph.get_by_text(f"{red.failed} records lost")
+    records = page.get_by_role("table", name="Failed records").locator("tr")
+    expect(records.nth(5)).to_be_visible()
+    assert f"incomplete list of planes lost {red.failed} of them" in README
+    keep(page, "lost", [*nodes, lost], records.all()[:5])
+    page.set_viewport_size(WINDOW)
     open_record(page)
     tree = page.get_by_role("region", name="Step by step")
     expect(tree).to_contain_text("with_planelost")
     expect(tree).to_contain_text('"tailnum"')
-    keep(page, "record", "Step by step")
+    tree.evaluate("it => it.scrollIntoView()")
+    keep(page, "record")
 
     data.write_planes(airflow.data)
     replay_this_record(page, "1 record at with_plane: lost")
-    keep(page, "acked", "Attempts")
     number = int(re.findall(r"\d+", heading.inner_text())[0])
     state = airflow.ledger.row(f"SELECT status FROM failed_message WHERE message_id = {number}")
     assert state.status == "recovered"
@@ -146,7 +158,8 @@ def test_every_page_is_accessible(
     expect(page.get_by_role("dialog")).to_contain_text("will run again through")
     expect(page.get_by_role("button", name=re.compile(r"Replay \d+ records"))).to_be_enabled()
     check_accessible(page, "[role=dialog]")
-    keep(page, "replay" if scheme == "light" else "replay-dark")
+    if scheme == "light":
+        keep(page, "replay", [page.get_by_role("dialog")])
 
 
 def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page) -> None:

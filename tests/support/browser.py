@@ -1,9 +1,11 @@
 """Chromium, signed in to Airflow as a person signs in."""
 
+import base64
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -14,12 +16,16 @@ from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    FloatRect,
+    Locator,
     Page,
+    ViewportSize,
     expect,
     sync_playwright,
 )
 
 from scripts.airflow_services import USER
+from tests.support.places import ROOT
 
 # It asks its maker's servers for nothing.
 _QUIET = [
@@ -33,6 +39,8 @@ _QUIET = [
 
 
 SECONDS = 1000  # of the browser's milliseconds
+MARGIN = 8  # pixels around what a picture is cropped to
+WINDOW: ViewportSize = {"width": 1440, "height": 1000}
 
 
 class Served(Protocol):
@@ -66,8 +74,7 @@ def signed_in(
     """The windows of the user of a token, or of the user who has filled in the form of Airflow's
     login; they share what a browser keeps, scripts among it.
     """
-    size = {"width": 1440, "height": 1000}
-    with browser.new_context(base_url=airflow.base, viewport=size) as context:
+    with browser.new_context(base_url=airflow.base, viewport=WINDOW) as context:
         if token is not None:
             context.add_cookies([{"name": "_token", "value": token, "url": airflow.base}])
         else:
@@ -154,13 +161,68 @@ def check_accessible(page: Page, part: str = "[data-ledger]") -> None:
         pytest.fail("\n".join(faults))
 
 
-def keep(page: Page, name: str, section: str | None = None) -> None:
-    """Keep a picture for the documents, if ``IMAGES`` names a folder for them. ``section``: what
-    it shows of the page.
+def keep(page: Page, name: str, *parts: Sequence[Locator]) -> None:
+    """Fail if the picture ``docs/images/NAME.png`` is not of what the page shows now; take it if
+    ``IMAGES`` is set. ``parts``: what to crop it to, one below the other; by default the window.
+
+    A picture is compared by its words: ``tests/acceptance/pictures/NAME.txt`` has those that were
+    on the page when it was taken, without times. Its first line is a checksum of the picture.
     """
-    folder = os.environ.get("IMAGES")
-    if folder is None:
-        return
-    if section is not None:
-        page.get_by_role("region", name=section).evaluate("it => it.scrollIntoView()")
-    page.screenshot(path=Path(folder) / f"{name}.png", animations="disabled")
+    shown = [part for parts_ in parts for part in parts_] or [page.locator("[data-ledger]")]
+    words = "\n".join(_words(part) for part in shown)
+    path, noted = picture(name)
+    if "IMAGES" in os.environ:
+        path.write_bytes(_stacked(page, parts) if parts else page.screenshot(animations="disabled"))
+        noted.write_text(f"{checksum(path)}\n{words}\n")
+    assert noted.read_text().partition("\n")[2] == f"{words}\n", f"{path} is old: set IMAGES=1"
+
+
+def picture(name: str) -> tuple[Path, Path]:
+    """A picture of the pages, and the file with the words on it."""
+    pictures = ROOT / "tests" / "acceptance" / "pictures"
+    return ROOT / "docs" / "images" / f"{name}.png", pictures / f"{name}.txt"
+
+
+def checksum(path: Path) -> str:
+    """The checksum that the words of a picture begin with."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+_TEXTS = """(it) => {
+    const walker = document.createTreeWalker(it, NodeFilter.SHOW_TEXT);
+    const texts = [];
+    while (walker.nextNode()) {
+        if (walker.currentNode.parentElement.checkVisibility()) {
+            texts.push(walker.currentNode.textContent.trim());
+        }
+    }
+    return texts.filter((text) => text);
+}"""
+_TIMES = re.compile(
+    r"[a-z]+__\S+|\d{4}-\d\d-\d\dT\S+|2\d{3}-\d\d-\d\d \d\d:\d\d(:\d\d)?|[\d.]+ (s|min)\b"
+)
+
+
+def _words(part: Locator) -> str:
+    return "\n".join(_TIMES.sub("...", text) for text in part.evaluate(_TEXTS))
+
+
+def _stacked(page: Page, parts: Sequence[Sequence[Locator]]) -> bytes:
+    shots = (
+        base64.b64encode(page.screenshot(animations="disabled", clip=_around(part))).decode()
+        for part in parts
+    )
+    images = "".join(
+        f'<img style="display: block" src="data:image/png;base64,{shot}">' for shot in shots
+    )
+    with page.context.new_page() as stack:
+        stack.set_content(f'<div style="width: max-content">{images}</div>')
+        return stack.locator("div").screenshot()
+
+
+def _around(part: Sequence[Locator]) -> FloatRect:
+    boxes = [box for it in part if (box := it.bounding_box())]
+    left, top = (min(box[side] for box in boxes) - MARGIN for side in ("x", "y"))
+    right = max(box["x"] + box["width"] for box in boxes) + MARGIN
+    bottom = max(box["y"] + box["height"] for box in boxes) + MARGIN
+    return {"x": left, "y": top, "width": right - left, "height": bottom - top}

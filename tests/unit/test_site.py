@@ -13,6 +13,7 @@ from ledger import errors
 from ledger.cli import app
 from ledger.errors import LedgerError
 from scripts import site
+from tests.support.browser import checksum, picture
 from tests.support.places import ROOT
 
 
@@ -104,11 +105,11 @@ def test_pictures_are_legible_to_all():
     """Each has a title, a description, and colours for light and dark."""
     pictures = list((ROOT / "docs" / "images").glob("*.svg"))
     assert len(pictures) >= 3
-    for picture in pictures:
-        text = picture.read_text()
-        assert "<title" in text, picture
-        assert "<desc" in text, picture
-        assert "prefers-color-scheme: dark" in text, picture
+    for path in pictures:
+        text = path.read_text()
+        assert "<title" in text, path
+        assert "<desc" in text, path
+        assert "prefers-color-scheme: dark" in text, path
 
 
 def configured():
@@ -154,3 +155,11 @@ def test_the_site_is_strict():
     )
     assert "mkdocs build --quiet --strict" in (ROOT / "Makefile").read_text()
     assert "make docs" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/images/*.png")), ids=lambda path: path.stem)
+def test_each_screenshot_was_taken_by_a_test(path):
+    """The words that the test of the pages compares are those of the committed picture."""
+    image, words = picture(path.stem)
+    assert image == path
+    assert words.read_text().partition("\n")[0] == checksum(path)
