@@ -123,9 +123,13 @@ def _throughput(
     name: str, make: Callable[[bool], Pipeline], by_hand: Callable[..., None]
 ) -> Callable[..., dict[str, Any]]:
     def measured(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
-        ways = {"plain": plain.Batches(session), "structured_streaming": plain.Streams(session)}
-        sinks = [step.sink for step in make(False).sinks()]
-        if any(sink.partition_by for sink in sinks):
+        ways = {
+            "one_plan": plain.OnePlan(session),
+            "plain": plain.Batches(session),
+            "structured_streaming": plain.Streams(session),
+        }
+        if any(step.sink.partition_by for step in make(False).sinks()):
+            ways["one_plan_clustered"] = plain.OnePlanClustered(session)
             ways["plain_clustered"] = plain.Clustered(session)
 
         def run(io: plain.Batches) -> dict[str, float]:

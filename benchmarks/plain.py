@@ -1,7 +1,8 @@
 """The same work as a good engineer would write it without a ledger.
 
-Read the source directly, write each stage's output once, same format and codec. The functions of
-the stages are written out here, not shared, so that neither side pays for the other's shape.
+Read the source directly, same format and codec; a subclass of ``Batches`` says whether each stage's
+output is written once, or the whole batch is one plan. The functions of the stages are written out
+here, not shared, so that neither side pays for the other's shape.
 """
 
 import time
@@ -38,12 +39,16 @@ class Batches:
         """What a pipeline begins with."""
         return self.spark.read.format(format).schema(schema).options(**options).load(str(path))
 
+    def stage(self, rows: DataFrame, folder: Path) -> None:
+        """Write a stage's output, which another step reads."""
+        self.write(rows, folder)
+
     def write(self, rows: DataFrame, folder: Path, *columns: str) -> None:
-        """Write a step's output once, by columns."""
+        """Write rows once, into a folder for each value of ``columns``."""
         rows.write.partitionBy(*columns).options(**ZSTD).parquet(str(folder))
 
     def read(self, folder: Path) -> DataFrame:
-        """What a step has written."""
+        """Return the output of a stage."""
         return self.spark.read.parquet(str(folder))
 
 
@@ -52,6 +57,24 @@ class Clustered(Batches):
 
     def write(self, rows: DataFrame, folder: Path, *columns: str) -> None:
         super().write(rows.hint("rebalance", *columns) if columns else rows, folder, *columns)
+
+
+class OnePlan(Batches):
+    """Writes the sink alone: the stages are one plan of Spark, with nothing written in between."""
+
+    def __init__(self, spark: SparkSession):
+        super().__init__(spark)
+        self._stages: dict[Path, DataFrame] = {}
+
+    def stage(self, rows: DataFrame, folder: Path) -> None:
+        self._stages[folder] = rows
+
+    def read(self, folder: Path) -> DataFrame:
+        return self._stages[folder]
+
+
+class OnePlanClustered(OnePlan, Clustered):
+    """One plan that brings the rows of each folder together before it writes."""
 
 
 class Streams(Batches):
@@ -82,7 +105,7 @@ def flights(io: Batches, data: Path, out: Path, planes_join: str = "inner") -> N
     with io.step("with_plane"):
         plane = _planes(io, data / "planes.csv")
         with_plane = io.read(out / "parse").join(F.broadcast(plane), "tailnum", planes_join)
-        io.write(with_plane, out / "with_plane")
+        io.stage(with_plane, out / "with_plane")
     _weather_and_sink(io, data, out)
 
 
@@ -99,7 +122,7 @@ def flights_few_lost(io: Batches, data: Path, out: Path) -> None:
         listed = io.read(out / "parse").withColumn(
             "tailnum", F.coalesce("tailnum", F.lit(NO_PLANE))
         )
-        io.write(listed.join(F.broadcast(plane), "tailnum", "inner"), out / "with_plane")
+        io.stage(listed.join(F.broadcast(plane), "tailnum", "inner"), out / "with_plane")
     _weather_and_sink(io, data, out)
 
 
@@ -118,7 +141,7 @@ def _parse(io: Batches, data: Path, out: Path) -> None:
             .when(F.col("distance") <= 0, "no distance")
             .alias("failed"),
         )
-        io.write(parsed.where("failed IS NULL").drop("failed"), out / "parse")
+        io.stage(parsed.where("failed IS NULL").drop("failed"), out / "parse")
 
 
 def _planes(io: Batches, path: Path) -> DataFrame:
@@ -133,7 +156,7 @@ def _weather_and_sink(io: Batches, data: Path, out: Path) -> None:
         with_weather = io.read(out / "with_plane").join(
             F.broadcast(measured), ["origin", "time_hour"], "left"
         )
-        io.write(with_weather, out / "with_weather")
+        io.stage(with_weather, out / "with_weather")
     with io.step("warehouse"):
         io.write(io.read(out / "with_weather"), out / "warehouse", "month", "day")
 
@@ -160,7 +183,7 @@ def wordcount(io: Batches, data: Path, out: Path) -> None:
     with io.step("split"):
         sentences = io.source("json", "sentence STRING", data / "sentences" / "2013-01-01")
         words = F.array_remove(F.split(F.lower("sentence"), r"[^\p{L}\p{N}']+"), "")
-        io.write(sentences.select(F.explode(words).alias("word")), out / "split")
+        io.stage(sentences.select(F.explode(words).alias("word")), out / "split")
     with io.step("words"):
         io.write(io.read(out / "split"), out / "words")
 
@@ -169,9 +192,9 @@ def measurements(io: Batches, data: Path, out: Path) -> None:
     """Compute a column of each record, then another, write them."""
     with io.step("scaled"):
         rows = io.source("parquet", MEASUREMENT, data)
-        io.write(rows.withColumn("scaled", F.col("amount") * 1.5), out / "scaled")
+        io.stage(rows.withColumn("scaled", F.col("amount") * 1.5), out / "scaled")
     with io.step("labelled"):
         label = F.concat("place", F.lit("-"), F.col("id") % 100)
-        io.write(io.read(out / "scaled").withColumn("label", label), out / "labelled")
+        io.stage(io.read(out / "scaled").withColumn("label", label), out / "labelled")
     with io.step("measured"):
         io.write(io.read(out / "labelled"), out / "measured")

@@ -32,7 +32,7 @@ from ledger.store.upgrade import upgrade
 
 SIZES = {"1m": 1_000_000, "10m": 10_000_000, "30m": 30_000_000}
 ROUNDS = {"1m": 3, "10m": 2, "30m": 1}  # at most
-VARIANTS = ("tracked", "plain")
+VARIANTS = ("tracked", "plain", "one_plan")
 FILES = 4
 SESSION = "--conf spark.sql.shuffle.partitions=4 pyspark-shell"
 _WARM_UP = 1_000_000  # records: what a session's first batch pays is in none of the figures
@@ -80,7 +80,11 @@ def figures_of(home: Path, records: int, variant: str, rounds: int) -> dict[str,
     """What one size takes in one variant, in a session that has run a million records before."""
     session = build_session("scale", "local[2]")
     ledger_rows: dict[str, int] = {}
-    run = _tracked(session, home, ledger_rows) if variant == "tracked" else _by_hand(session, home)
+    if variant == "tracked":
+        run = _tracked(session, home, ledger_rows)
+    else:
+        io = plain.OnePlan(session) if variant == "one_plan" else plain.Batches(session)
+        run = _by_hand(io, home)
     try:
         write(session, home / "data" / "warm-up", _WARM_UP)
         write(session, home / "data" / "records", records)
@@ -114,8 +118,8 @@ def _tracked(
     return run
 
 
-def _by_hand(session: SparkSession, home: Path) -> Callable[[str], float]:
-    io, out = plain.Batches(session), home / "plain"
+def _by_hand(io: plain.Batches, home: Path) -> Callable[[str], float]:
+    out = home / "plain"
 
     def run(folder: str) -> float:
         taken = seconds(lambda: plain.measurements(io, home / "data" / folder, out))

@@ -82,7 +82,8 @@ def _demo(began: float) -> int:
         replay = ("dags", "test", "flights", REPLAY, "--conf", '{"replay_of": 1}')
         airflow(environment, *replay, expect_failure=True)
     ackledger(environment, "failed")
-    console.print("   Still red: no person has accepted these yet. Accept them:")
+    console.print("   The pipeline allows one replay (max_replays=1), so these are quarantined.")
+    console.print("   The run stays red until a person accepts them:")
     ackledger(environment, "accept", "1", "--reason", "no list knows their plane")
     console.print(
         "\n   From now on the last task is green: clear it, and it reports what was accepted."
@@ -233,7 +234,7 @@ def _conclude(
   flights in January        {counts.total:>8,}
   in the sink               {totals.total():>8,}   {named}
   pandas expects            {wanted.total():>8,}   {differs}
-  in quarantine, by name    {counts.quarantined:>8,}   no list knows their plane
+  in quarantine, listed     {counts.quarantined:>8,}   no list knows their plane
   totals of days; February  {"right" if others else "wrong":>9}
 
 Ask more, while you like: make the demo's settings yours, then use SQL.

@@ -3,6 +3,7 @@
 import sys
 import textwrap
 from contextlib import chdir
+from dataclasses import replace
 from datetime import timedelta
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -23,7 +24,7 @@ def orders(monkeypatch):
     """The module ``orders`` of the pages, with the first pipeline of the README."""
     module = ModuleType("orders")
     monkeypatch.setitem(sys.modules, "orders", module)
-    exec(examples.EXAMPLES["README.md", "with_country"].code, vars(module))
+    exec(examples.EXAMPLES["README.md", "by_country"].code, vars(module))
     return module
 
 
@@ -37,7 +38,45 @@ def test_it_runs(block, spark, orders):
     prove(block, spark)
 
 
-@proves("README.md", "with_country")
+@proves("README.md", "by_country")
+def _with_a_drop(block, spark):
+    """It is the project that ``ackledger init`` writes; a cancelled order is dropped, and one whose
+    customer is in no list is lost.
+    """
+    template = (ROOT / "ledger" / "cli" / "new" / "pipeline.py.template").read_text()
+    written = [line for line in template.replace("$name", "orders").splitlines() if line]
+    assert [line for line in block.code.splitlines() if line] == written[1:]
+    done = examples.batch(examples.run(block, None)["pipeline"], spark)
+    assert [(record.step, record.reason) for record in done.failed] == [("with_country", "lost")]
+    assert {row["id"] for row in done.rows["by_country"]} == {"1"}
+
+
+SOLD = "country STRING, cents BIGINT, status STRING"
+
+
+@proves("README.md", "per_country")
+@proves("README.md", "totals")
+def _ported(block, spark):
+    """The job and its port have the same totals, and the port lists an order without a status."""
+    before, after = (examples.EXAMPLES["README.md", name] for name in ("per_country", "totals"))
+    sold = [("GB", 5, "paid"), ("GB", 7, "paid"), ("FR", 9, "cancelled")]
+    with TemporaryDirectory() as folder:
+        day = f"{folder}/orders/2026-01-01"
+        spark.createDataFrame(sold, SOLD).write.csv(day, header=True)
+        written = f"{folder}/totals/2026-01-01"
+        code = before.code.replace("orders/2026-01-01", day).replace("totals/2026-01-01", written)
+        examples.run(replace(before, code=code), None, spark=spark, ORDER=SOLD)
+        by_hand = [row.asDict() for row in spark.read.parquet(written).collect()]
+    pipeline = examples.run(after, None, ORDER=SOLD)["pipeline"]
+    rows = [dict(zip(("country", "cents", "status"), order, strict=True)) for order in sold]
+    done = testing.run_batch(pipeline, {"orders": rows}, spark=spark)
+    assert done.failed == []
+    assert done.rows["by_country"] == by_hand == [{"country": "GB", "cents": 12}]
+    unknown = {"country": "GB", "cents": 3, "status": None}
+    done = testing.run_batch(pipeline, {"orders": [*rows, unknown]}, spark=spark)
+    assert examples.failures(done) == [(0, "sold", "lost")]
+
+
 @proves("docs/pipelines.md", "with_country")
 def _first(block, spark):
     """An order whose customer is in no list is lost, by name, and the others are published."""
@@ -48,7 +87,6 @@ def _first(block, spark):
     assert {row["id"] for row in done.rows["by_country"]} == {"1", "2"}
 
 
-@proves("README.md", "dag")
 @proves("docs/operating.md", "dag")
 @proves("docs/alerting.md", "dag")
 @proves("docs/how-to/schedule.md", "dag")

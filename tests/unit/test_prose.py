@@ -275,3 +275,15 @@ def test_versions_are_those_of_the_lock(package):
     (version,) = re.findall(rf"^{package}==(\S+)", lock, re.MULTILINE)
     rows = [line.split("|") for line in (ROOT / "docs" / "versions.md").open() if "|" in line]
     assert any(version in cells[3] for cells in rows if len(cells) > 4), version
+
+
+def test_the_readme_can_be_read_in_five_minutes():
+    """At most 140 lines and 8,000 bytes; the first twelve lines have status and limits."""
+    readme = (ROOT / "README.md").read_bytes()
+    lines = readme.decode().splitlines()
+    assert len(lines) <= 140
+    assert len(readme) <= 8_000
+    top = "\n".join(lines[:12])
+    assert [
+        text for text in ("not released", "30 million", "untested", "No Iceberg") if text not in top
+    ] == []
