@@ -1,5 +1,6 @@
 """Settings from the environment, prefix ``ACKLEDGER_``; read when asked for, never at import."""
 
+import glob
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.core.logs import LogFormat
-from ledger.core.paths import without_file_scheme
+from ledger.core.paths import is_local, without_file_scheme
 from ledger.core.states import Guarantee
 
 VERBOSE = "ACKLEDGER_VERBOSE"
@@ -47,8 +48,9 @@ class Settings(BaseSettings):
         return absolute(root)
 
     def data_path(self, path: str) -> str:
-        """The path of a source: itself if absolute or a URL, else below the data folder."""
-        return _below(self.data, path)
+        """The pattern of a source: itself if absolute or a URL, else below the data folder, whose
+        own name is no pattern."""
+        return _below(glob.escape(absolute(self.data or ".")), path)
 
     def output_path(self, path: str) -> str:
         """The path of a sink: itself if absolute or a URL, else below the output folder."""
@@ -70,10 +72,12 @@ def log_format() -> LogFormat:
 
 def _below(folder: str, path: str) -> str:
     path = without_file_scheme(path)
-    return path if "://" in path or Path(path).is_absolute() else absolute(f"{folder}/{path}")
+    if not is_local(path) or Path(path).is_absolute():
+        return path
+    return absolute(f"{folder.rstrip('/')}/{path}")
 
 
 def absolute(path: str) -> str:
     """A local path made absolute, also one with ``file:`` before it; a URL as it is."""
     path = without_file_scheme(path)
-    return path.rstrip("/") if "://" in path else str(Path(path).expanduser().absolute())
+    return str(Path(path).expanduser().absolute()) if is_local(path) else path.rstrip("/")

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from ledger.errors import ConfigurationError
+
 _PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 
@@ -13,8 +15,27 @@ def without_file_scheme(path: str) -> str:
     return re.sub(r"^file:(//(localhost)?(?=/)|(?!//))/+", "/", path)
 
 
+def is_local(path: str) -> bool:
+    """Whether a path is one of this machine, be it a URL of ``file:``, and no other URL."""
+    plain = without_file_scheme(path)
+    return plain.startswith("/") or "://" not in plain
+
+
 def literal(paths: Sequence[str]) -> list[str]:
     """Paths as Spark takes them for just these files: it would read a name with ``[`` as a
-    pattern.
+    pattern. Raises ConfigurationError for one that Hadoop cannot read as a pattern.
+
+    Spark's own option for paths that are no patterns reads each of several files twice.
     """
-    return [_PATTERN.sub(r"\\\1", path) for path in paths]
+    return [_literal(path) for path in paths]
+
+
+def _literal(path: str) -> str:
+    escaped = _PATTERN.sub(r"\\\1", path)
+    place = path if is_local(path) else path.partition("://")[2].partition("/")[2]
+    if escaped != path and ":" in without_file_scheme(place):
+        raise ConfigurationError(
+            f"{path}: expected no colon in a path with one of [ ] {{ }} * ? \\, found one:"
+            " Spark reads no such file. Rename the folder or the file, or choose another folder"
+        )
+    return escaped

@@ -7,10 +7,9 @@ from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
-from ledger.core.paths import without_file_scheme
+from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
-from ledger.storage.stores import is_local
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -89,7 +88,7 @@ def require_file_columns(sink: str, names: Sequence[str], columns: Sequence[str]
 def _require_room(path: str) -> None:
     """Raise unless the folder, or the nearest one above that is there, can be written to; makes
     none."""
-    place = next(parent for parent in (Path(path), *Path(path).parents) if parent.exists())
+    place = next(parent for parent in (Path(path), *Path(path).parents) if os.path.exists(parent))
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         fault = "closed to this user" if place.is_dir() else "no folder"
         raise InputError(

@@ -89,8 +89,9 @@ def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[Fou
     """The files that ``path`` matches. Raises InputError if there is none and one is due."""
     files = list_files(path)
     if not files and not allow_missing:
+        hint = " A file of just this name is there: write [[] for [." if look_at(path) else ""
         raise InputError(
-            f"source {name!r}: no file matches {path}. Bring the file and run this again, "
+            f"source {name!r}: no file matches {path}.{hint} Bring the file and run this again, "
             "or declare it with allow_missing=True"
         )
     return files

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger.core.paths import without_file_scheme
+from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.storage import stores
-from ledger.storage.stores import LASTING, is_local
+from ledger.storage.stores import LASTING
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -45,6 +45,7 @@ def require_writable(folder: str, setting: str) -> None:
     """Raise ConfigurationError, or UnavailableError where that may pass, naming ``setting``,
     unless a file can be made below ``folder``.
     """
+    stores.require_literal(folder)
     with _refusal(folder, setting):
         probe = f"{folder}/.probe-{uuid.uuid4()}"
         stores.write(probe, b"ackledger")
@@ -88,7 +89,7 @@ def _room(folder: str) -> str:
     if not is_local(folder):
         return ""
     place = Path(without_file_scheme(folder)).absolute()
-    there = next(parent for parent in (place, *place.parents) if parent.exists())
+    there = next(parent for parent in (place, *place.parents) if os.path.exists(parent))
     if there == Path(place.anchor):
         return ""
     disk = os.statvfs(there)

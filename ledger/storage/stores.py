@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
-from ledger.core.paths import without_file_scheme
+from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage import webhdfs
 
@@ -54,11 +54,6 @@ class Entry:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
-
-
-def is_local(path: str) -> bool:
-    """Whether a path is one of this machine, be it a URL of ``file:``, and no other URL."""
-    return "://" not in without_file_scheme(path)
 
 
 def place_of(path: str) -> str:
@@ -235,6 +230,7 @@ def remove_file(path: str) -> None:
 
 def remove_folder(folder: str) -> None:
     """Delete a folder with all that is in it; a no-op where it is gone."""
+    require_literal(folder)
     fs, place = _at(folder)
     with suppress(FileNotFoundError):  # two are at it
         _tried(fs, folder, lambda: fs.rm(place, recursive=True))
@@ -263,14 +259,25 @@ def require_no_password(path: str) -> None:
         )
 
 
+def require_literal(path: str) -> None:
+    """Raise ConfigurationError for a URL that clients of object stores take for a pattern where a
+    folder is removed: they would remove others."""
+    if not is_local(path) and (sign := re.search(r"[*?[]", path)):
+        raise ConfigurationError(
+            f"{path}: expected a URL without any of * ? [, which the store's client takes for a"
+            f" pattern, found {sign[0]!r}. Choose another folder"
+        )
+
+
 def _at(path: str) -> tuple[Any, str]:
     """The file system of a path, and what it calls the path. Raises ConfigurationError for a URL
     with a password, or of a store that is reached in another way."""
     import fsspec
+    from fsspec.implementations.local import make_path_posix
 
     if is_local(path):
-        fs, place = fsspec.core.url_to_fs(without_file_scheme(path))
-        return fs, str(place)
+        place = make_path_posix(without_file_scheme(path))
+        return fsspec.filesystem("file"), place.rstrip("/") or "/"
     require_no_password(path)
     scheme, _, rest = path.partition("://")
     if scheme in ("hdfs", "viewfs"):
@@ -283,7 +290,15 @@ def _at(path: str) -> tuple[Any, str]:
             f"{path}: expected file:///<absolute path>, or the path alone, found a host behind"
             " file://"
         )
-    fs, place = fsspec.core.url_to_fs(path, use_listings_cache=False)
+    # Not by ``url_to_fs``, which takes a ``::`` in a name for the end of another URL.
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+    except ValueError as exc:
+        raise ConfigurationError(
+            f"{path}: expected a path, or a URL of a store that fsspec knows, found {scheme}://"
+        ) from exc
+    options = {**kind._get_kwargs_from_urls(path), "use_listings_cache": False}
+    fs, place = fsspec.filesystem(scheme, **options), kind._strip_protocol(path)
     if scheme == "webhdfs":
         webhdfs.watch(fs.session)
         place = f"/{rest.partition('/')[2]}"  # fsspec would end it at a ?

@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import pwd
+import re
 import shutil
 import stat
 import warnings
@@ -153,7 +154,16 @@ def _require_wheel() -> None:
 
 
 def _folder(home: Path) -> Path:
-    return home.expanduser().absolute() / "postgres"
+    """Where the server of ``home`` has its data and its socket. Raises ConfigurationError for a
+    path of which the shell that starts it, or a URL, would make another one."""
+    folder = home.expanduser().absolute() / "postgres"
+    if sign := re.search(r"[^\w/.:=@#~-]", str(folder)):
+        raise ConfigurationError(
+            f"ACKLEDGER_HOME={folder.parent}: expected a path of letters, digits and / . _ - : = @"
+            f" # ~ for the embedded PostgreSQL, found {sign[0]!r}. Choose another folder, or set"
+            " ACKLEDGER_DATABASE_URL to a server of your own"
+        )
+    return folder
 
 
 def _postmaster(home: Path) -> "PostmasterInfo | None":

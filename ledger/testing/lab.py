@@ -17,6 +17,7 @@ share, real Spark, and temporary folders that are removed when the process ends.
 """
 
 import atexit
+import glob
 import os
 import shutil
 import tempfile
@@ -40,6 +41,7 @@ from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.outcome.summary import RootCounts, summarize
 from ledger.batch.records.payloads import keep_all
 from ledger.batch.upkeep.sweeper import sweep_once
+from ledger.core.paths import literal
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
@@ -270,7 +272,7 @@ class _Lab:
             for number, part in enumerate((table[:half], table[half:])):
                 if part.num_rows or number:
                     pq.write_table(part, folder / f"{number}.parquet")
-        files = FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+        files = FileSource(f"{glob.escape(str(folder))}/*.parquet", schema=schema, format="parquet")
         return source_of(f"source {name!r}", files)
 
     def run(
@@ -337,7 +339,11 @@ class _Lab:
         shown = [path for path in shown if any(Path(path).rglob("*.parquet"))]
         if not shown:
             return []
-        frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop(BATCH_FOLDER)
+        frame = (
+            self.spark.read.option("basePath", str(folder))
+            .parquet(*literal(shown))
+            .drop(BATCH_FOLDER)
+        )
         return [row.asDict(recursive=True) for row in frame.collect()]
 
 

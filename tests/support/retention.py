@@ -15,6 +15,7 @@ from ledger.batch.records import forgetting
 from ledger.batch.records.forgetting import Forgotten
 from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import app
+from ledger.core.paths import is_local
 from ledger.core.states import Need
 from ledger.storage import stores
 from ledger.storage.manifest import DataFile
@@ -43,7 +44,7 @@ class Archive(Ledger):
         """Have every run that has none write a file and note it, as drivers do."""
         for run in self.rows("SELECT * FROM step_run WHERE folder IS NULL"):
             folder = f"{self.folder}/{run.step}/batch={run.batch_id}/run={run.step_run_id}"
-            if stores.is_local(folder):
+            if is_local(folder):
                 Path(folder).mkdir(parents=True)
             stores.write(f"{folder}/part.parquet", b"0123456789")
             self.change(

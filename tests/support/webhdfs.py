@@ -54,7 +54,7 @@ class Store:
 
     def local(self, path: str) -> Path:
         """The file or folder behind a path of the store. ``:`` is none of a Hadoop path."""
-        place = self.root / unquote(path).strip("/")
+        place = self.root / path.strip("/")
         if ".." in place.parts or ":" in path:
             raise _RefusalError(400, "IllegalArgumentException", f"Invalid path name {path}")
         return place

@@ -3,7 +3,10 @@
 import pytest
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline
+from ledger.errors import ConfigurationError
 from ledger.settings import Settings
+from ledger.sources.listing import list_files
+from ledger.store import embedded
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,32 @@ def test_the_output_folder_is_a_variable(monkeypatch):
     """``ACKLEDGER_OUTPUT`` sets it."""
     monkeypatch.setenv("ACKLEDGER_OUTPUT", "/made")
     assert Settings().output_path("a") == "/made/a"
+
+
+def test_the_name_of_the_data_folder_is_no_pattern(tmp_path, monkeypatch):
+    """Of ``d[1]`` beside ``d1`` the named folder is read, whether it is named as a whole, as a URL,
+    by the working folder, or holds the pattern of a source; it need not be listed."""
+    for name in ("d[1]", "d1", "d*", "dx"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "in.csv").write_text(name)
+    for name in ("d[1]", "d*"):
+        monkeypatch.chdir(tmp_path / name)
+        for data in (".", "", f"{tmp_path}/{name}", f"file://{tmp_path}/{name}/"):
+            for path in ("in.csv", "*.csv", "./**/in.csv"):
+                (file,) = list_files(Settings(data=data).data_path(path))
+                assert file.path == f"{tmp_path}/{name}/in.csv"
+
+
+def test_a_folder_that_ends_in_a_colon_makes_no_url():
+    """A slash at the end of the data folder is none of ``://``."""
+    settings = Settings(data="/data/a:/", output="/made/b:/")
+    assert settings.data_path("in.csv") == "/data/a:/in.csv"
+    assert settings.output_path("out") == "/made/b:/out"
+
+
+@pytest.mark.parametrize("name", ["d[1]", "a b", "h%41", "a+b", "a,b", "a'b", "a&b", "$HOME"])
+def test_the_embedded_server_refuses_a_home_that_is_taken_for_another(tmp_path, name):
+    """Its socket is named in a command of the shell and in a URL: it would be that of another
+    folder, and so perhaps of another ledger."""
+    with pytest.raises(ConfigurationError, match=r"ACKLEDGER_HOME=.*ACKLEDGER_DATABASE_URL"):
+        embedded.running(tmp_path / name)

@@ -2,18 +2,21 @@
 what is the same of a local folder."""
 
 import errno
+import glob
 import os
 import socket
 import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import fsspec
 import pyarrow as pa
 import pytest
 
 from ledger import ParquetSink
+from ledger.core.paths import is_local, literal
 from ledger.deltas.root_files import read_listing, write_listing
 from ledger.deltas.table_writer import TableWriter
 from ledger.errors import (
@@ -27,6 +30,7 @@ from ledger.settings import Settings
 from ledger.sources.files.blocks import Block, cut, parts
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import (
+    find_files,
     list_files,
     look_at,
     most_records,
@@ -205,7 +209,7 @@ def test_a_url_of_a_file_is_a_local_path(tmp_path):
     """However it is written, nothing is asked for again or copied: a link leads to its file."""
     for scheme in ("file:", "file://", "file://localhost"):
         url = f"{scheme}{tmp_path}"
-        assert stores.is_local(url)
+        assert is_local(url)
         assert stores.place_of(url) == str(tmp_path)
         stores.write(f"{url}/a", b"1")
         assert (tmp_path / "a").read_bytes() == b"1"
@@ -308,6 +312,75 @@ def test_a_question_mark_does_not_end_a_path(store):
     assert [file.name for file in patterns.matching(store.url("in/a?.csv"))] == ["a1.csv", "a?.csv"]
 
 
+ODD_NAMES = [
+    f"a{sign}b" for sign in [*"?[]{}*%#&+=:;,'\"\\ ~^|$!@()<>\n\té", "::", "[1]", "%41", "::c:"]
+]
+
+
+@pytest.mark.parametrize("where", ["here", "on the store"])
+def test_a_name_is_never_syntax(store, tmp_path, where):
+    """Whatever signs the names of folders and files have, each is found by patterns of its folder,
+    and alone by its own name, is read, renamed and removed."""
+    root = f"{tmp_path}/here" if where == "here" else store.url("there")
+    # HDFS has no colon in a name.
+    names = ODD_NAMES if where == "here" else [name for name in ODD_NAMES if ":" not in name]
+    for name in names:
+        stores.write(f"{root}/{name}/{name}.csv", name.encode())
+    paths = sorted(f"{root}/{name}/{name}.csv" for name in names)
+    assert [file.path for file in list_files(f"{root}/*/*.csv")] == paths
+    assert [file.path for file in list_files(f"{root}/**/a*b.csv")] == paths
+    for name in names:
+        folder, escaped = f"{root}/{name}", f"{root}/{glob.escape(name)}"
+        for pattern in (f"{escaped}/*", f"{escaped}/{glob.escape(name)}.csv"):
+            (file,) = list_files(pattern)
+            assert stores.read(file.path) == name.encode()
+        stores.move(f"{folder}/{name}.csv", f"{folder}/{name}.txt")
+        stores.remove_file(f"{folder}/{name}.txt")
+        assert stores.entries(folder) == []
+        assert stores.exists(folder)
+
+
+@pytest.mark.parametrize("path", ["/a::b/f[1].parquet", "/a:b/x}y", "webhdfs://h:9870/a:b/c*"])
+def test_what_spark_cannot_read_as_a_pattern_is_refused(path):
+    """Hadoop takes no colon in a pattern, and Spark takes a name with a bracket for one."""
+    with pytest.raises(ConfigurationError, match="expected no colon in a path with one of"):
+        literal([path])
+
+
+def test_what_spark_reads_as_a_pattern_is_escaped():
+    """Names without such a sign stay as they are, with a colon, too; the port of a URL is none."""
+    assert literal(["/a::b/c", "/a[1]/c", "webhdfs://h:9870/a{b}"]) == [
+        "/a::b/c", "/a\\[1\\]/c", "webhdfs://h:9870/a\\{b\\}",
+    ]  # fmt: skip
+
+
+def test_a_url_is_no_chain():
+    """fsspec takes ``::`` for the end of one URL and the beginning of another."""
+    assert stores.place_of("s3://bucket/a::b/c.csv") == "bucket/a::b/c.csv"
+
+
+def test_a_folder_is_removed_by_its_name_alone():
+    """The client of an object store takes it for a pattern, and would remove others: such a URL is
+    refused before anything is written."""
+    root = f"memory://{uuid4()}"
+    stores.write(f"{root}/d1/file", b"1")
+    for sign in "[*?":
+        url = f"{root}/d{sign}1]"
+        with pytest.raises(ConfigurationError, match=r"expected a URL without any of \* \? \["):
+            require_writable(url, "ACKLEDGER_STORAGE")
+        with pytest.raises(ConfigurationError, match=r"expected a URL without any of \* \? \["):
+            stores.remove_folder(url)
+    assert stores.read(f"{root}/d1/file") == b"1"
+
+
+def test_a_source_says_how_to_name_a_file_with_a_bracket(tmp_path):
+    """A path is a pattern: of a file that has just this name the error says how to write it."""
+    (tmp_path / "f[1].csv").write_text("n\n")
+    with pytest.raises(InputError, match=r"A file of just this name is there: write \[\[\] for \["):
+        find_files("in", f"{tmp_path}/f[1].csv")
+    assert len(find_files("in", f"{tmp_path}/f[[]1].csv")) == 1
+
+
 def test_what_is_gone_may_be_removed(store, tmp_path):
     """A try that was not answered may have done it."""
     for folder in (store.url("in"), str(tmp_path / "local")):
@@ -348,6 +421,8 @@ def test_a_store_that_says_nothing_does_not_keep_a_driver(monkeypatch):
         ("viewfs://cluster/file", r"expected webhdfs://.*found viewfs://"),
         ("file://elsewhere/file", r"expected file:///.*found a host"),
         ("s3://buck*/file", r"expected wildcards in names of files"),
+        ("nowhere://a/file", r"expected a path, or a URL of a store that fsspec knows, found now"),
+        ("simplecache::s3://a/file", r"a store that fsspec knows, found simplecache::s3://"),
     ],
 )
 def test_what_is_refused(url, expected):

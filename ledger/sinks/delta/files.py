@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ledger.core.paths import is_local
 from ledger.errors import IntegrityError
 from ledger.storage import stores
 from ledger.storage.manifest import DataFile
@@ -49,7 +50,7 @@ class TableFolder:
         """Open the folders of staged files to all who may read the table: until now they are
         their user's alone, or their group's.
         """
-        if not stores.is_local(self.path):
+        if not is_local(self.path):
             return
         root = Path(self.path)
         opened = stat.S_IMODE(root.stat().st_mode)

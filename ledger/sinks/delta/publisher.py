@@ -17,7 +17,6 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_attem
 from ledger.core.probes import reached
 from ledger.errors import (
     ConfigurationError,
-    DeclarationError,
     FencedError,
     IntegrityError,
     LedgerError,
@@ -27,6 +26,7 @@ from ledger.errors import (
 )
 from ledger.sinks.base import Delivery, Publisher, Rule, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
+from ledger.sinks.delta.paths import require_openable
 from ledger.sinks.delta.schema import (
     require_checked,
     require_columns,
@@ -70,11 +70,7 @@ class DeltaPublisher(Publisher):
     keeps_tracking = True
 
     def __init__(self, path: str, partition_by: tuple[str, ...]) -> None:
-        if "%" in path:
-            raise DeclarationError(
-                "path of a Delta table: expected one without %, which deltalake cannot open, found"
-                f" {path}"
-            )
+        require_openable(path)
         self._path = path.rstrip("/")
         self._folder = TableFolder(self._path, partition_by)
         self._partition_by = partition_by

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ledger.core.extras import require_package
 from ledger.sinks.base import Publisher
+from ledger.sinks.delta.paths import require_openable
 from ledger.sinks.folder import FolderSink
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ class DeltaSink(FolderSink):
     """
 
     in_place = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_openable(self.path)
 
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         from ledger.sinks.delta.publisher import DeltaPublisher

@@ -5,6 +5,7 @@ published: see docs/decisions/040-stores.md.
 from contextlib import suppress
 from uuid import uuid4
 
+from ledger.core.paths import is_local
 from ledger.errors import ConfigurationError, DeclarationError, LedgerError
 from ledger.sinks.folder import STAGING_FOLDER
 from ledger.storage import stores
@@ -21,7 +22,7 @@ def require_renaming_scheme(path: str) -> None:
     stores.require_no_password(path)
     scheme = path.partition("://")[0]
     # An object store copies each file to its new name.
-    if scheme != "webhdfs" and not stores.is_local(path):
+    if scheme != "webhdfs" and not is_local(path):
         raise DeclarationError(
             f"ParquetSink at {path!r}: expected a store that renames a folder in one step, found"
             f" {scheme}://: where a folder is copied file by file, readers see a part of a batch."
@@ -33,7 +34,7 @@ def require_renames(path: str) -> None:
     """As ``require_renaming_scheme``; and raise ConfigurationError unless the store does rename a
     folder, tried below ``path`` where no reader looks: what speaks as HDFS does may be another."""
     require_renaming_scheme(path)
-    if stores.is_local(path):
+    if is_local(path):
         return
     probe = f"{path}/{STAGING_FOLDER}/.probe-{uuid4()}"
     try:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
+from ledger.core.paths import is_local
 from ledger.errors import InputError, LedgerError, together
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, opened
@@ -200,7 +201,7 @@ def _first_line(path: str) -> str:
 
 def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
     """The columns of ``names`` as Spark reads them, and the number of records."""
-    if stores.is_local(path) and ":" in path.rpartition("/")[2]:
+    if is_local(path) and ":" in path.rpartition("/")[2]:
         raise InputError(
             f"source file {path}: expected a name without a colon, with which Spark reads no"
             " Parquet file: rename it"

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ledger.core.column_names import BETWEEN, FILE, PLACE, POSITION, TEXT
+from ledger.core.paths import is_local
 from ledger.errors import InputError
 from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines, verify
 from ledger.sources.files.layouts import encoded
@@ -232,7 +233,7 @@ def _split(records: Iterator[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
 
 def url(path: str) -> str:
     """A path, in which quoted characters stand for those that a URL has not."""
-    scheme, separator, rest = path.rpartition("://")
+    scheme, separator, rest = ("", "", path) if is_local(path) else path.rpartition("://")
     return f"{scheme}{separator}{quote(rest, errors='surrogateescape')}"
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ledger.batch.step_runs import OpenedRun, note_root_files
+from ledger.core.paths import is_local
 from ledger.deltas.fold_files import DriverFiles
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Folded, Portion, fold_rows_read
@@ -17,7 +18,6 @@ from ledger.spark.folding.executors import Executors
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.job import Job
 from ledger.storage.folders import private_output
-from ledger.storage.stores import is_local
 
 _log = logging.getLogger(__name__)
 Check = Callable[[FoldOutcome], None]

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ROOT, ROOTS, UNIT
-from ledger.core.paths import without_file_scheme
+from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
@@ -17,7 +17,6 @@ from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
 from ledger.storage.folders import make_private, require_writable
 from ledger.storage.manifest import Manifest, take_manifest
-from ledger.storage.stores import is_local
 
 # Without adaptive execution Spark drops the hint, without a word, when it resolves the frame.
 _ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from pyspark.sql import DataFrame
 
+from ledger.core.paths import literal
 from ledger.sources.base import Claim
 from ledger.sources.listing import require_unchanged
 from ledger.spark.frames.anchors import carries_unit
@@ -42,4 +43,4 @@ class FromClaim(Origin):
         return replace(self.claim, files=tuple(require_unchanged(self.step.name, self.claim.files)))
 
     def _stored(self, snapshot: Snapshot) -> DataFrame:
-        return self.job.spark.read.parquet(snapshot.folder)
+        return self.job.spark.read.parquet(*literal([snapshot.folder]))
