@@ -224,6 +224,53 @@ def test_an_empty_text_makes_no_folder(runner, tmp_path, sink_rows):
         settle_and_follow(work.job, batch.batch_id)
 
 
+def placed_by(texts):
+    """n -> (n, word) with these texts of SQL -> two sinks with a folder for each word."""
+    flow = Pipeline("odd_folders", max_replays=3)
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @flow.stage(reads="numbers")
+    def placed(numbers):
+        words = F.array(*map(F.expr, texts))
+        return numbers.withColumn("word", F.element_at(words, F.col("n") + 1))
+
+    flow.sink("folder", ParquetSink("folder", partition_by="word"), reads="placed")
+    flow.sink("delta", DeltaSink("delta", partition_by="word"), reads="placed")
+    return flow
+
+
+def test_a_text_that_makes_no_folder_fails_its_record(runner, tmp_path, sink_rows):
+    """One of too many bytes, with NUL, of other bytes than UTF-8, or that means null beside null:
+    the records fail with the reason, and all others are published, to the last byte that fits."""
+    good = ["repeat('x', 250)", "repeat('#', 83)", "repeat('ä', 125)", "'a\u00adb\u2028c'", "null"]
+    bad = {
+        "repeat('x', 251)": "would have a name of more than 255 bytes",
+        "repeat('x', 5000)": "would have a name of more than 255 bytes",
+        "repeat('#', 84)": "would have a name of more than 255 bytes",
+        "concat(repeat('ä', 124), 'x:')": "would have a name of more than 255 bytes",
+        "concat('a', char(0))": "found one with NUL",
+        "cast(unhex('61ff') as string)": "found bytes that are not UTF-8",
+        "'__HIVE_DEFAULT_PARTITION__'": "Hive's default partition",
+    }
+    texts = [*good, *bad]
+    lines = [str(n) for n in range(len(texts))]
+    (tmp_path / "in.csv").write_text("\n".join(["n", *lines, ""]))
+    work = runner(placed_by(texts))
+    batch = work.open()
+    settlement = work.settled(batch)
+    assert (settlement.roots, settlement.failed) == (len(texts), len(bad))
+    words = ["x" * 250, "#" * 83, "ä" * 125, "a\u00adb\u2028c", None]
+    expected = list(enumerate(words))
+    rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert sorted((row["n"], row["word"]) for row in rows) == expected
+    assert sink_rows("folder", "n", "word") == expected
+    failed = work.ledger.rows("SELECT step, reason FROM failed_root ORDER BY root_id")
+    assert {row.step for row in failed} <= {"folder", "delta"}
+    for row, reason in zip(failed, bad.values(), strict=True):
+        assert row.reason.startswith("column 'word' of partition_by: expected null or a word, ")
+        assert reason in row.reason
+
+
 def test_what_changes_after_the_staging(runner, tmp_path, target):
     """A constraint that comes between staging and publishing stops that sink with one clear line,
     and nothing is published; once it is gone the same publish goes through, once. Without acks a

@@ -1,5 +1,6 @@
-"""Rows that cannot lie in a sink's folders as they are: an empty text makes the folder of null."""
+"""Rows that cannot lie in a sink's folders: their texts make no folder, or that of null."""
 
+import re
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column, DataFrame
@@ -13,22 +14,50 @@ from ledger.spark.job import Witness
 
 _MISPLACED = "misplaced"  # what a witness counts of them
 _TAKEN_FOR_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
+_MOST_BYTES = 255  # that a file system takes for the name of a folder
+_ESCAPED = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""  # Spark writes three bytes for each
+
+
+def _fault(name: str) -> Column:
+    """Why the text of a row makes no folder; null where it makes one."""
+    text = F.col(f"`{name}`").cast("string")
+    bytes_, escaped = F.octet_length(text), F.regexp_count(text, F.lit(_ESCAPED))
+    room = _MOST_BYTES - len(re.sub(_ESCAPED, "%00", name).encode()) - len("=")
+    is_long = (3 * bytes_ > room) & (bytes_ + 2 * escaped > room)
+
+    def refusal(what: str) -> Column:
+        return F.lit(f"column {name!r} of partition_by: expected null or a word, found {what}")
+
+    return (
+        F.when(
+            text.isin(*_TAKEN_FOR_NULL),
+            refusal(
+                "an empty text, or that of Hive's default partition, of which the folder's name"
+                " makes null"
+            ),
+        )
+        .when(F.contains(text, F.lit("\0")), refusal("one with NUL, which makes no folder"))
+        .when(~F.is_valid_utf8(text), refusal("bytes that are not UTF-8, which make no folder"))
+        .when(
+            is_long,
+            refusal(
+                f"a text whose folder would have a name of more than {_MOST_BYTES} bytes; Spark"
+                " writes three bytes for a control character and for some signs"
+            ),
+        )
+    )
 
 
 def _reason(rows: DataFrame, step: SinkStep) -> Column:
     """Of each row why it cannot; null where it can."""
-    texts = [name for name in step.sink.partition_by if _is_text(rows, name)]
-    faults = [
-        F.when(
-            F.col(f"`{name}`").cast("string").isin(*_TAKEN_FOR_NULL),
-            F.lit(
-                f"column {name!r} of partition_by: expected null or a word, found an empty text, or"
-                " that of Hive's default partition, of which the folder's name makes null"
-            ),
-        )
-        for name in texts
-    ]
-    return F.coalesce(*faults, F.lit(None).cast("string"))
+    return F.coalesce(*map(_fault, _texts(rows, step)), F.lit(None).cast("string"))
+
+
+def placeable(rows: DataFrame, step: SinkStep) -> DataFrame:
+    """The rows with null in place of a text of which no folder can be made: a writer would fail
+    with all of them."""
+    texts = {name: F.when(_fault(name).isNull(), F.col(f"`{name}`")) for name in _texts(rows, step)}
+    return rows.withColumns(texts) if texts else rows
 
 
 def counting_misplaced(step: SinkStep) -> Mapping[str, Callable[[DataFrame], Column]]:
@@ -56,6 +85,8 @@ def require_placed(wrote: Witness, rows: DataFrame, step: SinkStep) -> None:
         )
 
 
-def _is_text(rows: DataFrame, name: str) -> bool:
+def _texts(rows: DataFrame, step: SinkStep) -> list[str]:
+    """The columns of ``partition_by`` that hold texts."""
     texts = (StringType, BinaryType)
-    return any(field.name == name and isinstance(field.dataType, texts) for field in rows.schema)
+    names = {field.name for field in rows.schema if isinstance(field.dataType, texts)}
+    return [name for name in step.sink.partition_by if name in names]

@@ -13,6 +13,7 @@ from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
+from ledger.spark.frames.placing import placeable
 from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
 from ledger.storage.folders import make_private, require_writable
@@ -44,7 +45,7 @@ def stage_rows(
             # The last node before the writer: in front of the exchange the witness would be in a
             # task of its map stage, whose retry counts its rows twice.
             rows = wrote.watch(rows)
-        write_files(rows.select(*columns), folder, by=names)
+        write_files(placeable(rows, step).select(*columns), folder, by=names)
     return take_manifest(folder)
 
 
