@@ -5,6 +5,7 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -13,7 +14,7 @@ from itertools import islice
 from typing import IO, cast
 
 from ledger.core.streams import DecompressedStream
-from ledger.errors import InputError, UnavailableError
+from ledger.errors import ConfigurationError, InputError, UnavailableError
 from ledger.storage import patterns, stores
 
 SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
@@ -21,6 +22,7 @@ SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 _CHUNK = 1 << 20
 _NO_RECORD = " \t\r\n\f\v" + b"\xef\xbb\xbf".decode("latin-1")  # blanks, and the mark of UTF-8
+_TABLES = {"_delta_log": "Delta", "metadata": "Iceberg", ".hoodie": "Hudi"}  # by their log's folder
 # What would be taken for text, though it is none, by the ends of names.
 _ARCHIVES = (
     *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
@@ -47,13 +49,15 @@ def list_files(pattern: str) -> list[FoundFile]:
     out.
 
     Raises InputError for an archive, of which Spark would read the packed bytes, for a name that is
-    not UTF-8, and where a folder may not be listed; UnavailableError where it cannot be for now.
+    not UTF-8, for a file of a table, whose log knows which of its files count, and where a folder
+    may not be listed; UnavailableError where it cannot be for now.
     """
     shown = []
     for entry in _matching(pattern):
         if not entry.name.startswith((".", "_")):
             _require_readable(entry.path)
             shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
+    _require_no_table([file.path for file in shown if file.path.endswith(".parquet")])
     return shown
 
 
@@ -83,6 +87,37 @@ def _require_readable(path: str) -> None:
             f"source file {path!r}: expected a name in UTF-8, found other bytes: rename it, or"
             " let the path leave it out"
         )
+
+
+def _require_no_table(paths: Iterable[str]) -> None:
+    """Raise InputError if a folder above one of the files is that of a table: files that were
+    replaced or deleted from it are still there."""
+    folders: dict[str, str] = {}  # each with a file that lies there, or further down
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder.strip("/") and not folder.endswith(":/") and folder not in folders:
+            folders[folder] = path
+            folder = folder.rpartition("/")[0]
+    with ThreadPoolExecutor(32) as pool:
+        for folder, log in zip(folders, pool.map(_log_of_table, folders), strict=True):
+            if log is not None:
+                raise InputError(
+                    f"source file {folders[folder]} belongs to the {_TABLES[log]} table {folder}:"
+                    f" expected files that all count, found {log}, which says which of them do."
+                    " Write the table's rows to plain Parquet files and read these, or declare a"
+                    " source of your own (docs/extending.md)"
+                )
+
+
+def _log_of_table(folder: str) -> str | None:
+    """The name of the folder in which a table has its log; None: it is no table."""
+    for name in _TABLES:
+        with suppress(PermissionError, ConfigurationError):  # who may not look has none to read
+            # The name of Iceberg's is one that others have, too.
+            mark = ".metadata.json" if name == "metadata" else ""
+            if any(mark in entry.name for entry in stores.entries(f"{folder}/{name}")):
+                return name
+    return None
 
 
 def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[FoundFile]:
