@@ -40,7 +40,8 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
 
 
 def restart(database: Database, batch_id: int) -> Advice:
-    """Put an open batch on hold, so that its next run runs all of its steps again. How to go on.
+    """Put an open batch on hold, so that its next run runs all of its steps again. Return how to
+    go on.
 
     Raises NotReadyError unless it is open, or on hold, or while one of its steps runs.
     """
@@ -56,8 +57,8 @@ def restart(database: Database, batch_id: int) -> Advice:
             batches.set_released(connection, batch_id, released=False)
         elif batch.status is not BatchStatus.HELD:
             raise NotReadyError(
-                f"batch {batch_id} is {batch.status.words}: only a batch that is not settled runs"
-                " its steps again"
+                f"batch {batch_id} is {batch.status.words}: expected one that is open or on hold."
+                " To process its interval again, run it with --reprocess"
             )
         return stands_at(connection, batches.get_batch(connection, batch_id))
 

@@ -24,12 +24,25 @@ _NUMBERS = ("count", "isEmpty", "show", "foreach", "foreachPartition")
 _WRITERS = ("write", "writeTo", "writeStream", "mergeInto")
 # Raised by Spark itself as it executes, and not by its Python for an argument.
 _EXECUTED = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect", "py4j.")
-# Statements that `sql` executes at once, and that change more than the session.
-_CHANGES = re.compile(
-    r"\s*(INSERT|UPDATE|DELETE|MERGE|TRUNCATE|ALTER|DROP|LOAD|COPY|REFRESH|MSCK|"
-    r"CREATE(?!\s+(OR\s+REPLACE\s+)?(LOCAL\s+)?TEMP))\b",
+# Statements of `sql` that change nothing but the session; the others are executed at once.
+_READS = re.compile(
+    r"[\s(]*(SELECT|WITH|VALUES|TABLE|FROM|SHOW|DESC|DESCRIBE|EXPLAIN|SET|RESET|USE|DECLARE|"
+    r"CREATE\s+(OR\s+REPLACE\s+)?(LOCAL\s+|GLOBAL\s+)?(TEMP|TEMPORARY)|DROP\s+(TEMP|TEMPORARY))\b",
     re.IGNORECASE,
 )
+_WRITES = re.compile(
+    r"\b(INSERT\s+(INTO|OVERWRITE)|DELETE\s+FROM|MERGE\s+(WITH|INTO))\b", re.IGNORECASE
+)
+_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def written_by(statement: str) -> str | None:
+    """Return the word of a statement of SQL that writes, or may write; None: it only reads."""
+    bare = _COMMENTS.sub(" ", statement).strip()
+    writes = _WRITES.search(bare)
+    if writes is not None or (bare and not _READS.match(bare)):
+        return (writes[0] if writes else bare).split()[0].upper()
+    return None
 
 
 class WritesError(Exception):
@@ -101,9 +114,9 @@ def noting_actions(frame: DataFrame) -> Iterator[Actions]:
     def reading(original: Any, name: str) -> Any:
         @wraps(original)
         def sql(*arguments: Any, **options: Any) -> Any:
-            change = _CHANGES.match(str([*arguments, options.get("sqlQuery")][1]))
-            if change is not None:
-                raise WritesError(change[1].split()[0].upper())
+            word = written_by(str([*arguments, options.get("sqlQuery")][1]))
+            if word is not None:
+                raise WritesError(word)
             return original(*arguments, **options)
 
         return sql

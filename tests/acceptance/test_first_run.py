@@ -156,7 +156,7 @@ def test_a_new_project_runs_as_its_readme_says(newcomer):
     ]  # fmt: skip
     check, run, failed, trace, replay, status = (shlex.split(command) for command in commands)
     newcomer.run(*check)
-    assert "3 records: 2 acked, 1 failed" in newcomer.run(*run, code=3).stdout
+    assert "4 records: 3 acked, 1 failed" in newcomer.run(*run, code=3).stdout
     assert "with_country" in newcomer.run(*failed).stdout
     traced = newcomer.run(*trace).stdout
     assert "with_country  lost" in traced

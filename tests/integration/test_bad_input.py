@@ -1196,8 +1196,9 @@ def test_a_column_that_no_record_has_is_reported(runner, tmp_path, caplog, snaps
 
 def test_a_column_that_no_header_has(runner, tmp_path, sink_rows):
     """By name a column that was renamed in all files fails the step as well; without another one it
-    is reported, and where one file has it, nothing is said."""
+    is reported, and where one file has it, nothing is said. A file without a header has none."""
     write(tmp_path, "a.csv", b"n,cost\n1,2\n")
+    write(tmp_path, "empty.csv", b"")
     write(tmp_path, "b.csv", b"n\n2\n")
     schema = "n INT, price INT"
     run = runner(copying(schema=schema, header="by_name"))

@@ -21,6 +21,7 @@ from ledger import (
 )
 from ledger.batch.upkeep.checks import examine
 from ledger.core.run_request import Interval
+from ledger.spark.actions import written_by
 from ledger.spark.dry_run import DryRun
 from tests.support.runner import START
 
@@ -245,6 +246,27 @@ def test_a_function_that_asks_for_rows_is_a_hint(check, tmp_path, capsys):
     assert "asks for rows (pivot)" in messages["stage pivoted"]
     assert "ValueError: no orders" in messages["stage counted"]
     assert "stage 'filled' makes its columns of rows" in messages["stage reading"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("-- nightly\nDELETE FROM t", "DELETE"),
+        ("/* all */ INSERT INTO t VALUES (1)", "INSERT"),
+        ("WITH s AS (SELECT 1) INSERT INTO t SELECT * FROM s", "INSERT"),
+        ("FROM s INSERT INTO t SELECT *", "INSERT"),
+        ("REPLACE TABLE t AS SELECT 1", "REPLACE"),
+        ("CALL compact('t')", "CALL"),
+        ("EXECUTE IMMEDIATE 'DROP TABLE t'", "EXECUTE"),
+        ("CREATE TABLE t AS SELECT 1", "CREATE"),
+        ("CREATE OR REPLACE TEMP VIEW v AS SELECT 1", None),
+        ("  (SELECT 1) UNION (SELECT 2)", None),
+        ("WITH s AS (SELECT 1) SELECT * FROM s -- all", None),
+    ],
+)
+def test_a_statement_that_writes_is_known(statement, word):
+    """By its first word, or one within; a statement that only reads is executed."""
+    assert written_by(statement) == word
 
 
 def test_a_function_that_writes_does_not(check, spark, tmp_path):

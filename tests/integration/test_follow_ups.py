@@ -51,7 +51,7 @@ def test_each_sink_says_what_it_has_published(ledger):
     assert lines_of(ledger, number) == ["published nothing. It waits until the batch is settled"]
     ledger.settle(number)
     publish = f"Publish it: ackledger publish m:p --batch {number}"
-    due = f"not published yet, and no record keeps it waiting. {publish}"
+    due = f"not published yet; no failed record blocks it. {publish}"
     assert lines_of(ledger, number) == [due]
     ledger.deliver(number)
     ledger.change("UPDATE publication SET rows = 4")
@@ -80,11 +80,11 @@ def test_the_sinks_of_a_batch_that_holds_wait(ledger):
     assert [
         str(line) for line in unpublished(ledger.database, recent_batches(ledger.database, None, 9))
     ] == [
-        f"batch {batch.batch_id}: sink sink has not published all of it."
+        f"batch {batch.batch_id}: sink sink has not published all rows."
         f" See why: ackledger status --batch {batch.batch_id}"
     ]
     ledger.quarantine("never", "me", batch_id=batch.batch_id)
     (due,) = lines_of(ledger, batch.batch_id)
-    assert due.startswith("not published yet, and no record keeps it waiting. Publish it: ")
+    assert due.startswith("not published yet; no failed record blocks it. Publish it: ")
     ledger.deliver(batch.batch_id)
     assert not unpublished(ledger.database, recent_batches(ledger.database, None, 9))

@@ -157,7 +157,7 @@ def test_the_command_status_prints_waiting_states(database, stuck, environment):
     sentences = database.transact(waiting_states)
     shown = CliRunner().invoke(app, ["status"])
     assert shown.exit_code == 0
-    see = "batch 2: sink sink has not published all of it. See why: ackledger status --batch 2"
+    see = "batch 2: sink sink has not published all rows. See why: ackledger status --batch 2"
     assert shown.stderr.splitlines() == [*sentences, see]
     assert len(sentences) == 1
     assert CliRunner().invoke(app, ["status", "--pipeline", "another"]).stderr == ""

@@ -146,7 +146,7 @@ def test_a_batch_that_is_restarted_runs_all_steps_again(ledger, driver):
     driver.run(batch)
     assert driver.ran == STEPS
     assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
-    with pytest.raises(NotReadyError, match="is settled: only a batch that is not settled runs"):
+    with pytest.raises(NotReadyError, match="is settled: expected one that is open or on hold"):
         restart(ledger.database, batch.batch_id)
 
 

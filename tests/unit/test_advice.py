@@ -235,6 +235,11 @@ PUBLISH_IT = ". Publish it: ackledger publish jobs.a:pipeline --batch 7"
             "published 1 row with batch 8",
         ),
         (
+            sink(**PUBLISHED, withheld_rows=2),
+            SinkState.PUBLISHED,
+            "published 1,200 rows, without 2 rows of failed records",
+        ),
+        (
             sink(**PUBLISHED, withheld_rows=2, failed=1),
             SinkState.PARTIAL,
             f"published 1,200 rows, withheld 2 rows of failed records. Replay them: {REPLAY}",
@@ -260,7 +265,7 @@ PUBLISH_IT = ". Publish it: ackledger publish jobs.a:pipeline --batch 7"
             sink(**COMBINED, failed=3, replayable=False),
             SinkState.WAITING,
             "published nothing. It waits for 3 failed records of batch 7."
-            " See what these wait for: ackledger failed --batch 7",
+            " List the failed records: ackledger failed --batch 7",
         ),
         (
             sink(holds=True, failed=3),
@@ -271,17 +276,17 @@ PUBLISH_IT = ". Publish it: ackledger publish jobs.a:pipeline --batch 7"
         (
             sink(state="decided"),
             SinkState.DUE,
-            f"not published yet, and no record keeps it waiting{PUBLISH_IT}",
+            f"not published yet; no failed record blocks it{PUBLISH_IT}",
         ),
         (
             sink(**COMBINED, due=True, other_batch_id=6),
             SinkState.DUE,
-            f"not published yet, and no record keeps it waiting{PUBLISH_IT}",
+            f"not published yet; no failed record blocks it{PUBLISH_IT}",
         ),
         (
             sink(**COMBINED, stateful=True),
             SinkState.IN_ORDER,
-            "published nothing. It waits until its state has the batch",
+            "published nothing. It waits for the state of this batch",
         ),
         (
             sink(status="open"),
@@ -327,9 +332,9 @@ def test_sinks_that_lack_something_are_named_once():
         sink(sink="all", **PUBLISHED),
     ]
     lack.insert(2, sink(sink="sums", **COMBINED, stateful=True))
-    words = "batch 7: sinks out, days have not published all of it"
+    words = "batch 7: sinks out, days have not published all rows"
     assert str(of_sinks(lack)) == f"{words}. See why: ackledger status --batch 7"
-    assert str(of_sinks(lack[:1])).startswith("batch 7: sink out has not published all of it.")
+    assert str(of_sinks(lack[:1])).startswith("batch 7: sink out has not published all rows.")
     assert of_sinks(lack[2:]) is None
 
 

@@ -417,6 +417,14 @@ def test_nanoseconds_of_int96_are_refused(tmp_path, column, kind, shown):
     checked(tmp_path, table, schema(n=LongType()), **INT96)
 
 
+def test_nanoseconds_in_a_copy_of_a_file_of_spark_are_refused(tmp_path):
+    """Another writer keeps the note of Spark's version, and may write nanoseconds."""
+    table = pa.table({"at": pa.array([FINE], pa.timestamp("ns"))})
+    copy = table.replace_schema_metadata({"org.apache.spark.version": "4.2.0"})
+    with pytest.raises(InputError, match="column at holds nanoseconds"):
+        checked(tmp_path, copy, schema(at=TimestampType()), **INT96)
+
+
 @pytest.mark.parametrize("year", [1, 1677, 1969, 2024, 2263, 9999])
 def test_int96_of_microseconds_is_read(tmp_path, year):
     """An INT96 timestamp of microseconds is read, whether or not nanoseconds reach its year."""

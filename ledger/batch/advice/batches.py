@@ -81,8 +81,8 @@ def resume(
 
 
 def restart(batch_id: int) -> Actions:
-    """How all steps of a batch are run again, of which one failed."""
-    what = "If a step before it, or what a source reads, was fixed, first"
+    """Return how to run all steps of a batch again after one of them failed."""
+    what = "If you fixed an earlier step or the files of a source, first"
     return (Action(what, ackledger("restart", batch_id)),)
 
 

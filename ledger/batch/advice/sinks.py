@@ -1,4 +1,4 @@
-"""What has become of each sink's rows of a batch: published, withheld, or what they wait for."""
+"""State of each sink's rows of a batch: published, withheld, or waiting, and for what."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -12,8 +12,8 @@ from ledger.store.queries.sinks import SinkRows
 
 
 class SinkState(StrEnum):
-    """What has become of a sink's rows of a batch. ``PARTIAL``: the result of a partial combine, or
-    rows of failed records are withheld. ``DUE``: ``ackledger publish`` goes on.
+    """State of a sink's rows of a batch. ``PARTIAL``: the result of a partial combine, or rows of
+    records that are still failed are withheld. ``DUE``: ``ackledger publish`` goes on.
     ``WAITING``: for failed records. ``IN_ORDER``: for a state.
     """
 
@@ -33,7 +33,7 @@ class SinkState(StrEnum):
 
 
 def state_of(row: SinkRows) -> SinkState:
-    """What has become of a sink's rows."""
+    """Return the state of a sink's rows."""
     status = BatchStatus(row.status)
     is_published = row.state == "published"
     if status is BatchStatus.SUPERSEDED and not is_published:
@@ -43,7 +43,7 @@ def state_of(row: SinkRows) -> SinkState:
     if not is_published and (row.due or row.state in ("decided", "ready")):
         return SinkState.DUE
     if is_published or row.other_batch_id is not None:
-        is_partial = bool(row.withheld_rows) or (row.early and row.failed > 0)
+        is_partial = row.failed > 0 and (bool(row.withheld_rows) or row.early)
         return SinkState.PARTIAL if is_partial else SinkState.PUBLISHED
     if row.state is not None:
         return SinkState.REPLACED
@@ -54,21 +54,22 @@ def state_of(row: SinkRows) -> SinkState:
 
 
 def of_sink(row: SinkRows, target: str) -> Advice:
-    """What has become of a sink's rows, and the command that releases those that are withheld."""
+    """Return a sentence on a sink's rows, and the command that releases those that are withheld."""
     state = state_of(row)
     because = f"sink {row.sink}: {_WORDS[state](row)}"
     if state is SinkState.DUE:
         return Advice(because, publish(target, row.batch_id, "Publish it", None))
     if state in (SinkState.WAITING, SinkState.PARTIAL) and row.failed:
         again = Action("Replay them", ackledger("replay", target, batch=row.original_id))
-        see = Action("See what these wait for", ackledger("failed", batch=row.original_id))
+        see = Action("List the failed records", ackledger("failed", batch=row.original_id))
         return Advice(because, (again if row.replayable else see,))
     return Advice(because)
 
 
 def of_sinks(rows: Sequence[SinkRows]) -> Advice | None:
-    """Which of a batch's sinks have not published all of it, but for those of states, which have
-    their own sentence; None: all have."""
+    """Return a sentence on the sinks that have not published all rows of a batch; None: all have.
+    Sinks of states have their own sentence.
+    """
     states = {row.sink: state_of(row) for row in rows}
     names = [
         sink
@@ -78,23 +79,23 @@ def of_sinks(rows: Sequence[SinkRows]) -> Advice | None:
     if not names:
         return None
     have = "sink {} has" if len(names) == 1 else "sinks {} have"
-    because = f"batch {rows[0].batch_id}: {have.format(', '.join(names))} not published all of it"
+    because = f"batch {rows[0].batch_id}: {have.format(', '.join(names))} not published all rows"
     return Advice(because, (Action("See why", ackledger("status", batch=rows[0].batch_id)),))
 
 
 def _published(row: SinkRows) -> str:
     if row.state == "published":
-        return f"published {_rows(row.published_rows)}"
+        left_out = f", without {_rows(row.withheld_rows)} of failed records"
+        return f"published {_rows(row.published_rows)}{left_out if row.withheld_rows else ''}"
     return f"published {_rows(row.other_rows)} with batch {row.other_batch_id}"
 
 
 def _partly_published(row: SinkRows) -> str:
     if not row.withheld_rows:
         return f"{_published(row)}, a partial result. The complete one waits for {_failed(row)}"
-    hidden = f"withheld {_rows(row.withheld_rows)}"
-    if not row.units:
-        return f"{_published(row)}, {hidden} of failed records"
-    return f"{_published(row)}, {hidden} of units in which records failed"
+    whose = "of units in which records failed" if row.units else "of failed records"
+    published = f"published {_rows(row.published_rows)}"
+    return f"{published}, withheld {_rows(row.withheld_rows)} {whose}"
 
 
 def _waits(row: SinkRows) -> str:
@@ -114,9 +115,9 @@ def _rows(number: int | None) -> str:
 _WORDS: dict[SinkState, Callable[[SinkRows], str]] = {
     SinkState.PUBLISHED: _published,
     SinkState.PARTIAL: _partly_published,
-    SinkState.DUE: lambda row: "not published yet, and no record keeps it waiting",
+    SinkState.DUE: lambda row: "not published yet; no failed record blocks it",
     SinkState.WAITING: _waits,
-    SinkState.IN_ORDER: lambda row: "published nothing. It waits until its state has the batch",
+    SinkState.IN_ORDER: lambda row: "published nothing. It waits for the state of this batch",
     SinkState.UNDECIDED: lambda row: "published nothing. It waits until the batch is settled",
     SinkState.REPLACED: lambda row: "its rows were replaced by those of a later batch or run",
     SinkState.NOTHING: lambda row: "published nothing, and has nothing to publish",

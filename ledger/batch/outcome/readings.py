@@ -36,18 +36,19 @@ def recent_batches(database: Database, pipeline: str | None, limit: int) -> list
 
 
 def unpublished(database: Database, rows: Sequence[Counts]) -> list[str]:
-    """A sentence for each settled batch among these of which a sink has not published all; of a
-    family for the first of them.
+    """Return a sentence for each family among these batches of which a sink has not published all
+    rows, about the first such batch.
     """
-    families = {
-        row.original_batch_id or row.batch_id: row.batch_id
-        for row in reversed(rows)
-        if row.status == BatchStatus.SETTLED
-    }
 
     def look(connection: Connection) -> list[str]:
-        advices = (of_sinks(sinks.of_batch(connection, number)) for number in families.values())
-        return [str(advice) for advice in advices if advice is not None]
+        sentences: dict[int, str] = {}
+        for row in rows:
+            family = row.original_batch_id or row.batch_id
+            if row.status == BatchStatus.SETTLED and family not in sentences:
+                advice = of_sinks(sinks.of_batch(connection, row.batch_id))
+                if advice is not None:
+                    sentences[family] = str(advice)
+        return list(sentences.values())
 
     return database.transact(look, engine=database.reader)
 

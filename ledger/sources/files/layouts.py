@@ -278,11 +278,15 @@ def _check_alike(path: str, fields: Sequence[pa.Field]) -> None:
 
 
 def _check_int96(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
-    """Spark cuts INT96 timestamps to microseconds, of which it has written its own."""
+    """Raise InputError for INT96 timestamps with nanoseconds, which Spark cuts. Spark's own files
+    have none.
+    """
     leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     tops = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
     columns = [name for name in names if name.split(".")[0] in tops]
-    if not columns or _SPARK_VERSION in (metadata.metadata or {}):
+    # Other writers copy the note of Spark's version, but not the name of its writer.
+    is_of_spark = _SPARK_VERSION in (metadata.metadata or {})
+    if not columns or (is_of_spark and str(metadata.created_by).startswith("parquet-mr")):
         return
     try:
         for exact, cut in _int96_values(path, columns):

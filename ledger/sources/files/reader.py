@@ -165,7 +165,8 @@ class Reader(SourceReader):
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.by_name, self._form([]))
             if source.by_name:
-                headers = chain.from_iterable(layout.names for layout in layouts)
+                read = [layout.names for layout in layouts if any(layout.headers.values())]
+                headers = chain.from_iterable(read or [self.schema.names])
                 self._require(absent.of_headers(self.schema, source.optional, headers))
             return layouts
         return [files.Layout(tuple(self.schema.names), tuple(paths), {})]

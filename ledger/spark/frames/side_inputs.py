@@ -1,7 +1,7 @@
 """Keyword arguments of a function of frames: references, and the parameters of the run."""
 
 from collections.abc import Mapping
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -41,8 +41,11 @@ def keyword_arguments(
 
 
 def asks_for_params(step: WithFunction) -> bool:
-    """Whether the step's function asks for the parameters of the run."""
-    return step.function is not None and PARAMS in signature(step.function).parameters
+    """Whether the step's function has a keyword-only parameter for those of the run."""
+    if step.function is None:
+        return False
+    asked = signature(step.function).parameters.get(PARAMS)
+    return asked is not None and asked.kind is Parameter.KEYWORD_ONLY
 
 
 def read_reference(
