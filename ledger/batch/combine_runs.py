@@ -1,9 +1,9 @@
 """Runs of what follows a settlement: combines, and the sinks that read them.
 
 A combine belongs to the batch of a family that was settled last: the original, or the replay
-that left no record of it failed. It runs once there; a later replay, of records that had been
-quarantined, makes another, whose result takes the place of the first. What began before that one
-was settled is fenced when it commits.
+that left no record of its sources failed. It runs once there. Each later replay of the family
+makes another, whose result replaces the first. A run that began before that replay was settled is
+fenced when it commits.
 """
 
 from functools import partial

@@ -230,12 +230,13 @@ class Pipeline:
         """Declare the decorated function as a combine: aggregates, windows, numbering; its name
         is the combine's.
 
-        It runs once all records of a batch, replays included, are acked or quarantined, over the
-        acked rows of all of them. It takes one frame of the user's columns for each step in
-        ``reads``, and references as keyword-only parameters. Its sinks publish the result once,
-        whole. ``partial=True``: it also runs after each settlement over the rows that are acked
-        by then, and the complete result replaces the early one; not with ``settle="hold"``, which
-        publishes nothing early.
+        It runs once all records of the sources behind ``reads``, replays included, are acked or
+        quarantined, over the acked rows of all of them. It takes one frame of the user's columns
+        for each step in ``reads``, and references as keyword-only parameters. Its sinks publish
+        the result whole. It runs again after a later replay of the batch, and the new result
+        replaces the old one. ``partial=True``: it also runs after each settlement over the rows
+        that are acked by then, and the complete result replaces the early one; not with
+        ``settle="hold"``, which publishes nothing early.
         """
 
         def declare(function: Function) -> Function:

@@ -1,5 +1,5 @@
-"""Statements about combines: what runs over all acked rows of a family, once none of it is
-failed any more, and partial ones after each settlement.
+"""Statements about combines, which run over all acked rows of a family once no record of their
+sources is failed, and about partial ones, which run after each settlement.
 """
 
 from collections.abc import Sequence
