@@ -495,7 +495,8 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
         refusals
         == "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
         "string to float: 'dear' "
-        f"({folder}/orders.py:{number}, in price). To go on: {on}"
+        f"({folder}/orders.py:{number}, in price). To go on: {on}. If you fixed an earlier step or"
+        " the files of a source, first: ackledger restart 1"
     )
     waiting = cli.run("--verbose", "run", "orders:pipeline", *JANUARY, "--run-id", "jan")
     assert waiting.returncode == 1

@@ -73,7 +73,7 @@ def test_a_run_that_failed_says_how_all_its_steps_run_again(ledger):
     ledger.emit(batch, 2)
     error = str(fails(ledger, batch, InputError("a bug")))
     assert error.endswith(
-        f"a bug. To go on: {AGAIN}. If a step before it, or what a source reads, was fixed,"
+        f"a bug. To go on: {AGAIN}. If you fixed an earlier step or the files of a source,"
         " first: ackledger restart 1"
     )
 

@@ -86,10 +86,10 @@ def test_the_task_settle_goes_on_without_it(case, environment, monkeypatch, capl
     )
     case.lose()
     dag.get_task("settle").execute({"ti": task})
-    (line,) = [record for record in caplog.records if "rebuild is pending" in record.message]
+    (line,) = [record for record in caplog.records if "rebuild is pending" in record.getMessage()]
     assert line.levelname == "ERROR"
     assert re.search(
-        f"rebuild is pending: file {re.escape(str(case.file))} .*{ADVICE}", line.message
+        f"rebuild is pending: file {re.escape(str(case.file))} .*{ADVICE}", line.getMessage()
     )
     assert "rebuild" in case.pending
     with pytest.raises(SystemExit) as ended:

@@ -82,6 +82,7 @@ UPDATED = {
         "output_rows",
         "failed_rows",
         "duplicate_rows",
+        "null_columns",
         "delta_rows",
         "delta_xor",
         "emitted_edges",

@@ -174,7 +174,8 @@ def keep(page: Page, name: str, *parts: Sequence[Locator]) -> None:
     if "IMAGES" in os.environ:
         path.write_bytes(_stacked(page, parts) if parts else page.screenshot(animations="disabled"))
         noted.write_text(f"{checksum(path)}\n{words}\n")
-    assert noted.read_text().partition("\n")[2] == f"{words}\n", f"{path} is old: set IMAGES=1"
+    lines = noted.read_text().splitlines()[1:]
+    assert lines == words.splitlines(), f"{path} is old: set IMAGES=1"
 
 
 def picture(name: str) -> tuple[Path, Path]:
