@@ -166,7 +166,8 @@ def keep(page: Page, name: str, *parts: Sequence[Locator]) -> None:
     ``IMAGES`` is set. ``parts``: what to crop it to, one below the other; by default the window.
 
     A picture is compared by its words: ``tests/acceptance/pictures/NAME.txt`` has those that were
-    on the page when it was taken, without times. Its first line is a checksum of the picture.
+    on the page when it was taken, without times and folders. Its first line is a checksum of the
+    picture.
     """
     shown = [part for parts_ in parts for part in parts_] or [page.locator("[data-ledger]")]
     words = "\n".join(_words(part) for part in shown)
@@ -201,6 +202,7 @@ _TEXTS = """(it) => {
 }"""
 _TIMES = re.compile(
     r"[a-z]+__\S+|\d{4}-\d\d-\d\dT\S+|2\d{3}-\d\d-\d\d \d\d:\d\d(:\d\d)?|[\d.]+ (s|min)\b"
+    r"|^\d+\.\d+$|/\S+(?=/data/)"  # seconds in a chart, and the folder of the test
 )
 
 
