@@ -227,7 +227,7 @@ def _sources(pipeline: Pipeline) -> list[SourceStep]:
 def _scope(
     database: Database, settings: Settings, step: SourceStep, opening: Opening, now: datetime
 ) -> Scope:
-    """What a source is asked for. ``now``: the ledger's time."""
+    """Return the scope of a question to a source. ``now``: the ledger's time."""
 
     def unclaimed(files: Sequence[FoundFile]) -> list[FoundFile]:
         return database.transact(lambda c: _unclaimed(c, opening, step.name, files))

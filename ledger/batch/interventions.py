@@ -1,4 +1,4 @@
-"""What people do to a batch: abandon, restart, release."""
+"""Actions of people on a batch: abandon, restart, release."""
 
 from sqlalchemy import Connection
 

@@ -212,7 +212,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
 
 
 def _sink(row: Mapping[str, Any]) -> Text:
-    """What a sink has published, and the command that releases the rest."""
+    """Return the published rows of a sink, and the command that releases the rest."""
     actions = [Action(*pair) for pair in row["commands"]]
     style = "" if SinkState(row["state"]).is_final else "yellow"
     return line(str(Advice(row["because"], tuple(actions))), style)

@@ -77,7 +77,7 @@ class DecompressedStream(io.RawIOBase):
                 return len(data)
 
     def _pending(self) -> bytes:
-        """What the stream is to decompress next: what it has left, or the next chunk."""
+        """Return the bytes to decompress next: those that are left, or the next chunk."""
         rest: bytes = getattr(self._stream, "unconsumed_tail", b"")
         if not rest and getattr(self._stream, "needs_input", True):
             rest = self._next()

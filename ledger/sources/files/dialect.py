@@ -1,4 +1,4 @@
-"""How a record of CSV is cut into its fields: the one grammar of records, headers and keys."""
+"""The grammar of CSV by which records, headers and keys are cut into fields."""
 
 import re
 from collections.abc import Mapping
