@@ -115,16 +115,16 @@ def summary(results: Results) -> str:
     failed = batch["failed_bytes"] / batch["failed"] / 1e3
     time = textwrap.fill(
         f"- **Time:** on 2 cores, a million flights without a loss take {clean} times as long as "
-        f"in one Spark plan ({clustered} if it clusters its rows by folder), a word count {words} "
-        "times, mostly to write each stage's output.",
-        width=118,
+        f"in one Spark plan ({clustered} if the plan clusters rows by folder). A word count takes "
+        f"{words} times as long. Writing each stage's output takes most of that.",
+        width=122,
         subsequent_indent="  ",
     )
     return f"""\
 {time}
-- **Storage:** {copied} for a million flights ({source} of CSV): the source and each stage's output.
-- **Ledger:** {decided:.1f} kB for ten million records, {failed:.1f} kB for a failed record.
-- [Where the time goes, how to pay less, and all figures](docs/cost.md)"""
+- **Storage:** {copied} for a million flights ({source} of CSV): the source and the stages' outputs.
+- **Ledger:** {decided:.1f} kB for ten million records, and {failed:.1f} kB for each failed record.
+- [More figures, and how to pay less](docs/cost.md)"""
 
 
 def large(results: Results) -> str:
