@@ -66,6 +66,32 @@ COMPARING = {
     ),
     "UNION": ("SELECT * FROM t UNION SELECT * FROM u", "row_number"),
     "union and distinct": (lambda t, u: t.union(u).distinct(), "row_number"),
+    "distinct of the anchor and another": (
+        lambda t, u: t.select("_anchor", "id").where("id > 0").distinct(),
+        "row_number",
+    ),
+    "distinct of a value": (
+        lambda t, u: t.select("_anchor", (F.col("id") + 1).alias("m")).distinct(),
+        "row_number",
+    ),
+    "distinct of what a task returns": (
+        lambda t, u: t.mapInArrow(lambda rows: rows, "_anchor STRING, id INT").distinct(),
+        "row_number",
+    ),
+    "DISTINCT of the anchor and another": ("SELECT DISTINCT _anchor, id FROM t", "row_number"),
+    "dropDuplicates, anchor last": (
+        lambda t, u: t.dropDuplicates(["id", "_anchor"]),
+        "row_number",
+    ),
+    # Spark has no order of so many names.
+    "dropDuplicates of five": (
+        lambda t, u: wide(t).dropDuplicates(["_anchor", "c1", "c2", "c3", "c4"]),
+        "row_number",
+    ),
+    "subtract of the anchor and another": (
+        lambda t, u: t.select("_anchor", "id").subtract(u.select("_anchor", "id")),
+        "left_anti",
+    ),
     "intersect": (lambda t, u: t.intersect(u), "left_semi"),
     "INTERSECT ALL": ("SELECT * FROM t INTERSECT ALL SELECT * FROM u", "left_semi"),
     "subtract": (lambda t, u: t.subtract(u), "left_anti"),
@@ -87,15 +113,29 @@ COMPARING = {
         "columns to join on",
     ),
     "join on all": (lambda t, u: t.join(u, t.columns, "left"), "columns to join on"),
-    "count distinct": ("SELECT id, count(DISTINCT *) AS c FROM t GROUP BY id", "name the columns"),
-    "hash": (lambda t, u: t.withColumn("h", F.xxhash64(*t.columns)), "name the columns"),
-    "hash(*)": ("SELECT *, hash(*) AS h FROM t", "name the columns"),
-    "to_json": (lambda t, u: t.withColumn("j", F.to_json(F.struct("*"))), "name the columns"),
+    "count distinct": (
+        "SELECT id, count(DISTINCT *) AS c FROM t GROUP BY id",
+        "its columns without",
+    ),
+    "hash": (lambda t, u: t.withColumn("h", F.xxhash64(*t.columns)), "its columns without"),
+    "hash(*)": ("SELECT *, hash(*) AS h FROM t", "its columns without"),
+    "cast of a struct": (
+        lambda t, u: t.withColumn("k", F.struct(*t.columns).cast("string")),
+        "its columns without",
+    ),
+    "cast of a list": (
+        "SELECT CAST(array(CAST(id AS STRING), CAST(_anchor AS STRING)) AS STRING) AS k, * FROM t",
+        "its columns without",
+    ),
+    "to_json": (
+        lambda t, u: t.withColumn("j", F.to_json(F.struct("*"))),
+        "its columns without",
+    ),
     "concat_ws": (
         lambda t, u: t.withColumn(
             "k", F.md5(F.concat_ws("|", *(F.col(name).cast("string") for name in t.columns)))
         ),
-        "name the columns",
+        "its columns without",
     ),
 }
 
@@ -120,6 +160,32 @@ ALLOWED = {
     .select("h", "id", "_anchor"),
     "text of a plan": lambda t, u: t.where(F.col("v") != "a\nDistinct\n+- b], [c"),
     "sort by all": lambda t, u: t.sort(*t.columns),
+    # anchors alone
+    "distinct anchors": lambda t, u: t.select("_anchor").distinct(),
+    "DISTINCT anchors": "SELECT DISTINCT _anchor FROM t WHERE id > 1",
+    "UNION of anchors": "SELECT _anchor FROM t UNION SELECT _anchor FROM u",
+    "subtract anchors": lambda t, u: t.select("_anchor").subtract(u.select("_anchor")),
+    "exceptAll of anchors": lambda t, u: t.select("_anchor").exceptAll(u.select("_anchor")),
+    "EXCEPT of anchors": "SELECT _anchor FROM t EXCEPT SELECT _anchor FROM u WHERE id > 1",
+    "intersect anchors": lambda t, u: t.select("_anchor").intersect(u.select("_anchor")),
+    # in each record
+    "one row of a record": lambda t, u: t.union(u).dropDuplicates(["_anchor"]),
+    "one row of a record and key": lambda t, u: t.dropDuplicates(["_anchor", "v"]),
+    "of a filtered frame": lambda t, u: t.where("n > 1").dropDuplicates(["_anchor", "v"]),
+    # fields of the anchor
+    "distinct by record": lambda t, u: t.select("id", "_anchor.root").distinct(),
+    "DISTINCT by record": "SELECT DISTINCT id, _anchor.root FROM t",
+    "name of a record": lambda t, u: t.withColumn("k", F.concat_ws("-", "id", "_anchor.root")),
+    "CASE": lambda t, u: t.withColumn(
+        "k", F.when(F.col("id") > 1, F.col("_anchor.root")).otherwise(0).cast("string")
+    ),
+    "CASE of anchors": lambda t, u: t.withColumn(
+        "k", F.when(F.col("id") > 1, F.col("_anchor")).cast("string")
+    ),
+    # what only places rows
+    "salt": lambda t, u: t.withColumn("s", F.hash("_anchor", "id") % 16).repartition("id", "s"),
+    "placed by a hash": lambda t, u: t.repartition(2, F.hash("id", "_anchor")),
+    "sorted by a hash": lambda t, u: t.sort(F.xxhash64("id", "_anchor")),
     "EXCEPT of keys": "SELECT * FROM t WHERE id NOT IN (SELECT id FROM t EXCEPT SELECT id FROM u)",
     "UNION ALL": "SELECT * FROM t UNION ALL SELECT * FROM u",
 }  # fmt: skip
@@ -142,6 +208,49 @@ def test_what_compares_the_anchor_is_found(spark, frames, operation, words):
 def test_what_does_not_is_allowed(spark, frames, operation):
     """Operations of named columns, and those that name the anchor first, pass."""
     assert Plan.of(result(spark, frames, operation)).comparison() is None
+
+
+def first_of_each_key(rows):
+    doubled = rows.withColumn("tag", F.explode(F.array(F.lit("a"), F.lit("a"))))
+    return doubled.dropDuplicates(["_anchor", "tag"]).drop("tag")
+
+
+def distinct_anchors(rows):
+    return rows.join(rows.select("_anchor").distinct(), "_anchor")
+
+
+def subtracted_anchors(rows):
+    rest = rows.select("_anchor").subtract(rows.where("n > 2").select("_anchor"))
+    small, large = rows.join(rest, "_anchor"), rows.join(rest, "_anchor", "left_anti")
+    return small.unionByName(large)
+
+
+def test_what_is_allowed_loses_nothing_unseen(spark):
+    """A stage of each kind of allowed operation passes on all records, and the one that it also
+    filters out is failed, and named.
+    """
+    pipeline = Pipeline("orders", guarantee="at_least_once")
+    pipeline.source("orders", FileSource("orders.csv", schema="id INT, v STRING, n INT"))
+    kinds = (first_of_each_key, distinct_anchors, subtracted_anchors)
+
+    def losing(number, kind):
+        def stage(orders):
+            return kind(orders.where(F.col("id") != number))
+
+        stage.__name__ = kind.__name__
+        return stage
+
+    for number, kind in enumerate(kinds):
+        pipeline.stage(reads="orders")(losing(number, kind))
+        pipeline.sink(f"{kind.__name__}_out", ParquetSink(kind.__name__), reads=kind.__name__)
+    rows = [{"id": id, "v": "x", "n": id} for id in range(5)]
+    batch = testing.run_batch(pipeline, {"orders": rows}, spark=spark)
+    assert (batch.roots.acked, batch.roots.failed) == (2, len(kinds))
+    lost = {failure.content["id"]: failure.step for failure in batch.failed}
+    assert lost == {number: kind.__name__ for number, kind in enumerate(kinds)}
+    for number, kind in enumerate(kinds):
+        ids = sorted(row["id"] for row in batch.rows[f"{kind.__name__}_out"])
+        assert ids == [id for id in range(5) if id != number]
 
 
 def test_plans_are_shown_as_before(spark, frames):

@@ -3,6 +3,9 @@
 ``_anchor`` differs for every record. ``distinct()`` then keeps every row, and a group by all
 columns has one row a group. Spark's analyzed plan shows such an operation, whether it was written
 as a method or in SQL, and ``explain`` prints that plan on Spark Connect, too.
+
+Only the user can have meant an operation of the anchor alone, of one of its fields, or of keys that
+begin with it: ``*`` and ``frame.columns`` have the whole anchor last.
 """
 
 import re
@@ -16,14 +19,21 @@ from pyspark.sql import DataFrame, SparkSession
 from ledger.core.column_names import ANCHOR
 
 _NODE = re.compile(r"((?:[: ]  )*(?:[:+]- )?)([A-Z]\w*)(.*)")
-_USED = f"{ANCHOR}#"
+_USED = re.compile(rf"\b{ANCHOR}#\d+(?![\d.\[])")  # the whole anchor, not one of its fields
+_OTHER = re.compile(rf"(?<!\b{ANCHOR})#\d")
 # Another column, and after it the anchor: who names the anchor first means it.
-_AFTER_ANOTHER = re.compile(rf"(?<!\b{ANCHOR})#\d.*\b{ANCHOR}#\d", re.DOTALL)
+_AFTER_ANOTHER = re.compile(f"{_OTHER.pattern}.*{_USED.pattern}", re.DOTALL)
+_NAME = re.compile(r" AS [^,()\[\]]*#\d+L?")
+_NESTED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+_ENDS = re.compile(r"#(\d+)L?(?=, |\Z)")
+_MOST_ORDERED = 4  # keys of dropDuplicates(): Spark makes a set of their names
+_SAME_COLUMNS = ("Filter", "Sort", "SubqueryAlias", "Union")
+_PLACING = ("RebalancePartitions", "RepartitionByExpression", "Sort")  # they change no value
 _ORDER = re.compile(r" (?:ASC|DESC) NULLS (?:FIRST|LAST)")
 _JOINED = re.compile(rf"AND \({ANCHOR}#\d+ <?=>? {ANCHOR}#\d+\)")
 _OVER_ALL = re.compile(
-    r"\b(approx_count_distinct|cast|collect_set|concat_ws|count(?=\(distinct )|crc32|hash|md5|sha1?"
-    r"|sha2|to_csv|to_json|to_xml|xxhash64)\("
+    r"\b(approx_count_distinct|cast(?=\((?:named_struct|struct|array|map)\()|collect_set|concat_ws"
+    r"|count(?=\(distinct )|crc32|hash|md5|sha1?|sha2|to_csv|to_json|to_xml|xxhash64)\("
 )
 _SETTINGS = {"spark.sql.debug.maxToStringFields": 2**20, "spark.sql.maxPlanStringLength": 2**30}
 
@@ -39,6 +49,10 @@ _GROUP = (
 )
 _WINDOW = f"leave it out of partitionBy. For a window within each record, name {ANCHOR!r} first"
 _JOIN = f"name the columns to join on. To join rows of the same record, name {ANCHOR!r} first"
+_ARGUMENTS = (
+    f"name its columns without {ANCHOR!r}. For a value that differs for each record, name"
+    f" {ANCHOR!r} first"
+)
 
 
 @dataclass
@@ -53,17 +67,22 @@ class _Node:
         return self.text.partition("[")[2].split("], ")
 
     @property
-    def has_anchor(self) -> bool:
-        """Whether the anchor, or a value made of it, is in its output."""
+    def columns(self) -> str:
+        """Its columns, each with what it is made of, as Spark writes them."""
         if self.kind == "Aggregate" or self.kind.startswith("FlatMap"):
-            return _USED in self.lists[-1]
+            return self.lists[-1]
         if self.kind == "Project" or not self.children:
-            return _USED in self.text
+            return self.text
         if self.kind in ("Union", "Intersect", "Except") or re.match(
             r" (?:LeftSemi|LeftAnti|ExistenceJoin)", self.text
         ):
-            return self.children[0].has_anchor
-        return any(child.has_anchor for child in self.children)
+            return self.children[0].columns
+        return " ".join([*(child.columns for child in self.children), self.text])
+
+    @property
+    def has_anchor(self) -> bool:
+        """Whether the whole anchor, or a value made of it, is in its output."""
+        return _USED.search(self.columns) is not None
 
 
 class Plan:
@@ -96,7 +115,7 @@ class Plan:
 
 
 def _nodes(lines: Sequence[str]) -> list[_Node]:
-    """The nodes of a plan. A line that begins none is part of a text in the one before."""
+    """Return the nodes of a plan. A line that begins none is part of a text in the one before."""
     nodes: list[_Node] = []
     at: dict[int, _Node] = {}  # the last node of each depth
     for line in lines:
@@ -122,27 +141,56 @@ def _comparison(node: _Node) -> str | None:
         return None
     what, instead = operation
     return (
-        f"{what} compares {ANCHOR!r} as well, which differs for every record, so the result is not"
-        f" that of the other columns: {instead}"
+        f"{what} compares {ANCHOR!r} too, which differs for every record, so plain Spark would"
+        f" return other rows: {instead}"
     )
 
 
 def _operation(node: _Node) -> tuple[str, str] | None:
-    """The operation of a node that compares the anchor, and what to use instead of it."""
+    """Return the operation of a node that compares the anchor, and what to use instead."""
     kind, keys = node.kind, node.lists[0]
-    if (kind == "Deduplicate" and _USED in keys) or (kind == "Distinct" and _has_anchor(node)):
+    if (kind == "Deduplicate" and _compares(node, keys)) or (kind == "Distinct" and _mixes(node)):
         return "distinct(), dropDuplicates(), SELECT DISTINCT or UNION", _KEEP_ONE
-    if kind in ("Intersect", "Except") and _has_anchor(node):
+    if kind in ("Intersect", "Except") and _mixes(node):
         how = "left_semi" if kind == "Intersect" else "left_anti"
         what = "INTERSECT" if kind == "Intersect" else "subtract(), exceptAll() or EXCEPT"
         return what, f'join on the columns to compare, with how="{how}"'
     if _is_group(node) and len(node.lists) > 1 and _AFTER_ANOTHER.search(keys):
         return "a group, or a PIVOT,", _GROUP
-    if kind == "Window" and _AFTER_ANOTHER.search(_partition(node)):
+    if kind == "Window" and _AFTER_ANOTHER.search(_window_keys(node)):
         return "a window", _WINDOW
     if kind == "Join" and _JOINED.search(node.text):
         return "a join, for example a NATURAL JOIN,", _JOIN
-    return _function(node.text)
+    return None if kind in _PLACING else _function(node.text)
+
+
+def _compares(node: _Node, keys: str) -> bool:
+    """Return whether duplicates by these keys are others than those by the keys but the anchor."""
+    if not _USED.search(keys) or not _OTHER.search(keys):
+        return False
+    numbers = _numbers(keys.rstrip("]"))
+    is_ordered = len(numbers) <= _MOST_ORDERED
+    return not is_ordered or bool(_AFTER_ANOTHER.search(keys)) or _outputs(node) <= numbers
+
+
+def _mixes(node: _Node) -> bool:
+    """Return whether the input of a node has the anchor and other columns."""
+    columns = node.children[0].columns if node.children else ""
+    return bool(_USED.search(columns) and _OTHER.search(_NAME.sub("", columns)))
+
+
+def _outputs(node: _Node) -> set[str]:
+    """Return the numbers of the columns of a node's input; none where they are not known."""
+    child = node.children[0]
+    while child.kind in _SAME_COLUMNS and child.children:
+        child = child.children[0]
+    return _numbers(child.text.strip()[1:-1]) if child.kind == "Project" else set()
+
+
+def _numbers(columns: str) -> set[str]:
+    """Return the numbers of the columns of a list, not of those that they are made of."""
+    flat = _NESTED.sub("", columns)
+    return set(_ENDS.findall(flat)) if flat == columns else _numbers(flat)
 
 
 def _is_group(node: _Node) -> bool:
@@ -153,22 +201,22 @@ def _has_anchor(node: _Node) -> bool:
     return any(child.has_anchor for child in node.children[:1])
 
 
-def _partition(node: _Node) -> str:
-    """What a window is partitioned by."""
+def _window_keys(node: _Node) -> str:
+    """Return the columns that a window is partitioned by."""
     lists = node.text.split("], [")
     return lists[1] if len(lists) > 1 and not _ORDER.search(lists[1]) else ""
 
 
 def _function(text: str) -> tuple[str, str] | None:
-    """A function of all columns, as ``hash(*)`` is."""
+    """Return a function of all columns, such as ``hash(*)``, and what to use instead of it."""
     for match in _OVER_ALL.finditer(text):
         if _AFTER_ANOTHER.search(_arguments(text[match.end() :])):
-            return f"{match[1]}()", "name the columns that it is of"
+            return f"{match[1]}()", _ARGUMENTS
     return None
 
 
 def _arguments(text: str) -> str:
-    """The text before the parenthesis that closes; empty if none does."""
+    """Return the text before the parenthesis that closes; empty if none does."""
     depth = 1
     for at, character in enumerate(text):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -179,7 +227,7 @@ def _arguments(text: str) -> str:
 
 @contextmanager
 def _unabridged(spark: SparkSession) -> Iterator[None]:
-    """Plans with all columns: Spark leaves out the last of many."""
+    """Let Spark print plans with all columns; it leaves out the last of many."""
     before = {name: spark.conf.get(name) for name in _SETTINGS}
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
