@@ -1,4 +1,4 @@
-"""Which actions a user's function calls on frames, where these have no rows; it cannot write.
+"""Note the actions that a user's function calls on frames without rows, and let it write nothing.
 
 A function that fails over no rows may be right about all others, but only if it asked for rows.
 """
@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame
 
 from ledger.errors import LedgerError
 
-# What returns values of rows, or columns that are made of values.
+# These return values of rows, or columns that are made of values.
 _VALUES = (
     *("collect", "first", "head", "take", "tail", "toPandas", "toArrow", "toLocalIterator"),
     *("approxQuantile", "corr", "cov", "crosstab", "freqItems", "transpose", "pandas_api", "rdd"),
 )
-_NUMBERS = ("count", "isEmpty", "show", "foreach", "foreachPartition")
+_NUMBERS = ("count", "isEmpty")  # of rows: a function may return early without any
+_EFFECTS = ("show", "foreach", "foreachPartition")
 _WRITERS = ("write", "writeTo", "writeStream", "mergeInto")
 # Raised by Spark itself as it executes, and not by its Python for an argument.
 _EXECUTED = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect", "py4j.")
@@ -46,11 +47,11 @@ def written_by(statement: str) -> str | None:
 
 
 class WritesError(Exception):
-    """A function was about to write by itself. Its text: by which call."""
+    """A function was about to write by itself. The text names the call."""
 
 
-class Actions:
-    """The calls that were noted, in order."""
+class ActionLog:
+    """The actions that a function has called, in order."""
 
     def __init__(self) -> None:
         self._calls: dict[str, None] = {}
@@ -58,7 +59,7 @@ class Actions:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """A function calls ``name``; what that calls is not noted."""
+        """Note a call of ``name``, and none of the calls that it makes itself."""
         if not self._depth:
             self._calls[name] = None
         self._depth += 1
@@ -68,16 +69,19 @@ class Actions:
             self._depth -= 1
 
     @property
-    def uses_values(self) -> bool:
-        """Whether the columns of a function's result may depend on values of rows."""
-        return bool(self._calls.keys() - set(_NUMBERS))
+    def uses_rows(self) -> bool:
+        """Whether a function's result may depend on the rows of its inputs."""
+        return bool(self._calls.keys() - set(_EFFECTS))
 
     def may_explain(self, exc: Exception) -> bool:
-        """Whether a function may have failed only because there were no rows: of a plan that cannot
-        be made if it uses values, of what Spark raises as it executes one always.
+        """Whether a function may have failed only because there were no rows. A plan that cannot be
+        made is wrong with any number of rows, unless it has their values; an error that Spark
+        raises as it executes a plan is not.
         """
-        if isinstance(exc, AnalysisException | LedgerError):
-            return self.uses_values
+        if isinstance(exc, AnalysisException) or isinstance(exc.__cause__, AnalysisException):
+            return bool(self._calls.keys() - {*_EFFECTS, *_NUMBERS})
+        if isinstance(exc, LedgerError):
+            return self.uses_rows
         return bool(self._calls) or type(exc).__module__.startswith(_EXECUTED)
 
     def __str__(self) -> str:
@@ -85,11 +89,11 @@ class Actions:
 
 
 @contextmanager
-def noting_actions(frame: DataFrame) -> Iterator[Actions]:
+def noting_actions(frame: DataFrame) -> Iterator[ActionLog]:
     """Note the actions that the block calls on any frame of this kind. Raises WritesError in the
     block where it would write.
     """
-    actions = Actions()
+    actions = ActionLog()
     kind, groups, session = type(frame), type(frame.groupBy()), type(frame.sparkSession)
 
     def noting(original: Any, name: str) -> Any:
@@ -122,7 +126,7 @@ def noting_actions(frame: DataFrame) -> Iterator[Actions]:
         return sql
 
     with ExitStack() as stack:
-        for name in (*_VALUES, *_NUMBERS):
+        for name in (*_VALUES, *_NUMBERS, *_EFFECTS):
             stack.enter_context(_replaced(kind, name, noting))
         stack.enter_context(_replaced(groups, "pivot", noting))
         if "pyspark.ml.base" in sys.modules:
@@ -136,7 +140,7 @@ def noting_actions(frame: DataFrame) -> Iterator[Actions]:
 
 @contextmanager
 def _replaced(kind: type, name: str, replacement: Callable[[Any, str], Any]) -> Iterator[None]:
-    """An attribute of a class, replaced for the block; none if the class lacks it."""
+    """Replace an attribute of a class for the block, if the class has it."""
     if not hasattr(kind, name):
         yield
         return

@@ -1,5 +1,5 @@
-"""A dry run: check the steps of a pipeline without running them. No record is read, nothing is
-claimed or written.
+"""Check the steps of a pipeline without running them. No record is read, nothing is claimed or
+written.
 
 Headers and footers of a batch's files are read, functions are called over frames without rows, and
 the columns of their results are compared with the places that sinks write to. All of it is done by
@@ -28,8 +28,7 @@ from ledger.sinks.folder import require_file_columns
 from ledger.sources.base import Claim
 from ledger.sources.parsing.typed import no_rows
 from ledger.sources.references import Reference
-from ledger.spark.actions import Actions, WritesError, noting_actions
-from ledger.spark.dedup import dedup
+from ledger.spark.actions import ActionLog, WritesError, noting_actions
 from ledger.spark.failures import one_line, redacted, translated
 from ledger.spark.frames.inputs import named_inputs, passed_on, user_columns
 from ledger.spark.frames.side_inputs import (
@@ -38,7 +37,7 @@ from ledger.spark.frames.side_inputs import (
     keyword_arguments,
     read_reference,
 )
-from ledger.spark.frames.staging import check_key
+from ledger.spark.frames.staging import require_key_columns
 from ledger.spark.origins.snapshot import is_tracked
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.steps.results import result_of
@@ -52,7 +51,7 @@ _MOST_COLUMNS = 8  # whose names are shown
 
 
 class UncheckedError(LedgerError):
-    """A step cannot be checked; the text says why. That is no fault of the step."""
+    """A step cannot be checked, which is no fault of the step. The text says why."""
 
 
 class DryRun:
@@ -81,7 +80,7 @@ class DryRun:
         self._earlier = earlier
         self._on_step = on_step
         self._frames: dict[str, DataFrame] = {}  # of steps and references, without rows
-        self._by_rows: set[str] = set()  # steps whose columns may depend on rows
+        self._by_rows: set[str] = set()  # steps whose result may depend on rows
 
     def findings(self) -> Iterator[Finding]:
         """A finding for each reference and each step, those that follow a settlement last."""
@@ -100,17 +99,17 @@ class DryRun:
             raise result.error
         return result.message
 
-    def note(self, name: str, frame: DataFrame) -> None:
-        """Keep the columns of what a step passes on, or of a reference."""
+    def keep_columns(self, name: str, frame: DataFrame) -> None:
+        """Keep the columns of a reference, or of the rows that a step passes on."""
         self._frames[name] = no_rows(self.spark, frame.schema).limit(0)
 
-    def frames(self, names: Sequence[str]) -> dict[str, DataFrame]:
-        """What these steps pass on, or references hold, without rows."""
+    def empty_frames(self, names: Sequence[str]) -> dict[str, DataFrame]:
+        """Return a frame without rows for each of these steps and references."""
         return {name: self._frames[name] for name in names}
 
     def call(self, step: Step, function: Callable[[], DataFrame]) -> DataFrame:
-        """Return what a user's function makes of frames without rows. Raises UncheckedError if it
-        may have failed because there were none, or would write.
+        """Return the result of a user's function for frames without rows. Raises UncheckedError if
+        it may have failed because there were none, or would write.
         """
         frame = self._frames[step.inputs[0]]
         with noting_actions(frame) as actions, redirect_stdout(sys.stderr):
@@ -123,11 +122,11 @@ class DryRun:
                 ) from exc
             except Exception as exc:
                 raise self._failure(exc, actions) from exc
-        if actions.uses_values or not self._by_rows.isdisjoint(step.inputs):
+        if actions.uses_rows or not self._by_rows.isdisjoint(step.inputs):
             self._by_rows.add(step.name)
         return output
 
-    def _failure(self, exc: Exception, actions: Actions) -> LedgerError:
+    def _failure(self, exc: Exception, actions: ActionLog) -> LedgerError:
         if not actions.may_explain(exc):
             return self._own(exc)
         return UncheckedError(
@@ -136,7 +135,7 @@ class DryRun:
         )
 
     def _own(self, exc: Exception) -> LedgerError:
-        """The ledger's error for any other, as the pipeline's redaction allows."""
+        """Return the ledger's error for any other, redacted if the pipeline redacts."""
         return redacted(exc) if self.pipeline.redact else translated(exc)
 
     def _finding(self, subject: str, needs: Sequence[str], check: Callable[[], str]) -> Finding:
@@ -154,8 +153,8 @@ class DryRun:
             return result
         return Finding(
             subject,
-            f"may be wrong: {result.message.rstrip('. ')}. {self._in_words(by_rows[0])} makes its"
-            " columns of rows, and here it had none",
+            f"may be wrong: {result.message.rstrip('. ')}. The result of"
+            f" {self._in_words(by_rows[0])} depends on its rows, and a check gives it none",
             hint=True,
         )
 
@@ -172,7 +171,7 @@ class DryRun:
             raise
 
     def _unchecked(self, subject: str, reason: str) -> Finding:
-        """A hint that a step is not checked; without Spark its sink may have been."""
+        """Return a hint that a step is not checked, beside the finding about it without Spark."""
         earlier = self._earlier.get(subject)
         if earlier is None:
             return Finding(subject, f"not checked, because {reason}", hint=True)
@@ -189,7 +188,7 @@ class DryRun:
 
 def _check_reference(run: DryRun, name: str, reference: Reference) -> str:
     """Read headers and footers of a reference, and look for a row."""
-    run.note(name, no_rows(run.spark, reference.source.reader(run.spark).schema))
+    run.keep_columns(name, no_rows(run.spark, reference.source.reader(run.spark).schema))
     message = run.earlier(f"reference {name}")
     if run.interval is not None:
         read_reference(run.spark, run.settings, run.interval, name, reference)
@@ -197,23 +196,24 @@ def _check_reference(run: DryRun, name: str, reference: Reference) -> str:
 
 
 def _check_source(run: DryRun, step: SourceStep) -> str:
-    """Read headers and footers of what a batch over the interval would take."""
+    """Read headers and footers of the files that a batch over the interval would take."""
     reader = source_reader(run.spark, run.pipeline, step)
     records = no_rows(run.spark, reader.schema).withColumn(ERROR, F.lit(None).cast("string"))
     records = with_unit(run.pipeline, step, records)
     if step.track is not None:
         _ = records.where(is_tracked(step.track)).schema
     number = F.lit(0).cast("bigint")
-    run.note(step.name, passed_on(records.withColumn(ROOT, number).withColumn(POSITION, number)))
+    stored = records.withColumn(ROOT, number).withColumn(POSITION, number)
+    run.keep_columns(step.name, passed_on(stored))
     message = run.earlier(f"source {step.name}")
     if run.interval is not None:
         with reading(reader):
-            reader.check(_claim(run, step, run.interval))
+            reader.check(_next_claim(run, step, run.interval))
     return message
 
 
-def _claim(run: DryRun, step: SourceStep, interval: Interval) -> Claim:
-    """What a batch over the interval would take of a source."""
+def _next_claim(run: DryRun, step: SourceStep, interval: Interval) -> Claim:
+    """Return the claim that a batch over the interval would make on a source."""
     if not step.incremental:
         return Claim(step.name, step.source.path(run.settings, interval))
     if run.database is None:
@@ -223,18 +223,18 @@ def _claim(run: DryRun, step: SourceStep, interval: Interval) -> Claim:
 
 def _check_stage(run: DryRun, step: StageStep) -> str:
     """Call a stage's function, and check that its output can be tracked."""
-    inputs, arguments = named_inputs(run.frames(step.inputs)), _arguments(run, step)
+    inputs, arguments = named_inputs(run.empty_frames(step.inputs)), _keyword_arguments(run, step)
     output = run.call(step, lambda: stage_output(run.pipeline, step, inputs, arguments))
     stored = no_rows(run.spark, output.schema)
-    run.note(step.name, passed_on(stored.withColumn(POSITION, F.lit(0).cast("bigint"))))
+    run.keep_columns(step.name, passed_on(stored.withColumn(POSITION, F.lit(0).cast("bigint"))))
     return _returned(output)
 
 
 def _check_combine(run: DryRun, step: CombineStep) -> str:
     """Call the function of a combine."""
-    inputs, arguments = _columns_of(run, step), _arguments(run, step)
+    inputs, arguments = _columns_of(run, step), _keyword_arguments(run, step)
     output = run.call(step, lambda: result_of(step, step.function, inputs, arguments))
-    run.note(step.name, output.select(*user_columns(output)))
+    run.keep_columns(step.name, output.select(*user_columns(output)))
     return _returned(output)
 
 
@@ -243,40 +243,37 @@ def _check_state(run: DryRun, step: StateStep) -> str:
     function = step.function
     if function is None:
         raise UncheckedError("its object keeps the state by itself")
-    inputs, arguments = _columns_of(run, step), _arguments(run, step)
+    inputs, arguments = _columns_of(run, step), _keyword_arguments(run, step)
     first = run.call(step, lambda: result_of(step, function, [None, *inputs], arguments))
-    run.note(step.name, first.select(*user_columns(first)))
-    state = run.frames([step.name]).values()
+    run.keep_columns(step.name, first.select(*user_columns(first)))
+    state = run.empty_frames([step.name]).values()
     run.call(step, lambda: result_of(step, function, [*state, *inputs], arguments))
     return _returned(first)
 
 
 def _check_sink(run: DryRun, step: SinkStep) -> str:
-    """Compare the columns that a sink is given with the place that it writes to."""
+    """Compare the columns of a sink's rows with the place that it writes to."""
     (rows,) = _columns_of(run, step)
-    follows = run.pipeline.graph.follows(step.name)
-    if follows:
-        check_key(step, rows)
-    else:
-        dedup.check_key(step, rows.columns)
+    require_key_columns(step, rows.columns)
     require_file_columns(f"sink {step.name!r}", step.sink.partition_by, rows.columns)
     schema = to_arrow_schema(rows.schema)
-    return look_at_sink(run.settings, run.pipeline, step, schema, by_row=not follows)
+    by_row = not run.pipeline.graph.follows(step.name)
+    return look_at_sink(run.settings, run.pipeline, step, schema, by_row=by_row)
 
 
-def _arguments(run: DryRun, step: WithFunction) -> dict[str, Any]:
-    """What a step's function asks for beside its inputs: references without rows, parameters."""
+def _keyword_arguments(run: DryRun, step: WithFunction) -> dict[str, Any]:
+    """Return references without rows, and parameters, that a step's function asks for."""
     if run.interval is None and asks_for_params(step):
         raise UncheckedError(
             "its function asks for params: give --interval-start, --interval-end and --param"
         )
     params = {} if run.interval is None else run.interval.params
-    return keyword_arguments(step, run.frames(step.references), params)
+    return keyword_arguments(step, run.empty_frames(step.references), params)
 
 
 def _columns_of(run: DryRun, step: Step) -> list[DataFrame]:
-    """The user's columns of what a step reads, without rows."""
-    return [rows.select(*user_columns(rows)) for rows in run.frames(step.inputs).values()]
+    """Return the user's columns of each input of a step, without rows."""
+    return [rows.select(*user_columns(rows)) for rows in run.empty_frames(step.inputs).values()]
 
 
 def _returned(output: DataFrame) -> str:
@@ -285,7 +282,7 @@ def _returned(output: DataFrame) -> str:
     return f"returns {quantity(len(names), 'column')}: {', '.join(shown)}"
 
 
-# How a step of each kind is checked: it returns what was found, or raises what is wrong.
+# The check of each kind of step: it returns what was found, or raises what is wrong.
 CHECKS: dict[type[Step], Callable[[DryRun, Any], str]] = {
     SourceStep: _check_source,
     StageStep: _check_stage,

@@ -191,8 +191,9 @@ def test_all_files_that_are_wrong_are_named(check, tmp_path):
 
 
 def test_a_function_that_asks_for_rows_is_a_hint(check, tmp_path, capsys):
-    """A function that fails over no rows after it asked for some is no fault, nor is what reads
-    columns that were made of rows; one that fails without having asked is.
+    """A function that fails over no rows, or returns early without any, is no fault after it asked
+    for some, nor is what reads its result; one that fails without having asked is, and so is a
+    column that no frame has.
     """
     flow = orders(tmp_path)
 
@@ -219,15 +220,31 @@ def test_a_function_that_asks_for_rows_is_a_hint(check, tmp_path, capsys):
     def unset(orders):
         return orders.select(orders.nothing, "_anchor")
 
-    for function in (first, pivoted, counted, filled, misspelt, unset):
+    def early(orders):
+        return orders.select("id") if orders.isEmpty() else orders
+
+    def nothing(orders):
+        return orders if orders.count() else None
+
+    def logged(orders):
+        assert orders.count() == 0
+        return orders.select("nothing", "_anchor")
+
+    for function in (first, pivoted, counted, filled, misspelt, unset, early, nothing, logged):
         stage(flow, function)
+
+    @flow.stage(reads="orders")
+    def skipped(orders):
+        return orders.select("id", "_anchor") if orders.isEmpty() else orders
+
+    flow.sink("by_customer", ParquetSink("skipped", partition_by="customer"), reads="skipped")
 
     def reading(filled):
         return filled.select("ada", "_anchor")
 
     stage(flow, reading, reads="filled")
     findings = {
-        subject: finding for subject, finding in check(flow).items() if "sink" not in subject
+        subject: finding for subject, finding in check(flow).items() if "_out" not in subject
     }
     assert {subject: kind for subject, (kind, _) in findings.items()} == {
         "stage first": "hint",
@@ -235,7 +252,11 @@ def test_a_function_that_asks_for_rows_is_a_hint(check, tmp_path, capsys):
         "stage counted": "hint",
         "stage misspelt": "wrong",
         "stage unset": "wrong",
+        "stage early": "hint",
+        "stage nothing": "hint",
+        "stage logged": "wrong",
         "stage reading": "hint",
+        "sink by_customer": "hint",
     }
     messages = {subject: message for subject, (_, message) in findings.items()}
     assert (
@@ -245,7 +266,11 @@ def test_a_function_that_asks_for_rows_is_a_hint(check, tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert "asks for rows (pivot)" in messages["stage pivoted"]
     assert "ValueError: no orders" in messages["stage counted"]
-    assert "stage 'filled' makes its columns of rows" in messages["stage reading"]
+    assert "asks for rows (isEmpty), and fails where there are none" in messages["stage early"]
+    assert "asks for rows (count)" in messages["stage nothing"]
+    assert "The result of stage 'filled' depends on its rows" in messages["stage reading"]
+    assert "is partitioned by 'customer', which its input lacks" in messages["sink by_customer"]
+    assert "The result of stage 'skipped' depends on its rows" in messages["sink by_customer"]
 
 
 @pytest.mark.parametrize(
