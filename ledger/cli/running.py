@@ -21,7 +21,7 @@ from ledger.batch.outcome.report import (
     QUARANTINED,
     advise,
     exit_code,
-    sinks_of,
+    sink_advice,
 )
 from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.publishing import Published
@@ -327,9 +327,9 @@ def _run_batch(at: CommandTarget, batch: Batch) -> tuple[Summary, float]:
 def summary_of(
     summary: Summary, seconds: float | None = None, target: str | None = None
 ) -> dict[str, Any]:
-    """What is printed of a batch. ``target``: see ``advise``."""
-    outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
-    data = {**in_user_words(asdict(summary)), **outcome}
+    """Return the data that is printed of a batch. ``target``: see ``advise``."""
+    data = in_user_words(asdict(summary))
+    data |= {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
     del data["cases"], data["stands"]  # inputs of the advice
     if seconds is not None:
         data["seconds"] = round(seconds, 2)
@@ -343,7 +343,7 @@ def summary_of(
             "because": advice.because,
             "commands": _pairs(advice),
         }
-        for row, advice in zip(summary.sinks, sinks_of(summary, target), strict=True)
+        for row, advice in zip(summary.sinks, sink_advice(summary, target), strict=True)
     ]
     advice = advise(summary, target)
     if advice is not None:

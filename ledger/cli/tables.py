@@ -200,7 +200,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     ]
     if data.get("preview"):
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
-    parts += map(_sink, data["sinks"])
+    parts += map(_sink_line, data["sinks"])
     waits = [row["sentences"] for row in data["pending"] if not row["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits, data["notes"])]
     if failed:
@@ -211,8 +211,8 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     return Group(*parts)
 
 
-def _sink(row: Mapping[str, Any]) -> Text:
-    """Return the published rows of a sink, and the command that releases the rest."""
+def _sink_line(row: Mapping[str, Any]) -> Text:
+    """Return a line with the published rows of a sink, and the command that releases the rest."""
     actions = [Action(*pair) for pair in row["commands"]]
     style = "" if SinkState(row["state"]).is_final else "yellow"
     return line(str(Advice(row["because"], tuple(actions))), style)

@@ -109,9 +109,9 @@ def run_batch(
     ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
     is not given is empty, which fails a stage that reads the reference unless it is declared with
     ``allow_empty``; timestamps without a zone are UTC. ``after``: go on in the ledger of an
-    earlier result, with the next interval, for what several batches share. ``params``: those of
-    the run. Raises DeclarationError
-    on an unknown name, and on a row that does not fit its source's schema.
+    earlier result, with the next interval, for what several batches share. ``params``: the
+    run's parameters. Raises DeclarationError on an unknown name, and on a row that does not fit its
+    source's schema.
     """
     lab = (
         after.lab

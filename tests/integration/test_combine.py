@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch import follow_ups
 from ledger.batch.combine_runs import combines_due
-from ledger.batch.outcome.report import sinks_of
+from ledger.batch.outcome.report import sink_advice
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
 from ledger.execution import combine
@@ -56,7 +56,7 @@ def test_a_total_of_a_source_without_failures_does_not_wait(spark):
     assert result.rows["planes_now"] == [{"n": 2}]
     assert totals.daily(result) == []
     ledger = Ledger(result.lab.database)
-    assert set(map(str, sinks_of(ledger.summary(result.batch_id), "m:p"))) == {
+    assert set(map(str, sink_advice(ledger.summary(result.batch_id), "m:p"))) == {
         "sink departures: published 29 rows",
         "sink daily: published nothing. It waits for 1 failed record of batch"
         f" {result.batch_id}. Replay them: ackledger replay m:p --batch {result.batch_id}",
@@ -65,7 +65,7 @@ def test_a_total_of_a_source_without_failures_does_not_wait(spark):
     again = testing.replay(result, with_planes())
     assert again.rows["planes_now"] == [{"n": 2}]
     assert totals.daily(again) == totals.oracle()
-    assert set(map(str, sinks_of(ledger.summary(result.batch_id)))) == {
+    assert set(map(str, sink_advice(ledger.summary(result.batch_id)))) == {
         "sink departures: published 29 rows",
         f"sink daily: published 2 rows with batch {again.batch_id}",
         f"sink planes_now: published 1 row with batch {again.batch_id}",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp, Pending
 from ledger.batch.outcome.readings import recent_batches, unpublished
-from ledger.batch.outcome.report import advise, report, sinks_of
+from ledger.batch.outcome.report import advise, report, sink_advice
 from ledger.core.states import Outcome
 from tests.support.ledgers import pipeline
 
@@ -38,7 +38,7 @@ def test_what_is_pending_is_noticed(ledger, monkeypatch):
 
 def lines_of(ledger, batch):
     """What each sink of a batch says, without its name."""
-    return [str(advice).partition(": ")[2] for advice in sinks_of(ledger.summary(batch), "m:p")]
+    return [str(advice).partition(": ")[2] for advice in sink_advice(ledger.summary(batch), "m:p")]
 
 
 def test_each_sink_says_what_it_has_published(ledger):

@@ -1,4 +1,4 @@
-"""What a run reports of its batch at its end: a sentence, and the commands that follow from it."""
+"""Report of a run on its batch: a sentence, and the commands that follow from it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 
 def advise(summary: Summary, target: str | None = None) -> Advice | None:
-    """The advice on a batch; None if every record is acked. ``target``: of its pipeline, where the
-    ledger may not know it.
+    """Return the advice on a batch; None if every record is acked. ``target``: of its pipeline,
+    where the ledger may not know it.
     """
     name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
     if summary.stands is not None:
@@ -43,9 +43,9 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
     return Advice(f"{name}: {'; '.join(lost)}", (see, *actions))
 
 
-def sinks_of(summary: Summary, target: str | None = None) -> list[Advice]:
-    """What each sink of a batch has published, what the rest waits for, and the command that
-    releases it. ``target``: as of ``advise``."""
+def sink_advice(summary: Summary, target: str | None = None) -> list[Advice]:
+    """Return the advice on each sink of a batch: its published rows, and the command that releases
+    the others. ``target``: as of ``advise``."""
     target = target or summary.target or ANY_TARGET
     return [of_sink(row, target) for row in summary.sinks]
 
@@ -76,8 +76,8 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
 def report(
     summary: Summary, failures: Sequence[FailureSummary], target: str | None = None
 ) -> list[str]:
-    """The whole of it, line by line: counts, ``failures`` by step and reason, what each sink has
-    published, what to do."""
+    """Return the lines of the report: counts, ``failures`` by step and reason, published rows by
+    sink, what to do."""
     roots, advice = summary.roots, advise(summary, target)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
@@ -88,7 +88,7 @@ def report(
         ),
         *_table(failures),
         *as_text(summary.preview),
-        *(str(advice) for advice in sinks_of(summary, target)),
+        *(str(advice) for advice in sink_advice(summary, target)),
         *summary.waits,
         *summary.notes,
     ]
@@ -112,7 +112,7 @@ def _table(failures: Sequence[FailureSummary]) -> list[str]:
 
 
 def exit_code(summary: Summary) -> int:
-    """What a command that ran the batch ends with; 0: it is complete."""
+    """Return the exit code of a command that ran the batch; 0: it is complete."""
     if summary.outcome is Outcome.COMPLETE:
         return 0
     if not summary.status.decided:

@@ -190,10 +190,11 @@ def odd_keys(
 def duplicates(
     connection: Connection, place: TablePlace, key: Sequence[str], gone: Sequence[int], most: int
 ) -> Iterator[tuple[str, list[int]]]:
-    """Of each unique index of the table, and of its partitions: the server's message, and the rows,
-    at most ``most``, whose key another row has, an earlier one of these or one of the table. Of
-    these the rows of no record come first, as those that a replay carries over: they cannot fail.
-    ``gone``: batches whose rows make room. ``key``: of an upsert, where an equal key is no
+    """Yield the server's message on each unique index of the table and of its partitions, and at
+    most ``most`` rows that violate it: those whose key an earlier row has, or one of the table.
+
+    Rows without a record, such as those that a replay carries over, count as earlier: they cannot
+    fail. ``gone``: batches whose rows make room. ``key``: of an upsert, where an equal key is no
     obstacle."""
     rows = connection.execute(_UNIQUE, {"oid": place.oid}).all()
     indexes = [_UniqueIndex(**row._mapping) for row in rows]

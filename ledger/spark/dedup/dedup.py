@@ -19,12 +19,12 @@ from sqlalchemy import Connection
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import DELIVERED, IDENTITY, POSITION, ROOT
 from ledger.core.states import BatchKind
-from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
 from ledger.spark.frames.acked import Withheld, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
+from ledger.spark.frames.staging import require_key_columns
 from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, runs
@@ -37,16 +37,6 @@ _EXACT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-
-
-def check_key(step: SinkStep, columns: Sequence[str]) -> None:
-    """Raise StageError if the rows of a sink lack a column by which it deduplicates them."""
-    for name in step.sink.dedup.key if isinstance(step.sink.dedup, Bloom) else ():
-        if name not in columns:
-            raise StageError(
-                f"sink {step.name!r} deduplicates by {name!r}, which its input"
-                f" lacks{suggestion(name, columns)}"
-            )
 
 
 class Deduplicator:
@@ -69,7 +59,7 @@ class Deduplicator:
         """The rows to deliver: input rows less those that other batches delivered."""
         if self._dedup == "none":
             return rows
-        check_key(self._step, rows.columns)
+        require_key_columns(self._step, rows.columns)
         if self._duplicates(rows) is None:
             remaining = rows
         else:

@@ -88,13 +88,10 @@ def _with_roots(rows: DataFrame) -> DataFrame:
 
 
 def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
-    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in
-    a stage of several inputs with the input's name, with units with the unit; ``as_list`` as a
-    list of these, as in whole stages and downstream of them. After the last tracked stage the
-    columns alone.
+    """Return tracked input rows as a stage gets them: user columns and ``_anchor`` (root, parent
+    position), in a stage of several inputs with the input's name, with units with the unit;
+    ``as_list`` as a list of these, as in whole stages and downstream of them.
     """
-    if ROOT not in rows.columns and ROOTS not in rows.columns:
-        return rows.select(*user_columns(rows))
     others = [F.col(POSITION).alias("parent")]
     fields = ((INPUT, "input"), (UNIT, "unit"))
     others += [F.col(name).alias(field) for name, field in fields if name in rows.columns]

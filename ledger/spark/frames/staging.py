@@ -13,6 +13,7 @@ from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
+from ledger.sinks.options import Bloom
 from ledger.spark.frames.placing import placeable
 from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
@@ -73,18 +74,29 @@ def _close_staging(folder: Path) -> None:
         make_private(staging)
 
 
-def check_key(step: SinkStep, rows: DataFrame) -> None:
-    """Raise StageError if an upsert could not decide which of two rows to keep, before anything is
-    decided of a combine or a state. Where rows have records just these fail, see
+def require_key_columns(step: SinkStep, columns: Sequence[str]) -> None:
+    """Raise StageError if the rows of a sink lack a column of its key, or of that of ``dedup``."""
+    dedup = step.sink.dedup
+    keys = {
+        "has the key": step.sink.key,
+        "deduplicates by": dedup.key if isinstance(dedup, Bloom) else (),
+    }
+    for what, key in keys.items():
+        for name in key:
+            if name not in columns:
+                raise StageError(
+                    f"sink {step.name!r} {what} {name!r}, which its input"
+                    f" lacks{suggestion(name, columns)}"
+                )
+
+
+def require_unique_keys(step: SinkStep, rows: DataFrame) -> None:
+    """Raise StageError unless each row of a combine or a state has a key of its own, by which an
+    upsert decides what it replaces. Of rows with records, those with an equal key fail: see
     ``ledger.spark.frames.refused``."""
+    require_key_columns(step, rows.columns)
     if not step.sink.key:
         return
-    for name in step.sink.key:
-        if name not in rows.columns:
-            raise StageError(
-                f"sink {step.name!r} has the key {name!r}, which its input"
-                f" lacks{suggestion(name, rows.columns)}"
-            )
     key = [f"`{name}`" for name in step.sink.key]
     missing = reduce(lambda left, right: left | right, [F.col(name).isNull() for name in key])
     wrong = (

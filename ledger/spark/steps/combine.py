@@ -11,7 +11,7 @@ from ledger.pipeline.steps import CombineStep, SinkStep
 from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
-from ledger.spark.frames.staging import check_key
+from ledger.spark.frames.staging import require_unique_keys
 from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import result_of, stage_result, store_result
@@ -26,7 +26,7 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     rows = result_of(step, step.function, [read.watch(frames[0]), *frames[1:]], arguments)
     manifest = store_result(job, run, rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
-        check_key(sink, read_files(job.spark, manifest))
+        require_unique_keys(sink, read_files(job.spark, manifest))
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     last = partial(require_last, batch=run.batch)
     commit(job.database, run, StepOutput(record, manifest.files), last)

@@ -11,7 +11,7 @@ from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SinkStep, Step
 from ledger.spark.frames.inputs import user_columns
 from ledger.spark.frames.placing import counting_misplaced, require_placed
-from ledger.spark.frames.staging import check_key, stage_rows
+from ledger.spark.frames.staging import require_unique_keys, stage_rows
 from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
 from ledger.spark.steps.stage import check_frame
 from ledger.storage.manifest import Manifest, take_manifest
@@ -46,7 +46,7 @@ def stage_result(job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame) -> M
     """
     publisher = job.publisher(step)
     publisher.check(to_arrow_schema(rows.schema))
-    check_key(step, rows)
+    require_unique_keys(step, rows)
     wrote = Witness(counting=counting_misplaced(step))
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     manifest = stage_rows(rows, step, folder, wrote)

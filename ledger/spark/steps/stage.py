@@ -36,7 +36,9 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
     frames = input_frames(job, run)
     carrying = carry_over(job, run, step, frames)
-    output = carrying.united(_output(job, run, step, carrying.fresh))
+    arguments = side_inputs(job, run.batch, step)
+    fresh = stage_output(job.pipeline, step, carrying.fresh, arguments)
+    output = carrying.united(fresh)
     rows, folder = rooting(job.pipeline, step), job.folder(run)
     write_files(rows.watch(output), folder, STORED)
     manifest, wrote = take_manifest(folder), rows.wrote
@@ -53,13 +55,6 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     drops = owed.drops(outcome)
     commit(job.database, run, StepOutput(record, manifest.files, outcome.post, drops))
     return record
-
-
-def _output(
-    job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
-) -> DataFrame:
-    """What the stage's function makes of a run's inputs."""
-    return stage_output(job.pipeline, step, frames, side_inputs(job, run.batch, step))
 
 
 def stage_output(
@@ -99,7 +94,7 @@ def stage_output(
 
 
 def _unanchored(step: StageStep, frame: object, marks: list[Mark]) -> DataFrame:
-    """The output of a stage after which nothing is tracked: the user's columns alone."""
+    """Return the output of a stage after which nothing is tracked: the user's columns."""
     if marks:
         raise StageError(
             f"stage {step.name!r} marks records, but tracking ends there or before: return the"
@@ -116,7 +111,7 @@ def _unanchored(step: StageStep, frame: object, marks: list[Mark]) -> DataFrame:
 
 
 def _parts(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
-    """The output of a stage and the marks beside it; what the output is, is checked later."""
+    """Return the output of a stage, which is checked later, and the marks beside it."""
     if not isinstance(result, tuple):
         return result, []  # type: ignore[return-value]
     output, *marks = result
@@ -135,7 +130,7 @@ def _parts(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
 
 
 def _marked(pipeline: Pipeline, step: StageStep, mark: Mark) -> DataFrame:
-    """A mark's rows as they are stored: anchor and reason, no columns of the user's."""
+    """Return a mark's rows as they are stored: anchor and reason, no columns of the user's."""
     check_anchor(pipeline, step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
     anchor = stored_anchor(pipeline, step)
@@ -143,8 +138,8 @@ def _marked(pipeline: Pipeline, step: StageStep, mark: Mark) -> DataFrame:
 
 
 def _reason(pipeline: Pipeline, reason: Column) -> Column:
-    """What is kept of a reason that the stage's author gives: of a pipeline that redacts that there
-    is one, for it may quote any value. An empty one, of what is acked, stays."""
+    """Return a reason that a stage's author gives as it is stored: masked if the pipeline redacts,
+    because it may quote any value. An empty one, of acked rows, stays."""
     return F.when(reason != "", F.lit(MASK)).otherwise(reason) if pipeline.redact else reason
 
 
