@@ -166,6 +166,10 @@ def accepted():
     yield from [
         "yyyy-MM-dd", "dd.MM.yyyy", "yyyyMMdd", "yyyy-MM-dd HH", "d MMM yyyy HH:mm",
         "dd/MM/yyyy h:mm a", "yyyyMMddHHmmss", "yyyyMMddHHmmssSSS", "yyyy-MM-dd'T'HH:mm:ss'Z'",
+        "yyyy-MM-dd HH:mm:ssSSSSSS", "yyyyMMdd HHmmssSSSSSS", "yyyy-DDDHHmmssSSSSSS",
+        "yyyy-MMM-ddHHmmssSSSSSS", "HHmmssSSSSSSddMMyyyy", "ddMMyyyyHHmmss", "yyyy-MM-dd Hmm",
+        "yyyy-MM-dd HH:mm a", "yyyy-MM-dd kk:mm a", "yyyyMMdd HHmmss[SSSSSS]", "dMMMyyyy",
+        "[yyyy-MM-dd HH:mm][dd.MM.yyyy]",
         "yyyy-MM-dd[ HH:mm[:ss[.SSSSSS]]][XXX]", "yyyy''MM'o''clock'dd", "MMM d, yyyy", "EEE",
     ]  # fmt: skip
 
@@ -218,7 +222,7 @@ def test_formatted_texts_are_exact(spark):
     """An offset moves an instant to UTC; more digits than six, a time that there is not, and a
     part that contradicts another make no value."""
     day, at = "yyyy-MM-dd", "yyyy-MM-dd HH:mm:ss.SSSSSSXXX"
-    half = "yyyy-MM-dd hh:mm a"
+    half, either = "yyyy-MM-dd hh:mm a", "[yyyy-MM-dd[ HH:mm]][dd.MM.yyyy]"
     cases = [
         (T.TimestampType(), at, "2024-01-05 00:30:00.0+02:00", datetime(2024, 1, 4, 22, 30)),
         (T.TimestampType(), at, "2024-01-05 00:30:00.123456789Z", None),
@@ -228,6 +232,14 @@ def test_formatted_texts_are_exact(spark):
         (T.DateType(), "yyyy-MM-DD", "2024-03-05", None),
         (T.TimestampNTZType(), half, "2024-01-05 12:20 AM", datetime(2024, 1, 5, 0, 20)),
         (T.TimestampNTZType(), half, "2024-01-05 13:20 PM", None),
+        (T.TimestampNTZType(), half.replace("hh", "HH"), "2024-01-05 01:20 PM", None),
+        (T.TimestampNTZType(), either, "2024-01-05 13:20", datetime(2024, 1, 5, 13, 20)),
+        (T.TimestampNTZType(), either, "05.01.2024", datetime(2024, 1, 5)),
+        (T.TimestampNTZType(), either, "", None),
+        (T.TimestampNTZType(), "[yyyy\u5e74MM\u6708dd\u65e5][yyyyMMdd]", "", None),
+        (T.DateType(), "[yyyyMMdd][yyyy-MM-dd]", "2024-01-05", datetime(2024, 1, 5)),
+        (T.TimestampType(), "yyyyMMdd HHmmssSSS", "20240105 1234567",
+         datetime(2024, 1, 5, 12, 34, 56, 700_000)),
     ]  # fmt: skip
     columns = [
         values.converted(F.lit(text), kind, "csv", dict.fromkeys(values.FORMATS, pattern))

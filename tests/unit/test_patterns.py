@@ -1,5 +1,7 @@
 """Patterns of dates: one whose texts would not become exact values is refused when declared."""
 
+import re
+
 import pytest
 
 from ledger import FileSource
@@ -16,7 +18,11 @@ from ledger.sources.parsing.patterns import fault
         ("'x'", "no year"),
         ("", "no year"),
         ("yyyy[-MM[-dd]]", r"no month, .* outside of \[ and \]"),
-        ("[yyyy-MM-dd][dd.MM.yyyy]", "no year"),
+        ("[yyyy-MM-dd][dd.MM]", "no year"),
+        ("[yyyy-MM-dd] [dd.MM.yyyy]", "no year"),
+        ("[yyyy-MM-dd][yyyy/MM/dd][ HH:mm]", "no year"),
+        ("'x'[yyyy-MM-dd]", "no year"),
+        ("[]", "no year"),
         ("dd/MM/yy", "yy has no century, .*: write yyyy"),
         ("YYYY-MM-dd", "does not parse YYYY: write yyyy"),
         ("uuuu-MM-dd", "does not parse uuuu: write yyyy"),
@@ -32,13 +38,19 @@ from ledger.sources.parsing.patterns import fault
         ("yyyy-MM-dd hh:mm", "hh without am or pm, .*: add a, or write HH"),
         ("yyyy-MM-dd KK:mm", "KK without am or pm, .*: add a, or write HH"),
         ("yyyy-MM-dd hh:mm[ a]", "hh without am or pm"),
-        ("yyyy-MM-dd a", "a without an hour of twelve"),
-        ("yyyy-MM-dd HH:mm a", "a without an hour of twelve"),
+        ("yyyy-MM-dd a", "a without an hour, .*: add hh"),
         ("yyyy-MM-dd mm", "mm without an hour, .*: add HH"),
         ("yyyy-MM-dd [HH]:mm", "mm without an hour"),
         ("yyyy-MM-dd HH:ss", "ss without a minute"),
         ("yyyy-MM-dd HH:mm SSS", "SSS without a second"),
-        ("yyyyMMddHHmmssSSS", "does not parse SSS behind digits"),
+        ("yyyyMMddHHmmssSSS", "does not parse SSS right behind yyyy, of which it takes all"),
+        ("yyyyMMddHHmmss[SSS]", "does not parse SSS right behind yyyy"),
+        ("ddMMyyyyHHmmssSSS", "does not parse SSS right behind yyyy"),
+        ("yyyy-DDHHmmssSSS", "does not parse SSS right behind DD"),
+        ("yyyy-MM-dd HH:mm:sSSS", "does not parse SSS right behind s"),
+        ("yyyy-MM-dd HmmssSSS", "does not parse SSS right behind H"),
+        ("yyyyMMd", "does not parse d right behind yyyy"),
+        ("dMMyyyy", "does not parse yyyy right behind d"),
         ("yyyy-MM-dd HH:mm z", "z is the name of a time zone, .*: write XXX"),
         ("yyyy-MM-dd HH:mm VV", "VV is the name of a time zone"),
         ("yyyy-MM-dd HH:mm v", "v is the name of a time zone"),
@@ -65,9 +77,23 @@ def test_an_offset_is_refused_where_no_column_holds_it(letter):
 
 @pytest.mark.parametrize(
     "pattern",
-    ["yyyy-MM-dd", "dd.MM.yyyy", "yyyyMMdd", "d MMM yyyy", "yyyy-DDD", "yyyy-MM-dd'T'HH:mm:ss'Z'",
-     "yyyy-MM-dd[ HH:mm[:ss[.SSSSSS]]]", "dd/MM/yyyy hh:mm a", "yyyy'o''clock'MMdd", "yyyy''MMdd"],
+    ["yyyy-MM-dd", "dd.MM.yyyy", "yyyyMMdd", "d MMM yyyy", "yyyy-DDD", "yyyyDDD", "dMMMyyyy",
+     "yyyy'o''clock'MMdd", "yyyy''MMdd", "dd.MM.yyyy' 00:00:00'", "[yyyy-MM-dd][dd.MM.yyyy]",
+     "[yyyyMMdd][yyyy-MM-dd][MM/dd/yyyy]", "[[yyyyMMdd][yyyy-MM-dd]]"],
 )  # fmt: skip
 def test_usual_patterns_are_accepted(pattern):
-    """Patterns with all parts are accepted; text in quotes, and optional times, too."""
+    """Patterns with all parts are accepted; text in quotes, and whole dates in brackets, too."""
     assert fault("dateFormat", pattern) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["yyyy-MM-dd'T'HH:mm:ss'Z'", "yyyy-MM-dd[ HH:mm[:ss[.SSSSSS]]]", "dd/MM/yyyy hh:mm a",
+     "dd/MM/yyyy HH:mm[ a]", "yyyy-MM-dd HH:mm:ssSSS", "yyyyMMdd HHmmss[SSS]", "yyyyMMddHHmmss"],
+)  # fmt: skip
+def test_a_time_is_refused_where_a_date_would_lose_it(pattern):
+    """A pattern with a time is for a timestamp: a DATE would drop the time of each record. One that
+    is the same in all texts may stand in quotes."""
+    assert fault("timestampFormat", pattern) is None
+    says = r"(HH|hh) is a time, which a DATE .* TIMESTAMP_NTZ and set timestampNTZFormat, .*' 00:"
+    assert re.match(says, fault("dateFormat", pattern))

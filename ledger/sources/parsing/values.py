@@ -39,7 +39,7 @@ _WHOLE, _TRUTH = r"[+-]?\d+", r"(?i)true|false"
 # Of these Spark's reader of CSV also takes digits of other scripts, and a long s.
 MISREAD = (T.IntegralType, T.BooleanType)
 _FOREIGN = r"[\p{Nd}\x{17f}&&[^0-9]]"
-_ASCII, _INTERVAL = r"\p{ASCII}*+", r"[!-~](?:[ -~]*[!-~])?"  # a cast trims blanks
+_ASCII, _INTERVAL = r"\p{ASCII}++", r"[!-~](?:[ -~]*[!-~])?"  # a cast trims blanks
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _FINER = r"\.\d{6}\d*[1-9]"  # of what is kept to the microsecond
@@ -155,8 +155,9 @@ def _utc_time(text: Column, kind: T.DataType, options: Mapping[str, str]) -> Col
     layout = options.get(option)
     if layout is None:
         return _where(text, pattern).try_cast(kind)
-    # In any case, so that it takes a long s for an s in a month or a letter of the pattern.
-    texts = _where(text, _ASCII) if layout.isascii() else text
+    # In any case, so that it takes a long s for an s in a month or a letter of the pattern. Where
+    # all of a pattern is optional, nothing would be the year 1970.
+    texts = _where(text, _ASCII if layout.isascii() else r"(?s).+")
     return F.try_to_timestamp(texts, F.lit(layout)).cast(kind)
 
 
