@@ -353,8 +353,8 @@ def test_a_parquet_file_that_changes_while_it_is_read_again_is_named(
     write_rows("b")
     replay = run.open_replay(batch.batch_id, from_source=True)
 
-    def changing(*arguments):
-        footers = check(*arguments)
+    def changing(*arguments, **options):
+        footers = check(*arguments, **options)
         write_rows("c")
         return footers
 

@@ -176,8 +176,8 @@ def test_a_parquet_file_that_changes_before_it_is_read_is_named(
     for change in PARQUET_CHANGES.values():
         write_sized(path, 25)
 
-        def changing(*arguments, change=change):
-            footers = check(*arguments)
+        def changing(*arguments, change=change, **options):
+            footers = check(*arguments, **options)
             change(path)
             return footers
 

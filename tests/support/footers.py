@@ -24,12 +24,24 @@ def set_rows(path: Path, rows: int) -> None:
     _change(path, result, rows, after=b"\x19")  # followed by the list of row groups
 
 
+def set_writer(path: Path, name: str) -> None:
+    """Let the footer say that a file was written by ``name``."""
+    with pq.ParquetFile(path) as file:
+        writer = file.metadata.created_by
+    _replace(path, writer.encode(), name.ljust(len(writer)).encode())
+
+
 def _change(path: Path, old: int, new: int, after: bytes) -> None:
+    _replace(path, _I64_NEXT + _varint(old) + after, _I64_NEXT + _varint(new) + after)
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    """Replace the only bytes of the footer that are ``old``."""
     data = path.read_bytes()
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    footer, old_field = data[start:-8], _I64_NEXT + _varint(old) + after
-    assert footer.count(old_field) == 1
-    footer = footer.replace(old_field, _I64_NEXT + _varint(new) + after)
+    footer = data[start:-8]
+    assert footer.count(old) == 1
+    footer = footer.replace(old, new)
     path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 

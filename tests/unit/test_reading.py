@@ -46,8 +46,9 @@ from ledger.sources.parsing import numerals
 from ledger.sources.parsing.keys import folded, spelt
 from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
+from ledger.storage.parquet import SPARK_SCHEMA
 from ledger.types.fitting import yielded
-from tests.support.footers import set_rows
+from tests.support.footers import set_rows, set_writer
 
 
 def schema(**kinds):
@@ -178,6 +179,10 @@ def test_a_damaged_file_is_named(tmp_path):
         (b"n" * 200_000, "expected the names of columns, found 200,000 characters"),
         (b'n,"s', "expected the names of columns, found 4 characters"),
         (b'n,"s"x', "expected the names of columns, found 6 characters"),
+        (
+            b'n,5" disc',
+            r"begin with 'n,5\" disc', with a quote .*declare options=\{'quote': ''\}",
+        ),
         (b"n,\xff\n", "is not UTF-8: convert the file"),
         (b"x,y\r1,2\r", "expected a column of the schema, found x, y"),
     ],
@@ -264,10 +269,10 @@ def test_no_more_records_than_lines(tmp_path):
         assert most_records(FoundFile(str(path), len(data), None), "csv") == most
 
 
-def checked(tmp_path, table, declared, **options):
+def checked(tmp_path, table, declared, case_sensitive=False, **options):
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, **options)
-    files.check_parquet([str(path)], declared)
+    files.check_parquet([str(path)], declared, case_sensitive=case_sensitive)
 
 
 @pytest.mark.parametrize("rows", [24, 26])
@@ -360,13 +365,15 @@ def test_columns_that_spark_does_not_distinguish(tmp_path, columns, declared, al
     with pytest.raises(InputError, match=rf"a\.parquet: expected one column.*found {alike}, of"):
         checked(tmp_path, pa.table(columns), declared)
     checked(tmp_path, pa.table({**columns, "y": [1]}), schema(y=LongType()))
+    checked(tmp_path, pa.table(columns), declared, case_sensitive=True)
 
 
 def test_a_column_twice_in_a_file(tmp_path):
     """A column that a Parquet file has twice by one name is refused with it."""
     twice = pa.table([[1], [2]], names=["n", "n"])
-    with pytest.raises(InputError, match=r"expected one column.*found n, n, of which"):
-        checked(tmp_path, twice, schema(n=LongType()))
+    for case_sensitive in (True, False):
+        with pytest.raises(InputError, match=r"expected one column.*found n, n, of which"):
+            checked(tmp_path, twice, schema(n=LongType()), case_sensitive)
 
 
 def test_an_encoding_that_spark_does_not_read(tmp_path):
@@ -420,9 +427,21 @@ def test_nanoseconds_of_int96_are_refused(tmp_path, column, kind, shown):
 def test_nanoseconds_in_a_copy_of_a_file_of_spark_are_refused(tmp_path):
     """Another writer keeps the note of Spark's version, and may write nanoseconds."""
     table = pa.table({"at": pa.array([FINE], pa.timestamp("ns"))})
-    copy = table.replace_schema_metadata({"org.apache.spark.version": "4.2.0"})
+    copy = table.replace_schema_metadata({"org.apache.spark.version": "4.2.0", SPARK_SCHEMA: "{}"})
     with pytest.raises(InputError, match="column at holds nanoseconds"):
         checked(tmp_path, copy, schema(at=TimestampType()), **INT96)
+
+
+@pytest.mark.parametrize("version", [{}, {"org.apache.spark.version": "3.5.1"}])
+def test_int96_of_spark_is_not_read(tmp_path, version):
+    """A file that Spark has written, with its version or, as of Spark 2, without, is known by its
+    footer to have no nanoseconds."""
+    table = pa.table({"at": pa.array([FINE], pa.timestamp("ns"))})
+    noted = table.replace_schema_metadata({**version, SPARK_SCHEMA: "{}"})
+    path = tmp_path / "a.parquet"
+    pq.write_table(noted, path, **INT96)
+    set_writer(path, "parquet-mr version 1.10.1")
+    files.check_parquet([str(path)], schema(at=TimestampType()))
 
 
 @pytest.mark.parametrize("year", [1, 1677, 1969, 2024, 2263, 9999])

@@ -34,7 +34,6 @@ _READ_AS = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.timestamp("s"): pa.timestamp("us", "UTC"),
 }
-_SPARK_VERSION = b"org.apache.spark.version"  # in the footers of Spark since 3.0
 _NO_CODEC = ("BROTLI", "LZO")
 _NO_ENCODING = "BYTE_STREAM_SPLIT"
 
@@ -42,7 +41,8 @@ _LONGEST_NAME = 1 << 17  # characters
 _MOST_SHOWN = 40  # characters of what should have been a header
 _MOST_FILES = 5  # that are wrong, with what is wrong of them
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
+_Case = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def layouts(paths: list[str], schema: StructType, by_name: bool, form: Format) -
 
 
 def _for_each(
-    paths: Sequence[str], read: Callable[[str], Result], use: Callable[[str, Result], None]
+    paths: Sequence[str], read: Callable[[str], _Result], use: Callable[[str, _Result], None]
 ) -> None:
-    """Read of each file, of eight at a time, and use it. Raises InputError for all files that are
-    wrong together, the first few with their texts.
+    """Read eight files at a time, and use what was read of each. Raises InputError for all files
+    that are wrong together, the first few with their texts.
     """
     with ThreadPoolExecutor(8) as pool:
         reading = [(path, pool.submit(read, path)) for path in paths]
@@ -100,11 +100,15 @@ def _for_each(
 def _names(path: str, header: str, form: Format) -> list[str]:
     names = form.dialect.texts(header)
     if names is None or max(map(len, names)) > _LONGEST_NAME:
-        why = ", with a quote within a name, or one that is never closed" if names is None else ""
+        hint = ". Fix the file"
+        if names is None:
+            hint = ", with a quote within a name, or one that is never closed. Double the quote and"
+            hint += " enclose the name in quotes, declare options={'quote': ''} if quotes mean"
+            hint += " nothing"
         raise InputError(
             f"the header of {path}: expected the names of columns, found {len(header):,} characters"
-            f" that begin with {header[:_MOST_SHOWN]!r}{why}. Fix the file, or declare the source"
-            " with header=False",
+            f" that begin with {header[:_MOST_SHOWN]!r}{hint}, or declare the source with"
+            " header=False",
             quotes=[repr(header[:_MOST_SHOWN])],
         )
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
@@ -160,8 +164,11 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
         _log.warning("%s: %d column(s) not in the schema are ignored", path, ignored)
 
 
-def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
-    """The records of each file by its footer. Raises InputError unless every file has the schema's
+def check_parquet(
+    paths: list[str], schema: StructType, *, case_sensitive: bool = False
+) -> dict[str, int]:
+    """Return the records of each file by its footer. ``case_sensitive``: the session of Spark
+    distinguishes names that differ in case. Raises InputError unless every file has the schema's
     columns with its types, and Spark can read them.
     """
     counts: dict[str, int] = {}
@@ -170,7 +177,8 @@ def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
         columns, counts[path] = footer
         check_columns(path, columns, schema)
 
-    _for_each(paths, partial(_parquet_footer, names=schema.names), use)
+    read = partial(_parquet_footer, names=schema.names, case=str if case_sensitive else str.lower)
+    _for_each(paths, read, use)
     return counts
 
 
@@ -199,8 +207,9 @@ def _first_line(path: str) -> str:
         ) from exc
 
 
-def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
-    """The columns of ``names`` as Spark reads them, and the number of records."""
+def _parquet_footer(path: str, names: Sequence[str], case: _Case) -> tuple[StructType, int]:
+    """The columns of ``names`` as Spark reads them, and the number of records. ``case``: makes one
+    of two names that Spark does not distinguish."""
     if is_local(path) and ":" in path.rpartition("/")[2]:
         raise InputError(
             f"source file {path}: expected a name without a colon, with which Spark reads no"
@@ -217,8 +226,8 @@ def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
     _check_codecs(path, metadata, names)
-    lowered = {name.lower() for name in names}
-    _check_alike(path, [field for field in arrow if field.name.lower() in lowered])
+    read = set(map(case, names))
+    _check_alike(path, [field for field in arrow if case(field.name) in read], case)
     _check_row_groups(path, metadata)
     _check_int96(path, metadata, names)
     read_as = partial(_read_as, path)
@@ -262,12 +271,12 @@ def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) ->
                 )
 
 
-def _check_alike(path: str, fields: Sequence[pa.Field]) -> None:
-    """Spark finds a column, or a part of one, by its name in whatever case."""
+def _check_alike(path: str, fields: Sequence[pa.Field], case: _Case) -> None:
+    """Raise InputError if Spark cannot distinguish two columns, or parts of one, by their names."""
     by_name: dict[str, list[str]] = {}
     for field in fields:
-        by_name.setdefault(field.name.lower(), []).append(field.name)
-        _check_alike(path, parts(field.type))
+        by_name.setdefault(case(field.name), []).append(field.name)
+        _check_alike(path, parts(field.type), case)
     for name, alike in by_name.items():
         if len(alike) > 1:
             raise InputError(
@@ -278,14 +287,14 @@ def _check_alike(path: str, fields: Sequence[pa.Field]) -> None:
 
 
 def _check_int96(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
-    """Raise InputError for INT96 timestamps with nanoseconds, which Spark cuts. Spark's own files
-    have none.
+    """Raise InputError for INT96 timestamps with nanoseconds, which Spark cuts. The files of Spark,
+    of any version, have none.
     """
     leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     tops = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
     columns = [name for name in names if name.split(".")[0] in tops]
-    # Other writers copy the note of Spark's version, but not the name of its writer.
-    is_of_spark = _SPARK_VERSION in (metadata.metadata or {})
+    # Other writers copy the note of Spark's schema, but not the name of its writer.
+    is_of_spark = parquet.SPARK_SCHEMA.encode() in (metadata.metadata or {})
     if not columns or (is_of_spark and str(metadata.created_by).startswith("parquet-mr")):
         return
     try:
@@ -349,8 +358,8 @@ def _leaves(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
 
 
 def _read_as(path: str, kind: pa.DataType, where: str) -> pa.DataType:
-    """The type of which Spark reads a scalar. Raises InputError where it would not, with the way
-    out."""
+    """Return the type as which Spark reads a scalar. Raises InputError where it would not, with the
+    way out."""
     kind = plain(kind)  # as pandas writes categories; the file holds their values
     kind = _READ_AS.get(kind, kind)
     if getattr(kind, "unit", None) == "ns" and not pa.types.is_duration(kind):

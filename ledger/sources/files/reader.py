@@ -94,7 +94,7 @@ class Reader(SourceReader):
         """Read headers of CSV and footers of Parquet. Raises InputError as ``records`` does."""
         paths = [file.path for file in self._inputs(claim)]
         if self._source.format == "parquet":
-            files.check_parquet(paths, self.schema)
+            self._check_parquet(paths)
         else:
             self._layouts(paths)
 
@@ -129,7 +129,7 @@ class Reader(SourceReader):
         return self._listed
 
     def _rows(self, paths: list[str]) -> DataFrame:
-        self._footers = files.check_parquet(paths, self.schema)
+        self._footers = self._check_parquet(paths)
         reader = self._spark.read.schema(self.schema)
         if not paths:
             return checked(no_rows(self._spark, self.schema), self.schema)
@@ -147,6 +147,10 @@ class Reader(SourceReader):
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
             blocks = blocks_of(self._spark, own, form, layout.headers)
             reader = TextReader(form, blocks, values)
+    def _check_parquet(self, paths: list[str]) -> Mapping[str, int]:
+        is_sensitive = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        return files.check_parquet(paths, self.schema, case_sensitive=is_sensitive)
+
             if source.format == "json" and self._keys is None:
                 self._require(absent.of_records(self._spark, reader, source.optional))
             yield reader
