@@ -127,10 +127,11 @@ class SourceReader(Protocol):
         """The source's own failure, if that is why Spark failed; None: it is not the source's."""
         return raised_by_task(exc)
 
-    @property
-    def null_columns(self) -> "Sequence[str]":
+    def null_columns(self, stored: "Sequence[str] | None" = None) -> "Sequence[str]":
         """Columns that are null in all records that ``records`` or ``write`` has read, because no
-        record has them. Called after the records were read."""
+        record has them. ``stored``: the files of the snapshot; None: there is none. Called after
+        each snapshot, and once for a reference. Raises InputError if a column has another name
+        there."""
         return ()  # not known
 
     @property

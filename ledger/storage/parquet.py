@@ -18,6 +18,7 @@ from ledger.core.column_names import FILE, NAMES, PLACE
 from ledger.errors import ConfigurationError, LostFileError, UnavailableError
 from ledger.storage import stores
 from ledger.storage.folders import RUN_AGAIN
+from ledger.types.arrow import parts
 
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _REPEATED = (FILE, PLACE, NAMES)  # texts that are the same in thousands of rows
@@ -100,6 +101,41 @@ def opened(stream: BinaryIO) -> pq.ParquetFile:
 def spark_schema(stored: pq.ParquetFile) -> Any:
     """The JSON of the schema that Spark wrote a file with."""
     return json.loads(stored.metadata.metadata[SPARK_SCHEMA.encode()])
+
+
+def null_paths(stored: pq.ParquetFile) -> set[tuple[str, ...]]:
+    """Return the columns, and the fields of structs in them, that are null in all rows by the
+    statistics of the file, or may be: each as the names that lead to it."""
+    metadata, nulls = stored.metadata, set[tuple[str, ...]]()
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaves = (
+        all(_may_be_null(group.column(leaf), metadata.schema.column(leaf)) for group in groups)
+        for leaf in range(metadata.num_columns)
+    )
+
+    def is_null(kind: pa.DataType, path: tuple[str, ...]) -> bool:
+        kind = getattr(kind, "storage_type", kind)
+        inner = [
+            is_null(part.type, (*path, part.name) if pa.types.is_struct(kind) else path)
+            for part in parts(kind)
+        ]
+        nulls.update(
+            (*path, part.name)
+            for part, own in zip(parts(kind), inner, strict=True)
+            if own and pa.types.is_struct(kind)
+        )
+        return all(inner) if inner else next(leaves)
+
+    is_null(pa.struct(list(stored.schema_arrow)), ())
+    return nulls
+
+
+def _may_be_null(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> bool:
+    """Whether all values of a column chunk are null. Writers count empty lists as nulls or not."""
+    statistics = chunk.statistics
+    if statistics is None or leaf.max_repetition_level:
+        return statistics is None or not statistics.has_min_max
+    return not statistics.has_null_count or statistics.null_count == chunk.num_values
 
 
 def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:

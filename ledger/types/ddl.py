@@ -1,6 +1,7 @@
 """Schemas in Spark's DDL, read without a Spark session: where they are declared there is none."""
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ledger.errors import DeclarationError, suggestion
@@ -62,10 +63,31 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
         return None
 
 
-def parts_of(kind: "DataType | str") -> "tuple[str, list[DataType] | list[str]]":
-    """What a type is, and its parts: the element of an ``array``, the key and the value of a
-    ``map``, the fields of a ``struct``. A type without parts is itself, in Spark's words in lower
-    case."""
+def field_paths(schema: "StructType | str") -> list[tuple[str, ...]] | None:
+    """Return the columns, and the fields of a STRUCT at any depth, each as the names that lead to
+    it; None if the text is not plain DDL."""
+    try:
+        if not isinstance(schema, str):
+            return list(_paths(schema, ()))
+        named = _columns("schema", schema)
+        return [path for name, kind in named for path in ((name,), *_paths(kind, (name,)))]
+    except DeclarationError:
+        return None
+
+
+def _paths(kind: "DataType | str", path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    outer, parts = parts_of(kind)
+    for name, part in parts:
+        own = (*path, name) if outer == "struct" else path
+        if outer == "struct":
+            yield own
+        yield from _paths(part, own)
+
+
+def parts_of(kind: "DataType | str") -> "tuple[str, Sequence[tuple[str, DataType | str]]]":
+    """Return the kind of a type, and its parts with their names: the ``element`` of an ``array``,
+    the ``key`` and the ``value`` of a ``map``, the fields of a ``struct``. A type without parts is
+    itself, in Spark's words in lower case."""
     if not isinstance(kind, str):
         return _parts_of_type(kind)
     match = _WITH_PARTS.fullmatch(kind)
@@ -73,20 +95,20 @@ def parts_of(kind: "DataType | str") -> "tuple[str, list[DataType] | list[str]]"
         return " ".join(kind.lower().split()), []
     outer, within = match[1].lower(), match[2]
     if outer == "struct":
-        fields = _fields("schema", "field", within) if within.strip() else []
-        return outer, [part for _, part in fields]
-    return outer, [part.strip() for part in _parts(within)]
+        return outer, _fields("schema", "field", within) if within.strip() else []
+    names = ("element",) if outer == "array" else ("key", "value")
+    return outer, [(name, part.strip()) for name, part in zip(names, _parts(within), strict=False)]
 
 
-def _parts_of_type(kind: "DataType") -> "tuple[str, list[DataType]]":
+def _parts_of_type(kind: "DataType") -> "tuple[str, Sequence[tuple[str, DataType]]]":
     from pyspark.sql import types as T
 
     if isinstance(kind, T.ArrayType):
-        return "array", [kind.elementType]
+        return "array", [("element", kind.elementType)]
     if isinstance(kind, T.MapType):
-        return "map", [kind.keyType, kind.valueType]
+        return "map", [("key", kind.keyType), ("value", kind.valueType)]
     if isinstance(kind, T.StructType):
-        return "struct", [field.dataType for field in kind.fields]
+        return "struct", [(field.name, field.dataType) for field in kind.fields]
     return kind.simpleString().lower(), []
 
 

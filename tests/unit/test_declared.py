@@ -177,3 +177,29 @@ def test_a_java_home_without_java_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match="none was found: install"):
         require_java()
+
+
+@pytest.mark.parametrize(
+    ("schema", "optional", "says"),
+    [
+        ("`item.price` INT", "item.prise", "; did you mean 'item.price'?"),
+        ("item STRUCT<price: INT>", "item.prise", "; did you mean 'item.price'?"),
+        ("item STRUCT<Price: INT>", "item.price", "; did you mean 'item.Price'?"),
+        ("l ARRAY<STRUCT<a: MAP<STRING, STRUCT<b: INT>>>>", "l.b", "; did you mean 'l.a.b'?"),
+        (
+            StructType().add("item", StructType().add("price", IntegerType())),
+            "item.prise",
+            "; did you mean 'item.price'?",
+        ),
+    ],
+)
+def test_an_optional_column_is_one_of_the_schema(schema, optional, says):
+    """A name that is no column and no field is refused with the nearest one; these are accepted."""
+
+    def declare(name):
+        source = FileSource("in/*", schema=schema, format="json", optional=[name])
+        Pipeline("typed").source("orders", source)
+
+    with pytest.raises(DeclarationError, match=re.escape(f"expected a column of the schema{says}")):
+        declare(optional)
+    declare(says.split("'")[1])

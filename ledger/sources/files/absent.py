@@ -2,118 +2,142 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from ledger.core.column_names import TEXT
 from ledger.errors import InputError
 from ledger.sources.files.blocks import body
-from ledger.sources.files.lines import Format, key_paths
+from ledger.sources.files.lines import key_paths
 from ledger.sources.files.text import TextReader
 from ledger.sources.listing import UNREADABLE
-from ledger.sources.parsing.keys import folded
+from ledger.sources.parsing.keys import KeyPath, folded
+from ledger.storage.parquet import null_paths, stored_file
 
 FIRST = 1000  # records that the driver looks at before tasks do
+_MOST_BLOCKS = 8  # that have these records
 _MOST_KEYS = 100  # the most frequent keys that are no columns, among which a new name is sought
 _MOST_SHOWN = 3
+_THREADS = 8
 _PATH = "_ackledger_path"
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a source's records, by path (``item.price``). ``absent``: nullable columns, and
-    fields of a STRUCT, that no record has. ``others``: keys that are no columns, and are not taken
-    for one."""
+    """The keys of a source's records, by path. ``absent``: nullable columns, and fields of a
+    STRUCT, that no record has. ``others``: keys that are no columns, and are not taken for one."""
 
-    absent: Sequence[str] = ()
-    others: Sequence[str] = ()
+    absent: Sequence[KeyPath] = ()
+    others: Sequence[KeyPath] = ()
 
     def require_known(self, where: str) -> None:
         """Raise InputError if records have other keys beside those of a column that is absent: one
         of them may be its new name."""
         for path in self.absent:
-            beside = [other for other in self.others if _parent(other) == _parent(path)]
+            beside = [other for other in self.others if other[:-1] == path[:-1]]
             if beside:
                 raise _renamed(where, path, beside)
 
 
+def shown(path: KeyPath) -> str:
+    """Return a path as people write it: ``item.price``."""
+    return ".".join(path)
+
+
 def of_headers(schema: StructType, optional: Collection[str], headers: Iterable[str]) -> Keys:
-    """The names in the headers of files. ``optional``: columns that they may lack."""
+    """Compare the names in the headers of files with the columns. ``optional``: columns that they
+    may lack."""
     names = set(headers)
     nullable = [field.name for field in schema.fields if field.nullable]
-    absent = [name for name in nullable if name not in names and name not in optional]
-    return Keys(absent, _unlike(schema, sorted(names)))
+    absent = [(name,) for name in nullable if name not in names and name not in optional]
+    return Keys(absent, _unlike(schema, [(name,) for name in sorted(names)]))
 
 
-def of_records(spark: SparkSession, reader: TextReader, optional: Collection[str]) -> Keys:
-    """The keys of records of JSON. ``optional``: paths of columns that they may lack.
-
-    The first records are looked at first. Tasks look for what these lack, and read all keys only
-    if no record has a column.
+def of_records(
+    spark: SparkSession, reader: TextReader, optional: Collection[str], present: Collection[KeyPath]
+) -> Keys:
+    """Compare the keys of records of JSON with the columns. ``optional``: columns that they may
+    lack. ``present``: paths that some records have; if these lack a column, tasks read all keys.
     """
     form = reader.form
-    seen = set(_first_keys(reader))
+    fields = dict(_fields(form.schema))
     missing = [
         path
-        for path, field in _fields(form.schema)
-        if field.nullable and path not in optional and path not in seen
+        for path, field in fields.items()
+        if field.nullable and path not in present and shown(path) not in optional
     ]
     if not missing or not reader.blocks:
         return Keys()
-    as_text = replace(reader, form=replace(form, names=()), values=False)  # nothing by columns
-    texts = as_text.frame(spark).select(TEXT)
-    seen |= set(_having(texts, form, missing))
-    missing = [path for path in missing if path not in seen and _parent(path) in {"", *seen}]
-    if not missing:
-        return Keys()
-    others = _most_frequent(texts, form)
-    objects = {_parent(path) for path in (*seen, *others)}
-    misspelt = set(map(folded, others))  # a record that has such a key fails, and says so
+    columns = fields.keys() & set(present)
+    others = most_frequent(spark, reader, columns, missing)
+    objects = {path[:-1] for path in (*columns, *others)}
+    taken = set(map(_folded, others))  # a record that misspells a column fails, and says so
     return Keys(
-        [path for path in missing if _parent(path) in objects and folded(path) not in misspelt],
+        [path for path in missing if path[:-1] in objects and _folded(path) not in taken],
         _unlike(form.schema, others),
     )
 
 
-def _fields(kind: DataType, path: str = "") -> Iterator[tuple[str, StructField]]:
+def stored_paths(schema: StructType, files: Iterable[str]) -> set[KeyPath]:
+    """Return the columns, and fields of a STRUCT, with a value in one of a snapshot's files."""
+    paths = {path for path, _ in _fields(schema)}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return paths - paths.intersection(*pool.map(_null_paths, files))
+
+
+def _null_paths(file: str) -> set[KeyPath]:
+    with stored_file(file) as stored:
+        return null_paths(stored)
+
+
+def first_paths(reader: TextReader) -> set[KeyPath]:
+    """Return the keys of the first records of some blocks, which lie all over the files."""
+    blocks = reader.blocks[:: -(-len(reader.blocks) // _MOST_BLOCKS) or 1]
+    paths: set[KeyPath] = set()
+    for block in blocks:
+        with suppress(*UNREADABLE):  # its reader says so
+            lines = next(body(block), b"").splitlines()
+            for line in islice(lines, -(-FIRST // len(blocks))):
+                with suppress(ValueError, RecursionError):  # tasks know what options allow
+                    paths.update(_keys(json.loads(line), reader.form.schema))
+    return paths
+
+
+def _fields(kind: DataType, path: KeyPath = ()) -> Iterator[tuple[KeyPath, StructField]]:
     if isinstance(kind, StructType):
         for field in kind.fields:
-            yield path + field.name, field
-            yield from _fields(field.dataType, f"{path}{field.name}.")
+            yield (*path, field.name), field
+            yield from _fields(field.dataType, (*path, field.name))
     elif isinstance(kind, ArrayType):
         yield from _fields(kind.elementType, path)
     elif isinstance(kind, MapType):
         yield from _fields(kind.valueType, path)
 
 
-def _unlike(schema: StructType, keys: Iterable[str]) -> list[str]:
-    """The keys that no person takes for a column's."""
-    columns = {folded(path) for path, _ in _fields(schema)}
-    return [key for key in keys if folded(key) not in columns]
+def _folded(path: KeyPath) -> KeyPath:
+    return tuple(map(folded, path))
 
 
-def _first_keys(reader: TextReader) -> Iterator[str]:
-    text = b""
-    with suppress(*UNREADABLE):  # its reader says so
-        text = next(chain.from_iterable(map(body, reader.blocks[:1])), b"")
-    for line in islice(text.splitlines(), FIRST):
-        with suppress(ValueError, RecursionError):  # tasks know what options of the source allow
-            yield from _keys(json.loads(line), reader.form.schema)
+def _unlike(schema: StructType, keys: Iterable[KeyPath]) -> list[KeyPath]:
+    """Return the keys that no person takes for a column's."""
+    columns = {_folded(path) for path, _ in _fields(schema)}
+    return [key for key in keys if _folded(key) not in columns]
 
 
-def _keys(value: Any, kind: DataType, path: str = "") -> Iterator[str]:
+def _keys(value: Any, kind: DataType, path: KeyPath = ()) -> Iterator[KeyPath]:
     if isinstance(kind, StructType) and isinstance(value, dict):
         for key in value:
-            yield path + key
+            yield (*path, key)
         for field in kind.fields:
-            yield from _keys(value.get(field.name), field.dataType, f"{path}{field.name}.")
+            yield from _keys(value.get(field.name), field.dataType, (*path, field.name))
     elif isinstance(kind, ArrayType) and isinstance(value, list):
         for element in value:
             yield from _keys(element, kind.elementType, path)
@@ -122,43 +146,36 @@ def _keys(value: Any, kind: DataType, path: str = "") -> Iterator[str]:
             yield from _keys(element, kind.valueType, path)
 
 
-def _having(texts: DataFrame, form: Format, paths: Sequence[str]) -> list[str]:
-    """The paths that some records have. Only a record that has the name as a text is parsed, or
-    one with an escape, which may be of a letter."""
-    names = {path.rpartition(".")[2] for path in paths}
-    marks = ["\\", *(f'"{name}"' for name in names)]
-    if any("Quote" in name or "Unquoted" in name for name in form.options):
-        marks = [""]
-    may_have = F.lit(False)
-    for mark in marks:
-        may_have |= F.contains(TEXT, F.lit(mark))
-    own = F.array_intersect(key_paths(F.col(TEXT), form), F.array(*map(F.lit, paths)))
-    rows = texts.where(may_have).select(F.explode(own).alias(_PATH)).distinct().collect()
-    return [row[_PATH] for row in rows]
+def most_frequent(
+    spark: SparkSession,
+    reader: TextReader,
+    present: Collection[KeyPath],
+    missing: Sequence[KeyPath],
+) -> list[KeyPath]:
+    """Return those of the ``missing`` paths that records have, and the most frequent keys that are
+    no ``present`` columns."""
+    as_text = replace(reader, form=replace(reader.form, names=()), values=False)  # not by columns
+    keys = key_paths(F.col(TEXT), reader.form, present)
+    texts = as_text.frame(spark).select(F.explode(keys).alias(_PATH))
+    is_missing = F.array_contains(F.array(*map(_literal, missing)), F.col(_PATH))
+    counts = texts.groupBy(_PATH).count().orderBy(is_missing.desc(), F.desc("count"), _PATH)
+    rows = counts.limit(len(missing) + _MOST_KEYS).collect()
+    return [tuple(row[_PATH]) for row in rows]
 
 
-def _most_frequent(texts: DataFrame, form: Format) -> list[str]:
-    """The keys that are no columns."""
-    columns = [path for path, _ in _fields(form.schema)]
-    others = F.array_except(key_paths(F.col(TEXT), form), F.array(*map(F.lit, columns)))
-    counts = texts.select(F.explode(others).alias(_PATH)).groupBy(_PATH).count()
-    rows = counts.orderBy(F.desc("count"), _PATH).limit(_MOST_KEYS).collect()
-    return [row[_PATH] for row in rows]
+def _literal(path: KeyPath) -> Column:
+    return F.array(*map(F.lit, path))
 
 
-def _renamed(where: str, path: str, beside: Sequence[str]) -> InputError:
-    def likeness(other: str) -> float:
-        return SequenceMatcher(None, folded(path), folded(other)).ratio()
+def _renamed(where: str, path: KeyPath, beside: Sequence[KeyPath]) -> InputError:
+    def likeness(other: KeyPath) -> float:
+        return SequenceMatcher(None, folded(path[-1]), folded(other[-1])).ratio()
 
     nearest = sorted(beside, key=likeness, reverse=True)[:_MOST_SHOWN]
-    shown = ", ".join(map(ascii, nearest))
+    name, names = shown(path), ", ".join(ascii(shown(other)) for other in nearest)
     return InputError(
-        f"{where}: no record has column {path!r}, which would be null in all of them, and records"
-        f" have keys that are no columns: {shown}. If the column was renamed there, rename it in"
-        f" the schema. If records may lack it, declare the source with optional=[{path!r}]",
-        quotes=[shown],
+        f"{where}: no record has column {name!r}, which would be null in all of them, and records"
+        f" have keys that are no columns: {names}. If the column was renamed there, rename it in"
+        f" the schema. If records may lack it, declare the source with optional=[{name!r}]",
+        quotes=[names],
     )
-
-
-def _parent(path: str) -> str:
-    return path.rpartition(".")[0]

@@ -42,7 +42,7 @@ def _faults(format: str, kind: "DataType | str") -> Iterator[str]:
             " in a stage"
         )
     if format == "json" and name == "map":
-        key, _ = parts_of(parts[0])
+        key, _ = parts_of(parts[0][1])
         if key != "string":
             yield (
                 f"expected keys of type STRING in a MAP of json, found {key.upper()}: declare"
@@ -50,5 +50,5 @@ def _faults(format: str, kind: "DataType | str") -> Iterator[str]:
             )
     if name == "struct" and not parts:
         yield "expected a STRUCT with fields, found none"
-    for part in parts:
+    for _, part in parts:
         yield from _faults(format, part)

@@ -14,7 +14,7 @@ from ledger.sources.claims import count_records, new_files
 from ledger.sources.files.accepted_types import check_types
 from ledger.sources.files.dialect import Dialect
 from ledger.sources.files.source import FileSource
-from ledger.types.ddl import columns
+from ledger.types.ddl import field_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,13 +99,14 @@ class Files(Source):
 
 
 def _check_optional(declared: FileSource) -> None:
-    """Raise DeclarationError if an optional column is none of the schema's."""
-    names = columns(declared.schema)
-    for path in declared.optional:
-        if names is not None and path not in names and path.split(".")[0] not in names:
+    """Raise DeclarationError if an optional column is none of the schema's, and no field of one."""
+    paths = field_paths(declared.schema)
+    names = None if paths is None else [".".join(path) for path in paths]  # as ``absent.shown``
+    for name in declared.optional:
+        if names is not None and name not in names:
             raise DeclarationError(
-                f"optional column {path!r} of {declared.path!r}: expected a column of the schema"
-                f"{suggestion(path, names)}"
+                f"optional column {name!r} of {declared.path!r}: expected a column of the schema"
+                f"{suggestion(name, names)}"
             )
 
 

@@ -1,7 +1,7 @@
 """Parse text into records without losing one: what does not parse keeps its bytes and a reason."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -268,9 +268,9 @@ def _misspelt(form: Format) -> Column:
     return keys.misspelt(F.col(TEXT), form.schema, columns, _options(form))
 
 
-def key_paths(text: Column, form: Format) -> Column:
-    """See ``keys.paths``: of a record of JSON."""
-    return keys.paths(text, form.schema, _options(form))
+def key_paths(text: Column, form: Format, excluded: Collection[keys.KeyPath]) -> Column:
+    """Return the keys of a record of JSON, without the ``excluded`` ones; see ``keys.paths``."""
+    return keys.paths(text, form.schema, _options(form), excluded)
 
 
 def _misfits(form: Format) -> Column:

@@ -61,17 +61,27 @@ class Reader(SourceReader):
         _check_time(spark, self.schema)
         self._listed: Sequence[listing.FoundFile] = ()  # by this reader, not by the claim
         self._footers: Mapping[str, int] | None = None  # of Parquet: the records of each file
-        self._keys: absent.Keys | None = None  # of records, or headers, that were looked at
+        self._text: TextReader | None = None  # of JSON whose keys are yet to be compared
+        self._keys: absent.Keys | None = None  # of headers, or of records of JSON
 
     @property
     def formats(self) -> Mapping[str, str]:
         """The options for the format of its dates and timestamps."""
         return self._source.options
 
-    @property
-    def null_columns(self) -> Sequence[str]:
-        """The columns that no record has, as far as records, or headers, were looked at."""
-        return self._keys.absent if self._keys is not None else ()
+    def null_columns(self, stored: Sequence[str] | None = None) -> Sequence[str]:
+        """The columns that no record, or no header, has. Raises InputError if one of them may be
+        renamed where the records come from."""
+        text, self._text = self._text, None
+        if text is not None:
+            has_values = stored is not None and not self._by_reference
+            present = (
+                absent.stored_paths(self.schema, stored or ())
+                if has_values
+                else absent.first_paths(text)
+            )
+            self._require(absent.of_records(self._spark, text, self._source.optional, present))
+        return [absent.shown(path) for path in self._keys.absent] if self._keys else ()
 
     def records(self, claim: Claim) -> DataFrame:
         """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``, and by
@@ -137,30 +147,29 @@ class Reader(SourceReader):
         path = rows.metadataColumn("_metadata")["file_path"]
         return rows.select("*", path.alias(FILE))
 
+    def _check_parquet(self, paths: list[str]) -> Mapping[str, int]:
+        is_sensitive = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        return files.check_parquet(paths, self.schema, case_sensitive=is_sensitive)
+
     def _readers(
         self, inputs: Sequence[listing.FoundFile], *, values: bool
     ) -> Iterator[TextReader]:
         """What reads the records of text, file by file with the same columns."""
-        source = self._source
         by_path = {file.path: file for file in inputs}
         for layout in self._layouts(list(by_path)):
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
             blocks = blocks_of(self._spark, own, form, layout.headers)
             reader = TextReader(form, blocks, values)
-    def _check_parquet(self, paths: list[str]) -> Mapping[str, int]:
-        is_sensitive = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
-        return files.check_parquet(paths, self.schema, case_sensitive=is_sensitive)
-
-            if source.format == "json" and self._keys is None:
-                self._require(absent.of_records(self._spark, reader, source.optional))
+            if self._source.format == "json":
+                self._text = reader
             yield reader
 
     def _require(self, keys: absent.Keys) -> None:
         """Note the columns that no record has. Raises InputError if one may be renamed."""
         where = self._source.path
         keys.require_known(where)
-        for path in keys.absent if self._keys is None else ():
-            _log.warning("%s: no record has column %s: it is null in all of them", where, path)
+        for name in map(absent.shown, keys.absent if self._keys is None else ()):
+            _log.warning("%s: no record has column %s: it is null in all of them", where, name)
         self._keys = keys
 
     def _layouts(self, paths: list[str]) -> list[files.Layout]:

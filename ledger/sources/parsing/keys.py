@@ -6,7 +6,7 @@ Spark's reader takes no notice of them, whatever ``spark.sql.caseSensitive`` is:
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -14,6 +14,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ledger.sources.parsing.values import allows, any_of, matches
 from ledger.types.spark import walk
+
+KeyPath = tuple[str, ...]  # the names that lead to a key, from the outermost
 
 # The blanks of ``str.split``, for Java.
 _BLANKS = (
@@ -138,18 +140,30 @@ def _within(text: Column, kind: DataType, path: str, options: Mapping[str, str])
     return F.get(F.array_compact(reasons), F.lit(0))
 
 
-def paths(text: Column, kind: StructType, options: Mapping[str, str], path: str = "") -> Column:
-    """The keys of the text of an object, an array: also of each object that is a STRUCT, or an
-    element of one, behind the path that leads to it (``item.price``)."""
+def paths(
+    text: Column,
+    kind: StructType,
+    options: Mapping[str, str],
+    excluded: Collection[KeyPath] = (),
+    path: KeyPath = (),
+) -> Column:
+    """Return the keys of the text of an object, an array: also of each object that is a STRUCT, or
+    an element of one, each behind the names that lead to it (``[item, price]``). The paths that are
+    ``excluded`` are left out."""
 
     def of(read: Column) -> Column:
-        own = F.transform(F.map_keys(read), lambda key: F.concat(F.lit(path), key))
+        names = F.map_keys(read)
+        without = [own[-1] for own in excluded if own[:-1] == path]
+        if without:
+            names = F.array_except(names, F.array(*map(F.lit, without)))
+        own = F.transform(names, lambda key: F.array(*map(F.lit, path), key))
         deeper = [
             _paths_within(
                 F.try_element_at(read, F.lit(field.name)),
                 field.dataType,
                 options,
-                f"{path}{field.name}.",
+                excluded,
+                (*path, field.name),
             )
             for field in kind.fields
             if _names(field.dataType)
@@ -157,22 +171,30 @@ def paths(text: Column, kind: StructType, options: Mapping[str, str], path: str 
         return F.flatten(F.array(own, *deeper))
 
     read = F.array(F.from_json(text, "MAP<STRING, STRING>", options))
-    return F.coalesce(F.get(F.transform(read, of), F.lit(0)), _no_texts())
+    return F.coalesce(F.get(F.transform(read, of), F.lit(0)), _no_paths())
 
 
-def _paths_within(text: Column, kind: DataType, options: Mapping[str, str], path: str) -> Column:
-    """See ``paths``: of the text of a value with parts."""
+def _paths_within(
+    text: Column,
+    kind: DataType,
+    options: Mapping[str, str],
+    excluded: Collection[KeyPath],
+    path: KeyPath,
+) -> Column:
+    """Return the ``paths`` in the text of a value with parts."""
     if isinstance(kind, StructType):
-        return paths(text, kind, options, path)
+        return paths(text, kind, options, excluded, path)
     assert isinstance(kind, ArrayType | MapType)
     as_texts = "ARRAY<STRING>" if isinstance(kind, ArrayType) else "MAP<STRING, STRING>"
     elements, inner = _elements(F.from_json(text, as_texts, options), kind)
-    each = F.transform(elements, lambda element: _paths_within(element, inner, options, path))
-    return F.coalesce(F.flatten(each), _no_texts())
+    each = F.transform(
+        elements, lambda element: _paths_within(element, inner, options, excluded, path)
+    )
+    return F.coalesce(F.flatten(each), _no_paths())
 
 
-def _no_texts() -> Column:
-    return F.array().cast("ARRAY<STRING>")
+def _no_paths() -> Column:
+    return F.array().cast("ARRAY<ARRAY<STRING>>")
 
 
 def _instead(keys: Column, names: list[str], path: str) -> Column:

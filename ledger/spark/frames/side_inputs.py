@@ -57,6 +57,7 @@ def read_reference(
     source = reference.source
     reader = source.reader(spark)
     records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
+    reader.null_columns()
     if not reference.allow_empty and records.isEmpty():
         raise reference.no_rows(name)
     message = F.concat(F.lit(f"reference {name!r} ({source.place}): "), ERROR)

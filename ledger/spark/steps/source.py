@@ -38,11 +38,12 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     origin.check(snapshot)
     manifest = snapshot.manifest()
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
+    with reading(reader):
+        nulls = list(reader.null_columns(manifest.paths))
     emitted = _reserved(job, run, step, manifest)
     owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masked)
     outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
-    nulls = list(reader.null_columns)
     record = Record(read, output_rows=read - failed, failed_rows=failed, null_columns=nulls)
     record = posted(record, outcome)
     output = StepOutput(record, manifest.files, outcome.post, emitted=emitted)
