@@ -63,6 +63,18 @@ def test_forget_lists_every_file_that_has_the_values(archive):
 
 
 @pytest.mark.usefixtures("environment")
+def test_forget_finds_a_value_in_the_raw_text_of_a_record(archive):
+    """A record of CSV that did not parse has its text as it was written: with quotes doubled."""
+    archive.settled(expiring(max_replays=0), lose_sink=[0])
+    (folder, *_) = archive.rows("SELECT folder FROM step_run WHERE folder <> '' ORDER BY 1")
+    path = next(Path(folder.folder).rglob("*.parquet"))
+    pq.write_table(pa.table({"_ackledger_raw": [b'7,"Eve ""Evi"" Ohm",x']}), path)
+    where = ("n = 'Eve \"Evi\" Ohm'", "--dry-run")
+    (file,) = json.loads(command("forget", *where, "--json").stdout)["files"]
+    assert file["path"] == str(path)
+
+
+@pytest.mark.usefixtures("environment")
 def test_forget_separates_what_it_searched_from_what_may_be(archive, forgettable):
     """Of a record's batches it says in how many files the search found the values, if in none, too;
     of batches of acked records, that their sinks may have rows; of a record's number, that the

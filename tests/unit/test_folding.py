@@ -38,10 +38,18 @@ def variants(value):
         ("banana", "Ann", False),
         ("of Ann, here", "ann", True),
         ("glass", "ß", False),
+        ('7,"Ann ""Bob"" Lee",x', 'Ann "Bob" Lee', True),
+        ('7,"Ann \\"Bob\\" Lee",x', 'ann "bob" lee', True),
+        ("7,'Rosa O''Hara'", "Rosa O'Hara", True),
+        ('7,"{""name"": ""Ann \\""Bob\\"" Lee""}"', 'Ann "Bob" Lee', True),
+        ('7,"""Al"""', '"Al"', True),
+        ("7,Ann Bob Lee", 'Ann "Bob" Lee', False),
+        ("7,a..b@x.org", "ab@x.org", False),
     ],
 )
 def test_a_value_is_found_in_a_text(text, value, is_there):
-    """In any case, either form of an accent and as JSON escapes it; a short one as a word alone."""
+    """In any case, either form of an accent and as JSON or CSV escapes it; a short one as a word
+    alone."""
     assert bool(_pattern(value).search(fold(text))) == is_there
 
 

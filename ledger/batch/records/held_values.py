@@ -16,6 +16,7 @@ from ledger.store.queries import forgetting
 from ledger.store.queries.forgetting import RunFolder
 
 _LONG = 4  # characters; a shorter value is found as a whole word alone
+_SIGN = re.compile(r"[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,15 @@ def texts(value: object) -> Iterator[str]:
 
 
 def _pattern(value: str) -> re.Pattern[str]:
-    """What finds a value in a folded text: as it is, or as JSON escapes it."""
-    forms = {re.escape(fold(form)) for form in (value, json.dumps(value)[1:-1])}
+    """Return what finds a value in a folded text: as it is, as JSON escapes it, or as raw text of
+    CSV, in which a quote, or any other sign, stands twice or behind an escape."""
+    forms = {_SIGN.sub(_may_be_escaped, fold(form)) for form in (value, json.dumps(value)[1:-1])}
     either = f"(?:{'|'.join(sorted(forms))})"
     return re.compile(either if len(value) >= _LONG else rf"(?<!\w){either}(?!\w)")
+
+
+def _may_be_escaped(sign: re.Match[str]) -> str:
+    return rf"[^\w\s]?{re.escape(sign[0])}"
 
 
 def fold(text: str) -> str:
