@@ -841,6 +841,14 @@ def test_types_without_a_counterpart_are_named(warehouse, kind):
             r"column 'item': expected text, found point",
         ),
         (
+            "id bigint, item tsvector, ackledger_batch bigint",
+            r"column 'item': expected text, found tsvector",
+        ),
+        (
+            "id bigint, item tsquery, ackledger_batch bigint",
+            r"column 'item': expected text, found tsquery",
+        ),
+        (
             "id bigint, item interval(0), ackledger_batch bigint",
             r"column 'item': expected text, found interval\(0\)",
         ),

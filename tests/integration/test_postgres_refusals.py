@@ -1,5 +1,6 @@
 """Rows that a PostgreSQL table refuses are found one by one before anything is published."""
 
+import json
 from dataclasses import replace
 from datetime import date
 
@@ -78,6 +79,15 @@ def refusals(sink, delivery):
     return {refusal.position: refusal.reason for refusal in sink.refused(delivery)}
 
 
+def untracked(delivery):
+    """The same rows, which belong to no records, so that nothing has tried them."""
+    for file in delivery.files:
+        with pq.ParquetFile(file.path) as stored:
+            rows = stored.read()
+        pq.write_table(rows.drop_columns(["_ackledger_root", "_ackledger_unit"]), file.path)
+    return replace(delivery, files=take_manifest(delivery.folder).files)
+
+
 def table(rows):
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=ROWS)
 
@@ -140,6 +150,28 @@ def test_text_of_which_a_part_would_be_lost(warehouse):
     }
     assert reasons.keys() == expected.keys()
     assert all(reasons[place].startswith(words) for place, words in expected.items()), reasons
+    for row in rows[1:3]:
+        with pytest.raises(StageError, match="found one twice, of which jsonb would keep the last"):
+            warehouse.publisher().publish(untracked(warehouse.deliver(2, [row], schema=schema)))
+
+
+def test_a_text_for_a_jsonb_is_parsed_once(warehouse, monkeypatch):
+    """Rows of records are looked at for repeated keys when their sink tries them, each row once
+    however many of its neighbours are refused, and not again when they are published."""
+    warehouse.do("CREATE TABLE orders (id int, doc jsonb, ackledger_batch bigint)")
+    schema = pa.schema([("id", pa.int32()), ("doc", pa.string())])
+    docs = ['{"x": 0}', '{"a": 1, "a": 2}', '{"x":', '{"b": 1}', '["x", 5]']
+    calls, parse = [], json.JSONDecoder.decode
+    monkeypatch.setattr(
+        json.JSONDecoder, "decode", lambda self, text: calls.append(text) or parse(self, text)
+    )
+    rows = list(enumerate(docs))
+    sink = warehouse.publisher()
+    assert refusals(sink, warehouse.deliver(1, rows, schema=schema)).keys() == {1, 2}
+    assert [calls.count(doc) for doc in docs] == [1] * 5
+    sink.publish(warehouse.deliver(1, [rows[0], rows[3], rows[4]], schema=schema))
+    assert [calls.count(doc) for doc in docs] == [1] * 5
+    assert warehouse.rows("SELECT count(*) FROM orders") == [(3,)]
 
 
 def test_what_a_partition_asks_for(warehouse):

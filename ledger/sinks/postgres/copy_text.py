@@ -1,6 +1,9 @@
-"""Arrow's columns as the text that PostgreSQL's COPY reads, by columns: no Python per row."""
+"""Arrow's columns as the text that PostgreSQL's COPY reads, made by columns. Python looks at single
+rows only for JSON that is text: see ``repeated_keys``.
+"""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,10 @@ _ESCAPED = ("string", "binary")  # the text of bytes has a backslash
 # and no years past 32767. The third is 400 years after 1970.
 _DAYS = ("0001-01-01", "10000-01-01", "2370-01-01")
 _PAST_MICROSECONDS = r"\.\d{6}\d*[1-9]"
+_REPEATED = (
+    "expected different keys in each object, found one twice, of which jsonb would keep the last:"
+    " keep one in the stage before the sink, or make the column json"
+)
 _CONTROLS = [chr(code) for code in range(32)]
 
 
@@ -46,6 +53,31 @@ def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
     return rows
 
 
+def jsonb_texts(schema: pa.Schema, table: TargetTable) -> list[str]:
+    """The columns whose text is stored as ``jsonb``."""
+    columns = table.columns
+    return [
+        field.name
+        for field in schema
+        if "jsonb" in (columns[field.name].base, columns[field.name].element)
+        and scalar(field.type.value_type if is_list(field.type) else field.type) == "string"
+    ]
+
+
+def repeated_keys(batch: pa.RecordBatch, table: TargetTable) -> Iterator[tuple[str, list[int]]]:
+    """Find rows whose text for a ``jsonb`` has a key twice in an object, of which the server would
+    keep the last: for each column why they are refused, and the rows."""
+    for name in jsonb_texts(batch.schema, table):
+        array: Any = batch[name]
+        numbers = range(len(array))
+        if is_list(array.type):
+            numbers, array = pc.list_parent_indices(array).to_pylist(), pc.list_flatten(array)
+        texts = _decoded(array).to_pylist()
+        rows = {n for n, text in zip(numbers, texts, strict=True) if _repeats_key(text)}
+        if rows:
+            yield f"column {name!r}: {_REPEATED}", sorted(rows)
+
+
 class _NoCounterpartError(Exception):
     """A value that the target's type does not have."""
 
@@ -67,8 +99,6 @@ def _refuse_lost(array: pa.Array, column: TargetColumn) -> None:
     texts, base = _decoded(array), column.element or column.base
     if column.most_characters is not None:
         _refuse_cut(texts, column, column.most_characters)
-    elif base == "jsonb":
-        _refuse_repeated_keys(texts)
     elif base == "interval" and pc.any(pc.match_substring_regex(texts, _PAST_MICROSECONDS)).as_py():
         raise _NoCounterpartError(
             "expected at most 6 digits of a second, found more, which interval would round: round"
@@ -89,22 +119,25 @@ def _refuse_cut(texts: pa.Array, column: TargetColumn, most: int) -> None:
             )
 
 
-def _refuse_repeated_keys(texts: pa.Array) -> None:
-    for text in texts.to_pylist():
-        try:
-            if text is not None:
-                _JSON.decode(text)
-        except (ValueError, RecursionError):  # the server says what is wrong with it
-            continue
+def _repeats_key(text: str | None) -> bool:
+    try:
+        if text is not None:
+            _JSON.decode(text)
+    except _RepeatedKeyError:
+        return True
+    except (ValueError, RecursionError):  # the server says what is wrong with it
+        return False
+    return False
+
+
+class _RepeatedKeyError(Exception):
+    """An object of JSON has a key twice."""
 
 
 def _require_different(pairs: list[tuple[str, Any]]) -> None:
     """Raise for the keys and values of an object if two keys are equal."""
     if len(dict(pairs)) < len(pairs):
-        raise _NoCounterpartError(
-            "expected different keys in each object, found one twice, of which jsonb would keep"
-            " the last: keep one in the stage before the sink, or make the column json"
-        )
+        raise _RepeatedKeyError
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_require_different, parse_int=str, parse_float=str)

@@ -34,13 +34,13 @@ from ledger.sinks.postgres import foreign_keys
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres.connection import once, transact
-from ledger.sinks.postgres.copy_text import to_csv
+from ledger.sinks.postgres.copy_text import jsonb_texts, repeated_keys, to_csv
 from ledger.sinks.postgres.declared import Mode
 from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
 from ledger.sinks.postgres.table import TablePlace, TargetTable
-from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
+from ledger.sinks.staged_files import are_tracked, record_batches, staged_schema, user_schema
 
 
 class PostgresPublisher(Publisher):
@@ -296,12 +296,21 @@ def _stage(
 def _encoded(
     delivery: Delivery, schema: pa.Schema, table: TargetTable
 ) -> Generator[bytes, None, None]:
-    """All rows as COPY reads them, piece by piece; the next is made while one is on its way."""
+    """All rows as COPY reads them, piece by piece; the next is made while one is on its way. Raises
+    StageError for a row of which the table would lose a part, unless its run has tried it."""
+    # Rows of records are tried before their sink commits.
+    is_tried = not jsonb_texts(schema, table) or are_tracked(delivery.files)
+
+    def encoded(rows: pa.RecordBatch) -> bytes:
+        for reason, _ in () if is_tried else repeated_keys(rows, table):
+            raise StageError(reason)
+        return to_csv(rows, table)
+
     with (
         closing(record_batches(delivery.files, schema)) as batches,
         ThreadPoolExecutor(1) as pool,
     ):
-        pieces = (to_csv(rows, table) for rows in batches)
+        pieces = map(encoded, batches)
         coming = pool.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
             coming = pool.submit(next, pieces, None)

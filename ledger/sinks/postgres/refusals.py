@@ -12,7 +12,7 @@ from ledger.errors import StageError
 from ledger.sinks.base import Refusal
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres import trial as target_trial
-from ledger.sinks.postgres.copy_text import to_csv
+from ledger.sinks.postgres.copy_text import repeated_keys, to_csv
 from ledger.sinks.postgres.fit import new_columns
 from ledger.sinks.postgres.table import TablePlace
 from ledger.sinks.staged_files import record_batches
@@ -64,8 +64,24 @@ class Trial:
         for batch in record_batches(files, self._schema, tracking=True):
             numbers = pa.array(range(position, position + batch.num_rows), pa.int64())
             rows = batch.select(self._schema.names).append_column(target_trial.ROW, numbers)
-            self._try(rows.append_column(target_trial.RECORDS, _records(batch)))
+            rows = rows.append_column(target_trial.RECORDS, _records(batch))
+            self._try(self._without_repeated_keys(rows))
             position += batch.num_rows
+
+    def _without_repeated_keys(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Refuse the rows of which a ``jsonb`` would lose a part; return the others."""
+        refused: set[int] = set()
+        for reason, numbers in repeated_keys(rows, self._trial):
+            for number in set(numbers) - refused:
+                self._refuse(rows.slice(number, 1), reason, reason)
+            refused.update(numbers)
+        return rows.take([n for n in range(rows.num_rows) if n not in refused]) if refused else rows
+
+    def _refuse(self, row: pa.RecordBatch, reason: str, masked: str) -> None:
+        """Note one row, and the records that fail with it."""
+        self._note([row.column(target_trial.ROW)[0].as_py()], reason, masked)
+        records = row.column(target_trial.RECORDS)[0].as_py() or []
+        self._failing += [record for record in records if record is not None]
 
     def _try(self, rows: pa.RecordBatch) -> None:
         """Add the rows; those that are refused are found by halving."""
@@ -73,9 +89,7 @@ class Trial:
         if error is None:
             return
         if rows.num_rows == 1:
-            self._note([rows.column(target_trial.ROW)[0].as_py()], *self._reasons(error))
-            records = rows.column(target_trial.RECORDS)[0].as_py() or []
-            self._failing += [record for record in records if record is not None]
+            self._refuse(rows, *self._reasons(error))
             return
         middle = rows.num_rows // 2
         self._try(rows.slice(0, middle))

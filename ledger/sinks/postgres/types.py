@@ -45,9 +45,13 @@ _TYPES = {
     "timestamptz": _Type(pg.TIMESTAMP(timezone=True), "timestamptz"),
 }
 # Text, enums, network addresses, uuid, intervals and the like: the server reads each of them from
-# text. Of points and other shapes it would keep 15 digits.
+# text. Of points and other shapes it would keep 15 digits, and of a document for full-text search
+# its words in another form.
 _FROM_TEXT = "SEIUT"
-_NOT_FROM_TEXT = ("bytea", "name", "char")  # it has another form; they cut what is too long
+_NOT_FROM_TEXT = (
+    *("bytea", "name", "char"),  # it has another form; they cut what is too long
+    *("tsvector", "tsquery"),
+)
 _JSON = ("json", "jsonb")
 
 
