@@ -21,14 +21,21 @@ class Reference:
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
         """As of ``Source``. Raises InputError as well if the source is certain to have no rows."""
         message = self.source.check(settings, name, interval)
-        if not self.allow_empty and self.source.is_empty(settings, interval):
-            raise self.no_rows(name)
+        self.require_rows(name, settings, interval)
         return message
 
-    def no_rows(self, name: str) -> InputError:
-        """The error of a reference without rows that must have some."""
+    def require_rows(self, name: str, settings: "Settings", interval: Interval | None) -> None:
+        """Raise InputError if the source, or one of its files, is certain to have no rows and must
+        have some.
+        """
+        part = None if self.allow_empty else self.source.empty_part(settings, interval)
+        if part is not None:
+            raise self.no_rows(name, part)
+
+    def no_rows(self, name: str, part: str) -> InputError:
+        """Return the error for a part of a reference without rows that must have some."""
         return InputError(
-            f"reference {name!r} ({self.source.place}) has no rows: expected at least one, because"
-            " an inner join with it would lose every record. Bring the whole reference and run this"
-            " again, or declare it with allow_empty=True"
+            f"reference {name!r} ({part}) has no rows: expected at least one, because an inner join"
+            " would lose the records that need them. Bring the whole reference and run this again,"
+            " or declare it with allow_empty=True"
         )

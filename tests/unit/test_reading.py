@@ -585,6 +585,19 @@ def test_a_check_finds_a_reference_without_rows(tmp_path, name, data, options, h
         Reference(source).check(where, "side", None)
 
 
+def test_a_reference_has_no_file_without_bytes(tmp_path):
+    """The rows of a file that was cut off would be missing beside those of others."""
+    (tmp_path / "a.csv").write_bytes(b"n\n1\n")
+    (tmp_path / "b.csv").write_bytes(b"n\n")  # no rows, and whole
+    where = Settings(home=tmp_path, storage=str(tmp_path), data=str(tmp_path))
+    source = source_of("reference", FileSource("*.csv", schema="n INT"))
+    assert Reference(source).check(where, "side", None).startswith("2 files")
+    (tmp_path / "c.csv").write_bytes(b"")
+    with pytest.raises(InputError, match=r"'side' \(\S+/c\.csv, a file of 0 bytes\) has no rows"):
+        Reference(source).check(where, "side", None)
+    assert Reference(source, allow_empty=True).check(where, "side", None).startswith("3 files")
+
+
 def test_a_check_finds_parquet_without_rows(tmp_path):
     """One file of several that has rows is enough; where the path needs an interval that is not
     known yet, nothing is said."""

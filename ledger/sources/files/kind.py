@@ -59,17 +59,18 @@ class Files(Source):
         matching = quantity(count, "file matches", "files match")
         return f"{matching} {path}"
 
-    def is_empty(self, settings: "Settings", interval: Interval | None) -> bool:
-        """Whether no file of the interval has a record."""
+    def empty_part(self, settings: "Settings", interval: Interval | None) -> str | None:
+        """Return the whole place if no file of the interval has a record, or a file of 0 bytes."""
         if interval is None and not path_templates.is_fixed(self.place):
-            return False
+            return None
         path = settings.data_path(self.place) if interval is None else self.path(settings, interval)
         declared = self._declared
         header = declared.format == "csv" and bool(declared.header)
-        return not any(
-            listing.has_records(file, declared.format, header=header)
-            for file in listing.list_files(path)
-        )
+        files = listing.list_files(path)
+        if not any(listing.has_records(file, declared.format, header=header) for file in files):
+            return self.place
+        empty = [file.path for file in files if file.bytes == 0]
+        return f"{empty[0]}, a file of 0 bytes" if empty else None
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """New files, or the interval: its records are at most the lines of its text, or what the

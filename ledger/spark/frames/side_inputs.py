@@ -55,11 +55,12 @@ def read_reference(
     text: every reader of the ledger sees the failure. Raises InputError if it has no rows and must
     have some."""
     source = reference.source
+    reference.require_rows(name, settings, interval)
     reader = source.reader(spark)
     records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
     reader.null_columns()
     if not reference.allow_empty and records.isEmpty():
-        raise reference.no_rows(name)
+        raise reference.no_rows(name, source.place)
     message = F.concat(F.lit(f"reference {name!r} ({source.place}): "), ERROR)
     parsed = F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(
         F.raise_error(message).cast("boolean")
