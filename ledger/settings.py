@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from pathlib import Path
 
 from pydantic import Field
@@ -72,12 +73,16 @@ def log_format() -> LogFormat:
 
 def _below(folder: str, path: str) -> str:
     path = without_file_scheme(path)
-    if not is_local(path) or Path(path).is_absolute():
+    if not is_local(path):
         return path
-    return absolute(f"{folder.rstrip('/')}/{path}")
+    return absolute(path if path.startswith("/") else f"{folder.rstrip('/')}/{path}")
 
 
 def absolute(path: str) -> str:
-    """A local path made absolute, also one with ``file:`` before it; a URL as it is."""
+    """A local path made absolute, also one with ``file:`` before it; a URL as it is. It begins with
+    one slash: Hadoop takes a name behind two for that of a host.
+    """
     path = without_file_scheme(path)
-    return str(Path(path).expanduser().absolute()) if is_local(path) else path.rstrip("/")
+    if not is_local(path):
+        return path.rstrip("/")
+    return re.sub("^/+", "/", str(Path(path).expanduser().absolute()))

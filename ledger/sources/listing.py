@@ -2,8 +2,9 @@
 
 import hashlib
 import io
+import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from io import TextIOWrapper
 from itertools import islice
 from typing import IO, cast
 
+from ledger.core.paths import is_local
 from ledger.core.streams import DecompressedStream
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from ledger.storage import patterns, stores
@@ -49,8 +51,9 @@ def list_files(pattern: str) -> list[FoundFile]:
     out.
 
     Raises InputError for an archive, of which Spark would read the packed bytes, for a name that is
-    not UTF-8, for a file of a table, whose log knows which of its files count, and where a folder
-    may not be listed; UnavailableError where it cannot be for now.
+    not UTF-8, for a file of a table, whose log knows which of its files count, where a folder may
+    not be listed, and where the glob matches no file and something else has just its name;
+    UnavailableError where it cannot be listed for now.
     """
     shown = []
     for entry in _matching(pattern):
@@ -58,6 +61,8 @@ def list_files(pattern: str) -> list[FoundFile]:
             _require_readable(entry.path)
             shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
     _require_no_table([file.path for file in shown if file.path.endswith(".parquet")])
+    if not shown:
+        _require_no_namesake(pattern)
     return shown
 
 
@@ -74,6 +79,25 @@ def _matching(pattern: str) -> list[stores.Entry]:
             f"source files {pattern} could not be listed: {exc}. Check the disk or the server that"
             " has them, then run this again"
         ) from exc
+    except ValueError as exc:
+        raise InputError(f"source files {pattern!r}: expected a path, found: {exc}") from exc
+
+
+def _require_no_namesake(pattern: str) -> None:
+    """Raise InputError if a glob that matches no file is the name of one, or of a folder."""
+    try:
+        entry = stores.info(patterns.unescaped(pattern))
+    except OSError:
+        return  # it is not known
+    if entry is None:
+        return
+    if entry.is_folder:
+        what = f"a folder has this name: write {pattern.rstrip('/')}/* for its files"
+    elif entry.name.startswith((".", "_")):
+        what = "the file of this name is left out, because it begins with . or _: rename it"
+    else:
+        what = "a file of just this name is there: write [[] for [ in its path"
+    raise InputError(f"source files {pattern}: no file matches, and {what}")
 
 
 def _require_readable(path: str) -> None:
@@ -89,11 +113,12 @@ def _require_readable(path: str) -> None:
         )
 
 
-def _require_no_table(paths: Iterable[str]) -> None:
+def _require_no_table(paths: Sequence[str]) -> None:
     """Raise InputError if a folder above one of the files is that of a table: files that were
     replaced or deleted from it are still there."""
     folders: dict[str, str] = {}  # each with a file that lies there, or further down
-    for path in paths:
+    links = {path: os.path.realpath(path) for path in paths if is_local(path)}
+    for path in {*paths, *links.values()}:
         folder = path.rpartition("/")[0]
         while folder.strip("/") and not folder.endswith(":/") and folder not in folders:
             folders[folder] = path
@@ -124,9 +149,8 @@ def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[Fou
     """The files that ``path`` matches. Raises InputError if there is none and one is due."""
     files = list_files(path)
     if not files and not allow_missing:
-        hint = " A file of just this name is there: write [[] for [." if look_at(path) else ""
         raise InputError(
-            f"source {name!r}: no file matches {path}.{hint} Bring the file and run this again, "
+            f"source {name!r}: no file matches {path}. Bring the file and run this again, "
             "or declare it with allow_missing=True"
         )
     return files

@@ -1,10 +1,14 @@
 """Files by patterns: ``*``, ``?`` and ``[...]`` within a name, ``**`` over folders; ``[[]``,
-``[*]`` and ``[?]`` are these characters themselves."""
+``[*]`` and ``[?]`` are these characters themselves. No wildcard matches a folder whose name begins
+with ``.`` or ``_``, where writers keep what is not published yet, unless a name of the pattern
+begins with the same character. ``_name=value`` is no such folder.
+"""
 
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import ConfigurationError
@@ -19,12 +23,18 @@ def matching(pattern: str) -> list[stores.Entry]:
     none, and of several paths to one file that one counts that has the fewest. Raises OSError
     where a folder that the pattern leads into cannot be listed."""
     names = stores.place_of(pattern).split("/")
+    for name in names:
+        if "**" in name and name != "**":
+            raise ConfigurationError(
+                f"{pattern}: expected ** as the name of folders, found it in {name!r}: write * for"
+                " any characters of one name, [*][*] for these two"
+            )
     first = next((n for n, name in enumerate(names) if _literal(name) is None), None)
     if first is None:
-        entry = stores.info(_unescaped(pattern))
-        return [] if entry is None or entry.is_folder else [entry]
+        entry = stores.info(unescaped(pattern))
+        return [] if entry is None or entry.is_folder else [_as_spark_opens(entry)]
     names = names[first:]
-    folder = _unescaped(pattern.removesuffix("/".join(names))).rstrip("/") or "/"
+    folder = unescaped(pattern.removesuffix("/".join(names))).rstrip("/") or "/"
     local = is_local(pattern)
     if not local and "://" not in folder:
         raise ConfigurationError(
@@ -35,7 +45,7 @@ def matching(pattern: str) -> list[stores.Entry]:
     files: dict[str, stores.Entry] = {}
     for entry, _ in matched:
         real = os.path.realpath(without_file_scheme(entry.path)) if local else entry.path
-        files.setdefault(real, entry)
+        files.setdefault(real, _as_spark_opens(entry))
     return sorted(files.values(), key=lambda entry: entry.path)
 
 
@@ -45,15 +55,18 @@ def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[st
     from fsspec.utils import glob_translate
 
     here = folder.rstrip("/")
-    if "**" in names[0]:
+    if names[0] == "**":
         below = re.compile(glob_translate("/".join(names)))
-        shown = [file for file in stores.walked(folder) if below.match(file.path[len(here) + 1 :])]
+        files = _walked(folder, names)
+        shown = [file for file in files if below.match(file.path[len(here) + 1 :])]
         names = names[:1]
     elif (name := _literal(names[0])) is not None:
         shown = list(filter(None, [stores.info(f"{here}/{name}")]))
     else:
         wanted = re.compile(glob_translate(names[0]))
         shown = [entry for entry in stores.entries(folder) if wanted.match(entry.name)]
+        if len(names) > 1:
+            shown = [entry for entry in shown if not _is_hidden(entry.name, names[:1])]
     for entry in shown:
         followed = links + bool(entry.info.get("islink"))
         target = _followed(entry)
@@ -65,12 +78,36 @@ def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[st
             yield target, followed
 
 
+def _walked(folder: str, names: Sequence[str]) -> Iterator[stores.Entry]:
+    """The files below a folder, and not in hidden ones unless one of the names is hidden, too."""
+    for entry in stores.entries(folder):
+        if not entry.is_folder:
+            yield entry
+        elif not _is_hidden(entry.name, names):
+            yield from _walked(entry.path, names)
+
+
+def _is_hidden(name: str, names: Sequence[str]) -> bool:
+    """Whether readers skip a folder of this name; none of ``names`` asks for such a one."""
+    if not name.startswith((".", "_")) or (name[0] == "_" and "=" in name):
+        return False
+    return not any(wanted.startswith(name[0]) for wanted in names)
+
+
+def _as_spark_opens(entry: stores.Entry) -> stores.Entry:
+    """An entry whose path has no ``..``: Spark goes by the names before it, not by their links."""
+    if not is_local(entry.path) or "/../" not in entry.path:
+        return entry
+    return replace(entry, path=os.path.realpath(without_file_scheme(entry.path)))
+
+
 def _literal(name: str) -> str | None:
     """The only name that a part of a pattern matches; None: it may match several."""
-    return None if _MAGIC.search(_ESCAPED.sub("", name)) else _unescaped(name)
+    return None if _MAGIC.search(_ESCAPED.sub("", name)) else unescaped(name)
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
+    """Return a pattern without the brackets that make a wildcard a character of a name."""
     return _ESCAPED.sub(r"\1", text)
 
 

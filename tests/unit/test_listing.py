@@ -40,6 +40,14 @@ def test_a_delta_table_is_not_read_as_its_files(tmp_path, partitioned):
             source.check(Settings(data=str(tmp_path)), "t", None)
 
 
+def test_a_link_to_a_part_of_a_table_is_none_around_it(tmp_path):
+    """The folders above the target of a link are looked at, too."""
+    make(tmp_path, ["lake/t/_delta_log/0.json", "lake/t/day=a/0.parquet"])
+    (tmp_path / "in").symlink_to(tmp_path / "lake" / "t" / "day=a")
+    with pytest.raises(InputError, match=f"Delta table {tmp_path}/lake/t: "):
+        list_files(f"{tmp_path}/in/*.parquet")
+
+
 @pytest.mark.parametrize(("kind", "names"), [("Iceberg", ICEBERG), ("Hudi", HUDI)])
 def test_no_table_is_read_as_its_files(tmp_path, kind, names):
     """On this machine, and on a store."""

@@ -67,6 +67,17 @@ def test_a_folder_that_ends_in_a_colon_makes_no_url():
     assert settings.output_path("out") == "/made/b:/out"
 
 
+@pytest.mark.parametrize(
+    "path", ["//a/in.csv", "///a//in.csv", "/a/./in.csv/", "file:////a/in.csv"]
+)
+def test_a_path_begins_with_one_slash(path):
+    """Hadoop takes the name behind two slashes for that of a host, and reads the rest."""
+    settings = Settings(data="//d/", output="//o", storage="//s//t/")
+    assert settings.data_path(path) == settings.output_path(path) == "/a/in.csv"
+    assert settings.data_path("in.csv") == "/d/in.csv"
+    assert (settings.output_path("out"), settings.storage_root()) == ("/o/out", "/s/t")
+
+
 @pytest.mark.parametrize("name", ["d[1]", "a b", "h%41", "a+b", "a,b", "a'b", "a&b", "$HOME"])
 def test_the_embedded_server_refuses_a_home_that_is_taken_for_another(tmp_path, name):
     """Its socket is named in a command of the shell and in a URL: it would be that of another

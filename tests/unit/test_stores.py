@@ -373,12 +373,63 @@ def test_a_folder_is_removed_by_its_name_alone():
     assert stores.read(f"{root}/d1/file") == b"1"
 
 
-def test_a_source_says_how_to_name_a_file_with_a_bracket(tmp_path):
-    """A path is a pattern: of a file that has just this name the error says how to write it."""
-    (tmp_path / "f[1].csv").write_text("n\n")
-    with pytest.raises(InputError, match=r"A file of just this name is there: write \[\[\] for \["):
-        find_files("in", f"{tmp_path}/f[1].csv")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("f[1].csv", r"a file of just this name is there: write \[\[\] for \["),
+        ("d[[]1]/g[1].csv", r"a file of just this name is there: write \[\[\] for \["),
+        ("d[1]", r"a folder has this name: write .*/d\[1\]/\* for its files"),
+        ("d[[]1]", "a folder has this name"),
+        ("d[[]1]/", "a folder has this name"),
+        ("_f.csv", r"begins with \. or _: rename it"),
+        ("f\0.csv", "expected a path, found: embedded null byte"),
+    ],
+)
+def test_what_has_just_the_name_of_a_path_is_not_missing(tmp_path, path, message):
+    """A path is a pattern of files: of something else that has just this name the error says how to
+    write it, also where no file is due.
+    """
+    (tmp_path / "d[1]").mkdir()
+    for name in ("f[1].csv", "d[1]/g[1].csv", "_f.csv"):
+        (tmp_path / name).write_text("n\n")
+    for allow_missing in (False, True):
+        with pytest.raises(InputError, match=message):
+            find_files("in", f"{tmp_path}/{path}", allow_missing=allow_missing)
     assert len(find_files("in", f"{tmp_path}/f[[]1].csv")) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("**/*.csv", ["_c=1/4.csv", "a/3.csv"]),
+        ("*/*.csv", ["_c=1/4.csv", "a/3.csv"]),
+        ("_staging/*.csv", ["_staging/1.csv"]),
+        ("_*/*.csv", ["_c=1/4.csv", "_staging/1.csv"]),
+        ("**/_staging/**/*.csv", ["_staging/1.csv", "_staging/b/2.csv"]),
+        ("**/.trash/*.csv", [".trash/0.csv"]),
+        ("_staging/**/*.csv", ["_staging/1.csv", "_staging/b/2.csv"]),
+    ],
+)
+def test_no_wildcard_leads_into_a_hidden_folder(store, tmp_path, pattern, names):
+    """What writers keep there is not published; a path that asks for such a folder reads it."""
+    files = ("_staging/1.csv", "_staging/b/2.csv", "a/3.csv", ".trash/0.csv", "_c=1/4.csv")
+    for root in (f"{tmp_path}/here", store.url("there")):
+        for name in files:
+            stores.write(f"{root}/{name}", b"n\n1\n")
+        paths = [file.path for file in list_files(f"{root}/{pattern}")]
+        assert paths == [f"{root}/{name}" for name in names]
+
+
+def test_a_path_is_the_one_that_spark_opens(tmp_path):
+    """Behind a link ``..`` leads to the folder above the link's target, and Spark would go to the
+    one above the link.
+    """
+    for name in ("data/ref/a.csv", "mount/ref/a.csv", "mount/v2/b.csv"):
+        stores.write(f"{tmp_path}/{name}", b"n\n")
+    (tmp_path / "data" / "current").symlink_to(tmp_path / "mount" / "v2")
+    for name in ("a.csv", "*.csv"):
+        (file,) = list_files(f"{tmp_path}/data/current/../ref/{name}")
+        assert file.path == f"{tmp_path}/mount/ref/a.csv"
 
 
 def test_what_is_gone_may_be_removed(store, tmp_path):
@@ -421,6 +472,7 @@ def test_a_store_that_says_nothing_does_not_keep_a_driver(monkeypatch):
         ("viewfs://cluster/file", r"expected webhdfs://.*found viewfs://"),
         ("file://elsewhere/file", r"expected file:///.*found a host"),
         ("s3://buck*/file", r"expected wildcards in names of files"),
+        ("/in/a**b/file", r"expected \*\* as the name of folders, found it in 'a\*\*b'"),
         ("nowhere://a/file", r"expected a path, or a URL of a store that fsspec knows, found now"),
         ("simplecache::s3://a/file", r"a store that fsspec knows, found simplecache::s3://"),
     ],
