@@ -22,7 +22,9 @@ from uuid import UUID
 from pyspark.sql import SparkSession
 
 from ledger.batch import follow_ups
+from ledger.batch.advice.actions import sentences
 from ledger.batch.holds import preview_of
+from ledger.batch.recovery import restarts_of
 from ledger.batch.step_runs import Attempt
 from ledger.core.connect_server import briefly
 from ledger.core.logs import about, about_failure, configure
@@ -122,7 +124,12 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
         with about(step=name, step_run_id=result.step_run_id):
             _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)
 
-    run_steps(job, batch_id, on_step, attempt)
+    try:
+        run_steps(job, batch_id, on_step, attempt)
+    except Exception as exc:
+        if ways := restarts_of(job.database, batch_id):
+            exc.add_note(sentences(ways))
+        raise
     done = settle_and_follow(job, batch_id, attempt=attempt)
     if not done.status.decided:
         for line in preview_of(job.database, batch_id):

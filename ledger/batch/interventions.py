@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from ledger.batch.advice.actions import Advice
-from ledger.batch.recovery import stands_at
+from ledger.batch.recovery import has_committed, stands_at
 from ledger.batch.root_files import remove_root_files
 from ledger.batch.settlement import Settlement, abandon_batch, settle_once
 from ledger.core.states import BatchStatus, RunState
@@ -16,7 +16,7 @@ from ledger.store.queries import batches, runs
 def abandon(database: Database, batch_id: int, reason: str) -> bool:
     """Abandon an open batch with all that it claimed; whether it is abandoned.
 
-    Not one of which a run is committed, or is under way in another process.
+    A batch with a committed run, or with a run under way in another process, stays as it is.
     """
 
     def work(connection: Connection) -> bool:
@@ -40,40 +40,34 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
 
 
 def restart(database: Database, batch_id: int) -> Advice:
-    """Put an open batch on hold, so that its next run runs all of its steps again. Return how to
-    go on.
+    """Hold a batch until its next run, which runs all of its steps; return how to go on.
 
-    Raises NotReadyError unless it is open, or on hold, or while one of its steps runs.
+    Its committed runs are superseded, and attempts that began before are fenced: none of them
+    opens another run of it. Raises NotReadyError unless the batch is open or on hold, or while one
+    of its steps runs.
     """
 
     def work(connection: Connection) -> Advice:
         batch = batches.lock_batch(connection, batch_id)
         assert batch is not None
-        if batch.status is BatchStatus.OPEN:
-            _require_idle(connection, batch_id)
-            batches.move_batch(
-                connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, "All its steps run again"
-            )
-            batches.set_released(connection, batch_id, released=False)
-        elif batch.status is not BatchStatus.HELD:
+        if batch.status not in (BatchStatus.OPEN, BatchStatus.HELD):
             raise NotReadyError(
                 f"batch {batch_id} is {batch.status.words}: expected one that is open or on hold."
                 " To process its interval again, run it with --reprocess"
             )
+        _require_idle(connection, batch_id)
+        if batch.status is BatchStatus.HELD:  # that hold is over, and its preview with it
+            batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
+        runs.supersede_all(connection, batch_id)
+        runs.fence_running(connection, batch_id)
+        batches.set_first_attempt(connection, batch_id, runs.draw_number(connection))
+        batches.set_released(connection, batch_id, released=False)
+        batches.move_batch(
+            connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, "All its steps run again"
+        )
         return stands_at(connection, batches.get_batch(connection, batch_id))
 
     return database.transact(work)
-
-
-def can_restart(database: Database, batch_id: int) -> bool:
-    """Whether a batch is open, and some of its steps are committed, which do not run again."""
-
-    def look(connection: Connection) -> bool:
-        status = batches.get_batch(connection, batch_id).status
-        states = {run.state for run in runs.runs_of(connection, batch_id)}
-        return status is BatchStatus.OPEN and RunState.COMMITTED in states
-
-    return database.transact(look)
 
 
 def _require_idle(connection: Connection, batch_id: int) -> None:
@@ -89,12 +83,18 @@ def _require_idle(connection: Connection, batch_id: int) -> None:
 def release(database: Database, batch_id: int) -> Settlement:
     """Let a batch on hold settle although too many of its records failed.
 
-    Raises NotReadyError unless it is on hold. What else put it there, does so again.
+    A hold for another reason comes back. Raises NotReadyError unless the batch is on hold, or if
+    it was restarted.
     """
 
     def work(connection: Connection) -> None:
         batch = batches.lock_batch(connection, batch_id)
         assert batch is not None
+        if batch.status is BatchStatus.HELD and not has_committed(connection, batch_id):
+            raise NotReadyError(
+                f"batch {batch_id} was restarted and has no results to settle."
+                f" {stands_at(connection, batch)}"
+            )
         if not batches.release_batch(connection, batch_id):
             raise NotReadyError(
                 f"batch {batch_id} is {batch.status.words}: only a batch on hold is released"

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from ledger.batch.advice.actions import Advice
+from ledger.batch.advice.actions import Actions, Advice
 from ledger.batch.advice.batches import Standing, of_hold, of_obstacle, of_standing
+from ledger.batch.advice.batches import restart as restart_actions
 from ledger.batch.refining import of_files, steps_to_rerun
 from ledger.core.commands import ANY_TARGET
 from ledger.core.run_request import instant
 from ledger.core.states import BatchStatus, Obstacle, RunState
-from ledger.errors import LostFileError
+from ledger.errors import LedgerError, LostFileError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
@@ -25,13 +26,44 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
     """What keeps an undecided batch from its settlement, and what to do about that."""
     target = batch.target or ANY_TARGET
     if batch.status is BatchStatus.HELD:
-        return of_hold(batch, target, over_limit=holds.is_over_limit(connection, batch.batch_id))
+        is_over_limit = holds.is_over_limit(connection, batch.batch_id)
+        is_restarted = not has_committed(connection, batch.batch_id)
+        return of_hold(batch, target, over_limit=is_over_limit, restarted=is_restarted)
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
         unread = of_files(connection, batch) is not None
         standing = Standing.UNREFINED if unread else Standing.STEPS_DONE
         return of_standing(batch, target, standing, None, None)
-    return of_standing(batch, target, _standing(step), step.name, step.failure)
+    advice = of_standing(batch, target, _standing(step), step.name, step.failure)
+    return replace(advice, actions=advice.actions + restarts(connection, batch))
+
+
+def restarts(connection: Connection, batch: Batch) -> Actions:
+    """Return how to run all steps of a batch again; nothing unless one failed after others were
+    committed.
+    """
+    step = checkpoints.unfinished_step(connection, batch.batch_id)
+    if batch.status is not BatchStatus.OPEN or step is None or step.after:
+        return ()
+    is_begun = has_committed(connection, batch.batch_id)
+    has_failed = _standing(step) is Standing.STEP_FAILED
+    return restart_actions(batch) if is_begun and has_failed else ()
+
+
+def restarts_of(database: Database, batch_id: int) -> Actions:
+    """Return how to run all steps of a batch again, as ``restarts``; nothing if the ledger does not
+    answer, for the failure of a step is reported in any case.
+    """
+    try:
+        return database.transact(lambda c: restarts(c, batches.get_batch(c, batch_id)))
+    except LedgerError:
+        return ()
+
+
+def has_committed(connection: Connection, batch_id: int) -> bool:
+    """Whether some run of a batch counts. None does once the batch is restarted."""
+    all_runs = runs.runs_of(connection, batch_id)
+    return any(run.state is RunState.COMMITTED for run in all_runs)
 
 
 def needs_refinement(connection: Connection, batch: Batch) -> bool:
@@ -97,9 +129,11 @@ def _why(connection: Connection, row: WaitingState, asked: int | None = None) ->
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
-    """Steps that are committed and whose output is there. A batch that is held is run again
-    because something has been fixed, whichever step that was: of its runs those count that began
-    since it was opened again.
+    """Return the steps that are committed and whose output is there, as far as is known: a reader
+    that failed at a damaged file of a step says that it is not.
+
+    A batch that is held is run again because something has been fixed, whichever step that was: of
+    its runs those count that began since it was opened again.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.status is BatchStatus.HELD:
@@ -109,10 +143,12 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     if batch.status.decided:
         return {run.step for run in committed}
     sinks = {step.name for step in pipeline.sinks()}
+    damaged = database.transact(lambda c: runs.damaged_steps(c, batch_id))
     there = {
         run.step
         for run in committed
         if run.opened_at >= batch.opened_at
+        and run.step not in damaged
         and (run.step in sinks or _is_there(database, run.step_run_id))
     }
     asked = database.transact(lambda c: of_files(c, batch)) if there else None

@@ -117,8 +117,8 @@ def draw_number(database: Database) -> int:
 def open_run(database: Database, batch_id: int, step: str, attempt: Attempt) -> OpenedRun | None:
     """Open a run of ``step`` and fence the older ones; None if the batch is settled already.
 
-    Raises FencedError if a newer attempt exists, NotReadyError if the input is not committed or the
-    batch is abandoned.
+    Raises FencedError if a newer attempt exists or the batch was restarted since this one began,
+    NotReadyError if the input is not committed or the batch is abandoned.
     """
     reached("before run", step)
     return database.transact(lambda c: _open_run(c, batch_id, step, attempt))
@@ -135,6 +135,10 @@ def _open_run(
         raise NotReadyError(
             f"batch {batch_id} was abandoned: run it again from its first task, which opens it"
             " again"
+        )
+    if attempt.number is not None and attempt.number < batch.first_attempt:
+        raise FencedError(
+            f"batch {batch_id} was restarted after this attempt began: this one stops. Run it again"
         )
     inputs = partial(_input_runs, batch, step)
     run = begin_run(connection, batch, step, attempt, inputs, BatchStatus.OPEN)

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ledger.batch.advice.actions import sentences
-from ledger.batch.advice.batches import restart
-from ledger.batch.interventions import abandon, can_restart
+from ledger.batch.interventions import abandon
 from ledger.batch.outcome.readings import Batch
+from ledger.batch.recovery import restarts_of
 from ledger.cli.base import err, fail
 from ledger.errors import FencedError, LedgerError
 from ledger.settings import verbose
@@ -33,7 +32,7 @@ def going_on(
     """Add to an error or interrupt of this block its batch, its ``step``, and the ``ways`` to go
     on.
 
-    A batch of which nothing is committed, or under way elsewhere, gives back what it claimed."""
+    A batch gives back what it claimed if nothing of it is committed or runs elsewhere."""
     try:
         yield
     except FencedError:
@@ -43,25 +42,17 @@ def going_on(
         what = f"batch {batch.batch_id} (run id {batch.run_id})"
         advice = f"{freed}{ways}"
         if isinstance(exc, Exception):
-            advice += "" if freed else _restarts(database, batch)
+            others = () if freed else restarts_of(database, batch.batch_id)
+            advice = ". ".join([advice, *map(str, others)])
             raise explained(exc, f"{what} failed at {step()}", advice) from exc
         raise LedgerError(f"{what} was interrupted at {step()}. {advice}") from exc
 
 
 def _freed(database: Database, batch: Batch, exc: BaseException) -> str:
-    """The sentence about the batch's claim. A failure to release the claim hides no error."""
+    """Return the sentence about the batch's claim. A failed release of the claim hides no error."""
     reason = f"its run failed before anything was committed: {type(exc).__name__}"
     try:
         abandoned = abandon(database, batch.batch_id, reason)
     except LedgerError:
         return ""
     return f"Batch {batch.batch_id} is abandoned and claims nothing. " if abandoned else ""
-
-
-def _restarts(database: Database, batch: Batch) -> str:
-    """The sentence about running all steps again, of a batch of which some are done."""
-    try:
-        is_begun = can_restart(database, batch.batch_id)
-    except LedgerError:
-        return ""
-    return f". {sentences(restart(batch.batch_id))}" if is_begun else ""

@@ -86,7 +86,7 @@ def db_status(as_json: Json = False) -> None:
 
 @db.command("restored", epilog=example("db restored"))
 def db_restored(as_json: Json = False) -> None:
-    """After the ledger was restored from a backup: give no number twice.
+    """Skip numbers that were handed out after the backup that was restored.
 
     Moves the numbers of batches, runs and records far ahead, because sinks and storage may have
     those that the ledger gave after the backup. Run it once, before anything else runs; safe to
@@ -135,7 +135,8 @@ def restart(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
     """Run all steps of an open batch again, when it runs next.
 
     A batch whose step failed goes on at that step. Restart it if you fixed a step before that
-    one, or what a source reads. It is on hold until its run begins again.
+    one, or what a source reads. It is on hold until its run begins again, and what its steps did
+    before does not count. A driver that began before runs none of its steps any more.
     """
     advice = restart_batch(connect(Settings()), batch)
     facts = {"batch_id": batch, "status": BatchStatus.HELD.words, "next": str(advice)}

@@ -65,7 +65,7 @@ def failed(
     ] = None,
     since: Annotated[datetime | None, Since] = None,
     recovered: Annotated[
-        bool, typer.Option("--recovered", help="Instead records that a replay has recovered.")
+        bool, typer.Option("--recovered", help="List records that a replay recovered.")
     ] = False,
     records: Annotated[
         bool, typer.Option("--records", help="List the records, with key and content.")

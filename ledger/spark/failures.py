@@ -315,8 +315,9 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     state = "vanished" if any(word in text for word in _GONE) else "cannot be read"
     if _OF_A_RUN.search(what):
         return LostFileError(
-            f"a file that a step wrote {state}: {what}{cause}. Run that step"
-            " again; of a batch that is settled read the interval again, with --reprocess",
+            f"a file that a step wrote {state}: {what}{cause}. The next run of its batch runs"
+            " that step again; in Airflow clear the task that ran it, and those downstream. If the"
+            " batch is settled, read the interval again, with --reprocess",
             quotes=quotes,
         )
     way = next((way for words, way in _WAYS_OUT.items() if words in java), None)

@@ -27,8 +27,8 @@ GRANT UPDATE (
   redact, keep_seconds
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
-  status, held_reason, opened_at, settled_at, roots, failed_roots, released, rebuild_requested_at,
-  followed_at, files_expired_at, files_removed_at
+  status, held_reason, opened_at, settled_at, roots, failed_roots, released, first_attempt,
+  rebuild_requested_at, followed_at, files_expired_at, files_removed_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,

@@ -77,6 +77,7 @@ CREATE TABLE batch (
   roots bigint,
   failed_roots bigint,
   released boolean NOT NULL DEFAULT false,
+  first_attempt bigint NOT NULL DEFAULT 0,
   replaces_batch_id bigint REFERENCES batch,
   guarantee text NOT NULL,
   settle text NOT NULL,
@@ -126,6 +127,8 @@ COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, whil
 COMMENT ON COLUMN batch.roots IS 'Roots decided at settlement.';
 COMMENT ON COLUMN batch.failed_roots IS 'Roots of it that failed at settlement.';
 COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_failed_ratio.';
+COMMENT ON COLUMN batch.first_attempt IS
+  'Attempts with a smaller number run none of its steps: it was restarted after they began.';
 COMMENT ON COLUMN batch.replaces_batch_id IS
   'The original over the same interval that it was opened to replace.';
 COMMENT ON COLUMN batch.guarantee IS

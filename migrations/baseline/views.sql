@@ -432,8 +432,9 @@ CROSS JOIN LATERAL (
   SELECT 'rebuild', NULL, b.settled_at FROM pending_rebuild r WHERE r.batch_id = b.batch_id
   UNION ALL
   -- In the last batch of its family: a combine, once no record of the sources that it awaits, of
-  -- any source in a batch that holds, is failed and no units of the family are to be rebuilt, or
-  -- at once if it is partial and what is acked is published; a sink of a combine that has run.
+  -- any source if it names none or its batch holds, is failed and no units of the family are to be
+  -- rebuilt, or at once if it is partial and what is acked is published; a sink of a combine that
+  -- has run.
   SELECT 'combine', s.name, b.settled_at
   FROM batch_step s
   WHERE s.batch_id = b.batch_id AND b.status = 'settled' AND s.after AND NOT s.stateful
@@ -447,7 +448,8 @@ CROSS JOIN LATERAL (
           AND r.state = 'committed')
       ELSE (s.partial AND b.settle <> 'hold'
         OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id
-                       AND (b.settle = 'hold' OR s.declaration -> 'awaits' ? m.source))
+                       AND (b.settle = 'hold'
+                            OR coalesce(s.declaration -> 'awaits' ? m.source, true)))
         AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id))
         AND NOT EXISTS (
           SELECT FROM batch_step i

@@ -10,7 +10,7 @@ from ledger.batch.outcome.report import sink_advice
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
 from ledger.execution import combine
-from tests.support import totals
+from tests.support import ledgers, totals
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import Ledger
 from tests.support.publishing import publish_settled
@@ -70,6 +70,28 @@ def test_a_total_of_a_source_without_failures_does_not_wait(spark):
         f"sink daily: published 2 rows with batch {again.batch_id}",
         f"sink planes_now: published 1 row with batch {again.batch_id}",
     }
+
+
+def test_a_combine_that_names_no_source_waits_for_all(ledger):
+    """A combine whose declaration does not say what it awaits, as one that is older, waits for
+    records of every source, and so does its sink.
+    """
+    flow = ledgers.pipeline()
+    flow.source("planes", FileSource("planes.csv", schema="plane INT"))
+
+    @flow.combine(reads="planes")
+    def fleet(planes):
+        return planes
+
+    flow.sink("now", ParquetSink("now"), reads="fleet")
+    batch, _ = ledger.whole_batch(flow, 2, lose_sink=[0])
+    ledger.emit(batch, 0, source="planes")
+    ledger.settle(batch.batch_id)
+    assert combines_due(ledger.database, flow, batch.batch_id)
+    ledger.change("UPDATE declared_step SET declaration = declaration - 'awaits'")
+    assert not combines_due(ledger.database, flow, batch.batch_id)
+    *_, line = map(str, sinks_of(ledger.summary(batch.batch_id)))
+    assert line.startswith("sink now: published nothing. It waits for 1 failed record")
 
 
 def test_quarantined_records_are_left_out(spark):

@@ -69,8 +69,10 @@ def test_a_database_that_goes_away_hides_no_error(ledger, monkeypatch):
 
 def test_a_run_that_failed_says_how_all_its_steps_run_again(ledger):
     """It goes on at the step that failed; where the fix is before it, the batch is restarted."""
-    batch = ledger.open(pipeline())
+    batch = ledger.open(pipeline(), dag="")
     ledger.emit(batch, 2)
+    assert str(fails(ledger, batch, InputError("a bug"))).endswith(f"a bug. To go on: {AGAIN}")
+    ledger.fail(ledger.start(batch.batch_id, "middle"), "a bug")
     error = str(fails(ledger, batch, InputError("a bug")))
     assert error.endswith(
         f"a bug. To go on: {AGAIN}. If you fixed an earlier step or the files of a source,"

@@ -55,6 +55,7 @@ UPDATED = {
         "roots",
         "failed_roots",
         "released",
+        "first_attempt",
         "rebuild_requested_at",
         "followed_at",
         "files_expired_at",

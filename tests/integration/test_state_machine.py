@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
+from ledger.batch.interventions import restart
 from ledger.batch.step_runs import Attempt, OpenedRun, note_folder
 from ledger.batch.upkeep.retention import gc_once
 from ledger.core.states import BatchStatus
@@ -101,6 +102,7 @@ class LedgerLife(RuleBasedStateMachine):
         self.accepted: set[int] = set()
         self.published = self.copied = self.expired = False
         self.released = False  # whether a person let the batch settle above the limit
+        self.restarted = 0  # attempts that began before may open no run of the batch
         self.own_failed: set[int] = set()  # messages that failed through their own fault before
 
     @initialize(
@@ -136,8 +138,9 @@ class LedgerLife(RuleBasedStateMachine):
         earlier = (self.begun - self.since) // 1000 + 1  # in this life of the batch
         order = self.since + began % earlier * 1000 + self.late
         newer = [run for run in self.everything if run.opened.step == step and run.order > order]
-        if any(run.state in ("running", "committed", "superseded") for run in newer):
-            with pytest.raises(FencedError, match="newer attempt"):
+        is_fenced = any(run.state in ("running", "committed", "superseded") for run in newer)
+        if is_fenced or order < self.restarted:
+            with pytest.raises(FencedError, match=r"newer attempt|was restarted"):
                 self.ledger.open_run(self.batch.batch_id, step, task(order))
             return
         self._open(step, order)
@@ -312,6 +315,30 @@ class LedgerLife(RuleBasedStateMachine):
             self.status, self.newest = "open", {}
             self._run(step, fates)
 
+    @precondition(lambda self: self.status in ("open", "held"))
+    @rule()
+    def restart(self):
+        """A person restarts the batch, unless a step of it runs: nothing that was done counts."""
+        self.ledger.change(f"ALTER SEQUENCE attempt_number RESTART WITH {self.begun + 1}")
+        if any(run.state == "running" for run in self.everything):
+            with pytest.raises(NotReadyError, match="is running"):
+                restart(self.ledger.database, self.batch.batch_id)
+            return
+        restart(self.ledger.database, self.batch.batch_id)
+        for step in STEPS:
+            self._supersede(step)
+        self.status, self.released, self.restarted = "restarted", False, self.begun + 1
+
+    @precondition(lambda self: self.status == "restarted")
+    @rule(fates=FATES)
+    def run_it_again(self, fates):
+        """No sweep and no release settles a restarted batch; its next run opens it."""
+        assert self.ledger.settle(self.batch.batch_id).status is BatchStatus.HELD
+        with pytest.raises(NotReadyError, match="was restarted"):
+            self.ledger.release(self.batch.batch_id)
+        self.status, self.newest = "open", {}
+        self._run("source", fates)
+
     @precondition(lambda self: self.status == "settled" and "failed" in self.messages.values())
     @rule()
     def replay(self):
@@ -453,7 +480,10 @@ class LedgerLife(RuleBasedStateMachine):
 
     def _go_on(self):
         """All goes well: what is missing is run, and the batch settled."""
-        while self.status in ("open", "held"):
+        while self.status in ("open", "held", "restarted"):
+            if self.status == "restarted":
+                LedgerLife.run_it_again(self, ["ok"] * 3)
+                continue
             if self.status == "held":
                 LedgerLife.release_it(self)
                 continue
@@ -664,6 +694,7 @@ class LedgerLife(RuleBasedStateMachine):
 
     def _fresh(self, count):
         self.status, self.count, self.since = "open", count, self.begun
+        self.restarted = 0
         self.newest, self.committed, self.everything = {}, {}, []
 
     def _supersede(self, step):

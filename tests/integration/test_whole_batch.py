@@ -9,19 +9,27 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from ledger import FileSource, ParquetSink
+from ledger import FileSource, ParquetSink, run_step
 from ledger.batch.interventions import restart
 from ledger.batch.recovery import finished, stands_at
-from ledger.batch.step_runs import Record, interrupt
+from ledger.batch.step_runs import Attempt, Record, interrupt
+from ledger.cli.failing import going_on
 from ledger.core.logs import about_failure, current
 from ledger.core.states import BatchStatus
 from ledger.deltas.spans import RootRange
-from ledger.errors import FencedError, NotReadyError, UnavailableError, WaitedError
+from ledger.errors import (
+    FencedError,
+    LedgerError,
+    NotReadyError,
+    UnavailableError,
+    WaitedError,
+)
 from ledger.execution import run_steps
 from ledger.execution import steps as running
+from ledger.spark.failures import noted
 from ledger.spark.job import Job
 from ledger.storage.manifest import DataFile
-from ledger.store.queries import batches
+from ledger.store.queries import batches, publications
 from tests.support.ledgers import pipeline
 from tests.support.spark_errors import server_error
 
@@ -41,12 +49,13 @@ def driver(ledger, settings, monkeypatch):
         ledger.commit(run, emitted=RootRange(1, 0) if step.name == "source" else None)
         return Record()
 
+    job = Job(None, ledger.database, settings, flow)
+
     def run(batch, attempt=None, on_step=lambda name, result: None):
-        job = Job(None, ledger.database, settings, flow)
         return run_steps(job, batch.batch_id, on_step, attempt)
 
     monkeypatch.setattr(running, "execute", execute)
-    return SimpleNamespace(flow=flow, ran=ran, acts=acts, run=run)
+    return SimpleNamespace(flow=flow, ran=ran, acts=acts, run=run, job=job)
 
 
 def raising(exc):
@@ -148,6 +157,173 @@ def test_a_batch_that_is_restarted_runs_all_steps_again(ledger, driver):
     assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
     with pytest.raises(NotReadyError, match="is settled: expected one that is open or on hold"):
         restart(ledger.database, batch.batch_id)
+
+
+@pytest.mark.parametrize("dag", ["", "dag"])
+def test_a_failed_step_says_how_all_steps_run_again(ledger, driver, dag):
+    """Drivers of whole batches, commands and the status of a batch advise a restart where a step
+    failed and others are committed, and nowhere else.
+    """
+    batch = ledger.open(driver.flow, dag=dag)
+    at = "clear its task and those downstream; if the DAG has one task a batch, " if dag else ""
+    advice = (
+        f". If you fixed an earlier step or the files of a source, {at}first:"
+        f" ackledger restart {batch.batch_id}"
+    )
+
+    def says(kind, act):
+        driver.acts.update(act)
+        with pytest.raises(kind) as caught:
+            run_step._run_whole(driver.job, batch.batch_id, ledger.begin())
+        with (
+            pytest.raises(LedgerError) as printed,
+            going_on(ledger.database, batch, "To go on", lambda: "a step"),
+        ):
+            raise caught.value
+        texts = noted(caught.value), str(printed.value), str(ledger.transact(stands_at, batch))
+        return {text.endswith(advice) for text in texts}
+
+    assert says(UnavailableError, {"middle": raising(UnavailableError("away"))}) == {False}
+    assert says(PySparkException, {"middle": raising(PySparkException("a bug"))}) == {True}
+
+
+def status_of(ledger, batch):
+    """The batch's status as of now."""
+    return ledger.transact(batches.get_batch, batch.batch_id).status
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_driver_stops_once_its_batch_is_restarted(ledger, driver, step):
+    """A driver that is about to open a step when its batch is restarted opens none, whatever it has
+    done: it may have the code from before the fix. The next one runs all steps.
+    """
+    batch = ledger.open(driver.flow)
+
+    def restarted(name, result):
+        if (name, result) == (step, None):
+            restart(ledger.database, batch.batch_id)
+
+    with pytest.raises(FencedError, match="was restarted after this attempt began"):
+        driver.run(batch, on_step=restarted)
+    assert driver.ran == STEPS[: STEPS.index(step)]
+    assert {state for _, state in states(ledger)} <= {"superseded"}
+    assert status_of(ledger, batch) is BatchStatus.HELD
+    driver.ran.clear()
+    driver.run(batch)
+    assert driver.ran == STEPS
+    assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+
+
+@pytest.mark.parametrize("number", [True, False])
+def test_a_driver_uses_nothing_from_before_a_restart(ledger, driver, number):
+    """A retry has seen which steps are committed when its batch is restarted: it does not go on
+    after these, also if its attempt has no number.
+    """
+    batch = ledger.open(driver.flow)
+    driver.acts["sink"] = raising(PySparkException("a bug"))
+    with pytest.raises(PySparkException):
+        driver.run(batch)
+
+    def restarted(name, result):
+        if (name, result) == ("sink", None):
+            restart(ledger.database, batch.batch_id)
+
+    late = ledger.begin() if number else Attempt()
+    match = "was restarted" if number else "reads middle, which has no committed run"
+    with pytest.raises(FencedError if number else NotReadyError, match=match):
+        driver.run(batch, late, restarted)
+    assert status_of(ledger, batch) is BatchStatus.HELD
+
+
+def test_what_was_done_before_a_restart_never_settles(ledger, driver):
+    """Restarted when every step is committed, a batch is settled neither by its old driver nor by a
+    release: only what ran since counts.
+    """
+    batch = ledger.open(driver.flow)
+    driver.run(batch)
+    restart(ledger.database, batch.batch_id)
+    assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    with pytest.raises(NotReadyError, match=r"was restarted and has no results .* To go on: "):
+        ledger.release(batch.batch_id)
+    assert ledger.sweep().settlements == ()
+    driver.acts["middle"] = lambda run: ledger.settle(batch.batch_id)
+    driver.run(batch)
+    assert by_attempt(ledger)[:3] == [(step, "superseded", 1) for step in STEPS]
+    assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
+
+
+def test_a_batch_on_hold_is_restarted(ledger, driver):
+    """A restart ends a hold for too many failures with its preview; the advice is to run all steps,
+    in Airflow too, and no release.
+    """
+    flow = pipeline(max_failed_ratio=0.1)
+    batch = held(ledger, flow)
+    assert str(restart(ledger.database, batch.batch_id)) == (
+        "All its steps run again. To go on: in run run of DAG dag clear the tasks of all steps (or"
+        " `run`, if the DAG has one task a batch) and those downstream"
+    )
+    assert ledger.summary(batch.batch_id).preview == ()
+    with pytest.raises(NotReadyError, match="was restarted"):
+        ledger.release(batch.batch_id)
+    driver.run(batch)
+    assert driver.ran == STEPS
+
+
+def test_a_run_that_fell_silent_commits_nothing_after_a_restart(ledger, driver):
+    """A run whose lease lapsed does not commit after a restart, also once a newer attempt has
+    opened the batch again.
+    """
+    flow = pipeline()
+    flow.source("last", FileSource("last.csv", schema="n INT"))
+    flow.sink("second", ParquetSink("out2"), reads="last")
+    batch = ledger.open(flow)
+    silent = ledger.start(batch.batch_id, "last")
+    ledger.age(batch.batch_id, 3600)
+    restart(ledger.database, batch.batch_id)
+    ledger.emit(batch, 2)
+    with pytest.raises(FencedError, match="is fenced: a newer attempt owns the step"):
+        ledger.commit(silent, emitted=RootRange(1, 0))
+
+
+def test_a_replay_that_is_restarted_recovers_its_records(ledger):
+    """A replay keeps what it has claimed, emits it again, and only that run counts."""
+    flow = pipeline()
+    batch, roots = ledger.whole_batch(flow, 4, lose_sink=[1, 2])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id)
+    ledger.run_middle(replay, ledger.emit_replay(replay))
+    restart(ledger.database, replay.batch_id)
+    assert ledger.claimed_messages(replay.batch_id) == [roots[1], roots[2]]
+    ledger.run_replay(replay)
+    settlement = ledger.settle(replay.batch_id)
+    assert (settlement.status, settlement.roots, settlement.failed) == (BatchStatus.SETTLED, 2, 0)
+    rows = ledger.rows("SELECT status FROM failed_message")
+    assert [row.status for row in rows] == ["recovered"] * 2
+
+
+def test_what_a_restarted_batch_has_decided_is_not_published(ledger):
+    """At least once, a sink does not publish what it committed before a restart; what it publishes
+    after it replaces what was published.
+    """
+    batch = ledger.open(pipeline(guarantee="at_least_once"))
+
+    def deliver():
+        run = ledger.start(batch.batch_id, "sink")
+        ledger.commit(run, before_commit=lambda c: publications.decide_at_commit(c, run.run_id))
+
+    def run():
+        ledger.run_middle(batch, ledger.emit(batch, 0))
+        deliver()
+
+    run()
+    ledger.deliver()
+    deliver()
+    restart(ledger.database, batch.batch_id)
+    assert ledger.rows("SELECT * FROM pending_publication") == []
+    run()
+    ledger.deliver()
+    rows = ledger.rows("SELECT state FROM sink_publication ORDER BY step_run_id")
+    assert [row.state for row in rows] == ["replaced", "replaced", "published"]
 
 
 def test_a_batch_whose_step_runs_is_not_restarted(ledger):

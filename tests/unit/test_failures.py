@@ -189,8 +189,9 @@ def test_whose_code_it_was(name):
             LostFileError,
             (
                 "a file that a step wrote cannot be read:"
-                " file:///storage/shop/parse/batch=7/run=9/a.parquet. Run that step again; of a"
-                " batch that is settled read the interval again, with --reprocess"
+                " file:///storage/shop/parse/batch=7/run=9/a.parquet. The next run of its batch"
+                " runs that step again; in Airflow clear the task that ran it, and those"
+                " downstream. If the batch is settled, read the interval again, with --reprocess"
             ),
         ),
         (

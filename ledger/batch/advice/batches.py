@@ -43,10 +43,7 @@ def of_standing(
         return Advice(because, (*where_seen(batch.batch_id), lost))
     ways = resume(batch, step, target)
     failed = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED)
-    is_source = _step(batch, step)["kind"] == "source"
-    if standing is Standing.STEP_FAILED and not is_source and not batch.dag_id:
-        ways += restart(batch.batch_id)
-    if failed and is_source:
+    if failed and _step(batch, step)["kind"] == "source":
         never = "If its source never comes, the sweeper abandons the batch after message_timeout"
         ways += (Action(never),)
     return Advice(because, ways)
@@ -58,9 +55,12 @@ def where_seen(batch_id: int) -> Actions:
     return (Action("Settle it on a machine that sees its storage", command),)
 
 
-def of_hold(batch: Batch, target: str, *, over_limit: bool) -> Advice:
-    """Why a batch is on hold, and what to do: a release is for too many failures alone."""
-    rerun, because = _rerun(batch, target), _first_line(batch.held_reason)
+def of_hold(batch: Batch, target: str, *, over_limit: bool, restarted: bool = False) -> Advice:
+    """Return why a batch is on hold, and what to do: a release is for too many failures only.
+
+    ``restarted``: all of its steps run again.
+    """
+    rerun, because = _rerun(batch, target, whole=restarted), _first_line(batch.held_reason)
     if not over_limit:
         return Advice(because, (Action("To go on", rerun),))
     published_later = batch.exactly_once and batch.settle is SettlePolicy.PUBLISH_ACKED
@@ -80,10 +80,12 @@ def resume(
     return (Action("To go on", _run_again(batch, target, options)),)
 
 
-def restart(batch_id: int) -> Actions:
+def restart(batch: Batch) -> Actions:
     """Return how to run all steps of a batch again after one of them failed."""
-    what = "If you fixed an earlier step or the files of a source, first"
-    return (Action(what, ackledger("restart", batch_id)),)
+    what = "If you fixed an earlier step or the files of a source, "
+    if batch.dag_id:
+        what += "clear its task and those downstream; if the DAG has one task a batch, "
+    return (Action(f"{what}first", ackledger("restart", batch.batch_id)),)
 
 
 def publish(
@@ -103,13 +105,14 @@ def _run_again(batch: Batch, target: str, options: Sequence[str] = ()) -> str:
     return commands.run(target, _interval(batch), "--run-id", batch.run_id, *options)
 
 
-def _rerun(batch: Batch, target: str) -> str:
-    """How a batch on hold runs again once its cause is fixed."""
+def _rerun(batch: Batch, target: str, *, whole: bool) -> str:
+    """Return how a batch on hold runs again. ``whole``: with all of its steps."""
     if not batch.dag_id:
         return _run_again(batch, target)
+    tasks = "the tasks of all steps" if whole else "the task of the fixed step"
     return (
-        f"in {_airflow_run(batch)} clear the task of the fixed step (or `run`, if the DAG has"
-        " one task a batch) and those downstream"
+        f"in {_airflow_run(batch)} clear {tasks} (or `run`, if the DAG has one task a batch) and"
+        " those downstream"
     )
 
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import CARRIED, ERROR, FAILED, MESSAGE, ROOT, UNIT, is_own
+from ledger.core.commands import ackledger
 from ledger.core.states import BatchKind, RunState
 from ledger.errors import InputError, IntegrityError, StageError
 from ledger.pipeline.steps import SourceStep, StageStep
@@ -183,7 +184,8 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     if None in counts:
         raise IntegrityError(
             f"batch {run.batch.batch_id}: {counts[None]} records are carried over that no settled"
-            f" batch of batch {run.batch.original_id} has read: run its sources again"
+            f" batch of batch {run.batch.original_id} has read. Run all of its steps again; first"
+            f" type: {ackledger('restart', run.batch.batch_id)}"
         )
     return counts
 

@@ -28,8 +28,9 @@ UNDECIDED = """
 @dataclass(frozen=True)
 class Batch:
     """One row of ``batch`` with its pipeline's name and policy. Instants are UTC.
-    ``pipeline_since``: when the ledger first saw the pipeline. ``target``: MODULE:PIPELINE where it
-    is declared; None: it is no global.
+    ``pipeline_since``: when the ledger first saw the pipeline. ``first_attempt``: the smallest
+    number of an attempt that may run its steps. ``target``: MODULE:PIPELINE where it is declared;
+    None: it is no global.
     """
 
     batch_id: int
@@ -65,6 +66,7 @@ class Batch:
     roots: int | None
     failed_roots: int | None
     files_expired_at: datetime | None
+    first_attempt: int
     target: str | None
 
     @property
@@ -95,7 +97,7 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, p.created_at AS pipeline_s
        b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
-       b.failed_roots, b.files_expired_at, p.tolerate, p.target,
+       b.failed_roots, b.files_expired_at, b.first_attempt, p.tolerate, p.target,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
        p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
@@ -335,6 +337,14 @@ def set_released(connection: Connection, batch_id: int, released: bool) -> None:
     connection.execute(
         text("UPDATE batch SET released = :released WHERE batch_id = :id"),
         {"id": batch_id, "released": released},
+    )
+
+
+def set_first_attempt(connection: Connection, batch_id: int, number: int) -> None:
+    """Keep attempts with a smaller number from running steps of a batch."""
+    connection.execute(
+        text("UPDATE batch SET first_attempt = :number WHERE batch_id = :id"),
+        {"id": batch_id, "number": number},
     )
 
 

@@ -165,7 +165,7 @@ def set_root_files(connection: Connection, run_id: int, folder: str) -> None:
 
 
 def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
-    """What these runs wrote is gone, or belongs to the table that it is part of."""
+    """Note that the files of these runs are gone, or belong to the table that they are part of."""
     connection.execute(
         text("""
         UPDATE step_run SET files_removed_at = now()
@@ -176,7 +176,7 @@ def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
 
 
 def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[int]) -> None:
-    """Which runs' output this run reads."""
+    """Note which runs' output this run reads."""
     statement = text("INSERT INTO step_run_input (step_run_id, input_run_id) VALUES (:run, :input)")
     for input_run_id in input_run_ids:
         connection.execute(statement, {"run": run_id, "input": input_run_id})
@@ -210,7 +210,7 @@ def supersede(connection: Connection, batch_id: int, step: str) -> None:
 
 
 def supersede_all(connection: Connection, batch_id: int) -> None:
-    """Supersede every committed run of a batch that is abandoned: reopened, all of it reruns."""
+    """Supersede every committed run of a batch that is abandoned or restarted: all of it reruns."""
     connection.execute(
         text("""
         UPDATE step_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'
@@ -275,6 +275,20 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
     return tuple(all_of(DataFile, connection.execute(statement, {"id": run_id})))
 
 
+def damaged_steps(connection: Connection, batch_id: int) -> list[str]:
+    """Return the steps of a batch whose committed run wrote a file that a later run could not read,
+    and failed. The file's folder has the number of its run.
+    """
+    statement = text("""
+        SELECT DISTINCT r.step FROM step_run r JOIN step_run reader USING (batch_id)
+        WHERE batch_id = :id AND r.state = 'committed' AND reader.state = 'failed'
+          AND reader.step_run_id > r.step_run_id
+          AND reader.failure ~ '^(LostFile|Integrity)Error: '
+          AND reader.failure ~ ('/run[=-]' || r.step_run_id || '/')
+    """)
+    return list(connection.execute(statement, {"id": batch_id}).scalars())
+
+
 def set_emitted(
     connection: Connection, batch_id: int, source: str, run_id: int, emitted: RootRange
 ) -> None:
@@ -296,7 +310,7 @@ def emits(connection: Connection, batch_id: int) -> list[Emit]:
 
 
 def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> tuple[int, ...]:
-    """The deltas that a run has posted, as ``Posted.sums``."""
+    """Return the deltas that a run has posted, as ``Posted.sums``."""
     statement = text("""
         SELECT count(*), coalesce(bit_xor(delta), 0), coalesce(sum(emitted_edges), 0),
           coalesce(sum(acked_edges), 0)

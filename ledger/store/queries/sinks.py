@@ -73,7 +73,8 @@ def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
                                   AND coalesce(m.not_before <= now(), true)), false) AS replayable
           FROM failed_message m
           WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying')
-            AND (b.settle = 'hold' OR NOT s.after OR s.declaration -> 'awaits' ? m.source)) m
+            AND (b.settle = 'hold' OR NOT s.after
+                 OR coalesce(s.declaration -> 'awaits' ? m.source, true))) m
         WHERE s.batch_id = :id AND s.kind = 'sink' ORDER BY s.number
     """)
     return all_of(SinkRows, connection.execute(statement, {"id": batch_id}))
