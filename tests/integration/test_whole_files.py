@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.recovery import finished
 from ledger.errors import InputError, LostFileError, UnavailableError
+from ledger.execution import run_steps
 from ledger.sources.base import SourceReader
 from ledger.sources.files import layouts
 from ledger.sources.files.reader import Reader
 from ledger.sources.files.writing import Writer
-from ledger.spark.failures import translated
+from ledger.spark.failures import recorded, redacted, translated
 from tests.support.footers import move_row_group
 
 
@@ -108,8 +110,10 @@ def flip(path, place):
 
 @pytest.mark.parametrize("place", ["page", "end"])
 def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
-    """Bytes that were changed in a source's Parquet file, in the snapshot that a step reads and in
-    what a sink has staged are an error that names the file and what to do."""
+    """Bytes that were changed in a source's Parquet file, or in the snapshot that a step reads, are
+    an error that names the file and what to do. The next run of the batch writes that snapshot
+    again, although the file is there with its size.
+    """
     table = pa.table({"n": pa.array(range(5000), pa.int32())})
     path = folder / "a.parquet"
     pq.write_table(table, path, write_page_checksum=True)
@@ -129,9 +133,15 @@ def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
         error = translated(caught.value)
         assert type(error) is LostFileError
         assert "again" in str(error)
+        assert str(stored) in recorded(redacted(caught.value))
+        assert finished(run.job.database, run.job.pipeline, batch.batch_id) == set()
         stored.write_bytes(whole)
         if checked:  # a copy has no file of Hadoop's with checksums beside it
             (stored.parent / f".{stored.name}.crc").unlink()
+    flip(stored, place)
+    results = run_steps(run.job, batch.batch_id, lambda name, result: None)
+    assert [result.name for result in results] == ["records", "out"]
+    assert run.ledger.settle(batch.batch_id).failed == 0
 
 
 def write_sized(path, count, kind="int32", first=0):
