@@ -88,7 +88,8 @@ def test_a_combine_that_names_no_source_waits_for_all(ledger):
     ledger.emit(batch, 0, source="planes")
     ledger.settle(batch.batch_id)
     assert combines_due(ledger.database, flow, batch.batch_id)
-    ledger.change("UPDATE declared_step SET declaration = declaration - 'awaits'")
+    for step in ("fleet", "now"):
+        ledger.declare(batch.batch_id, step, awaits=None)
     assert not combines_due(ledger.database, flow, batch.batch_id)
     *_, line = map(str, sink_advice(ledger.summary(batch.batch_id)))
     assert line.startswith("sink now: published nothing. It waits for 1 failed record")

@@ -451,9 +451,16 @@ class Ledger:
         )
 
     def declare(self, batch_id: int, step: str, **options: Any) -> None:
-        """As if a step of a batch had been declared with these options as well."""
+        """As if a step of a batch had been declared with these options as well, without those that
+        are None.
+        """
         batch = self.transact(batches.get_batch, batch_id)
         steps = [{**each, **options} if each["name"] == step else each for each in batch.topology]
+        without = {name for name, value in options.items() if value is None}
+        steps = [
+            {name: each[name] for name in each if each["name"] != step or name not in without}
+            for each in steps
+        ]
         version = self.transact(batches.declare_steps, batch.pipeline_id, steps)
         self.change(
             "UPDATE batch SET steps_version = :v WHERE batch_id = :b", v=version, b=batch_id
