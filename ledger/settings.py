@@ -85,4 +85,4 @@ def absolute(path: str) -> str:
     path = without_file_scheme(path)
     if not is_local(path):
         return path.rstrip("/")
-    return re.sub("^/+", "/", str(Path(path).expanduser().absolute()))
+    return re.sub("^/+", "/", str(Path(os.path.expanduser(path)).absolute()))

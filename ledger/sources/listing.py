@@ -1,10 +1,11 @@
-"""What lies where a source points: its files, their age, content and number of records."""
+"""Files of a source: where they are, their age, content and number of records."""
 
 import hashlib
 import io
 import os
+import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 _CHUNK = 1 << 20
 _NO_RECORD = " \t\r\n\f\v" + b"\xef\xbb\xbf".decode("latin-1")  # blanks, and the mark of UTF-8
+_PARQUET = re.compile(r"(?:/[^./]*|\.parquet|\.parq|\.pq)\Z")  # some writers give no end
 _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg", ".hoodie": "Hudi"}  # by their log's folder
 # What would be taken for text, though it is none, by the ends of names.
 _ARCHIVES = (
@@ -60,7 +62,7 @@ def list_files(pattern: str) -> list[FoundFile]:
         if not entry.name.startswith((".", "_")):
             _require_readable(entry.path)
             shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
-    _require_no_table([file.path for file in shown if file.path.endswith(".parquet")])
+    _require_no_table([file.path for file in shown if _PARQUET.search(file.path)])
     if not shown:
         _require_no_namesake(pattern)
     return shown
@@ -113,13 +115,16 @@ def _require_readable(path: str) -> None:
         )
 
 
-def _require_no_table(paths: Sequence[str]) -> None:
+def _require_no_table(paths: Iterable[str]) -> None:
     """Raise InputError if a folder above one of the files is that of a table: files that were
     replaced or deleted from it are still there."""
+    below = {path.rpartition("/")[0]: path for path in paths}
+    links = {
+        os.path.realpath(place): path for place, path in below.items() if place and is_local(place)
+    }
     folders: dict[str, str] = {}  # each with a file that lies there, or further down
-    links = {path: os.path.realpath(path) for path in paths if is_local(path)}
-    for path in {*paths, *links.values()}:
-        folder = path.rpartition("/")[0]
+    for place, path in (below | links).items():
+        folder = place
         while folder.strip("/") and not folder.endswith(":/") and folder not in folders:
             folders[folder] = path
             folder = folder.rpartition("/")[0]
@@ -244,7 +249,7 @@ def _with_digest(file: FoundFile) -> FoundFile:
 
 
 def compression(path: str) -> str | None:
-    """How a file is compressed, by its name; None: it is not."""
+    """Return the compression that a file's name ends in; None: it has none."""
     return next((how for end, how in _COMPRESSED.items() if path.lower().endswith(end)), None)
 
 
@@ -254,8 +259,8 @@ def opened(path: str) -> IO[bytes]:
 
 
 def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:
-    """What a stream holds, which is compressed in this way; None: in none. Reading raises one of
-    ``UNREADABLE`` unless all of it is: nothing behind a compressed stream is left out."""
+    """Return the content of a stream. ``how``: its compression; None: it has none. Reading raises
+    one of ``UNREADABLE`` unless all of it is compressed so: nothing behind it is left out."""
     if how is None:
         return stream
     if how != "zstd":

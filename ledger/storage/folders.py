@@ -165,7 +165,7 @@ def _refusal(folder: str, setting: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Size:
-    """How many files there are, and their bytes."""
+    """Number of files, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -175,7 +175,7 @@ class Size:
 
 
 def size_of(folder: str) -> Size:
-    """What lies below a folder; nothing if it is not there."""
+    """Count the files below a folder; none if it is not there."""
     files = stores.files_below(folder)
     return Size(len(files), sum(file.bytes for file in files))
 

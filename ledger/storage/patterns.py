@@ -88,7 +88,7 @@ def _walked(folder: str, names: Sequence[str]) -> Iterator[stores.Entry]:
 
 
 def _is_hidden(name: str, names: Sequence[str]) -> bool:
-    """Whether readers skip a folder of this name; none of ``names`` asks for such a one."""
+    """Whether readers skip a folder of this name, and none of ``names`` asks for such a folder."""
     if not name.startswith((".", "_")) or (name[0] == "_" and "=" in name):
         return False
     return not any(wanted.startswith(name[0]) for wanted in names)
@@ -112,7 +112,7 @@ def unescaped(text: str) -> str:
 
 
 def _followed(entry: stores.Entry) -> stores.Entry | None:
-    """What a link leads to; None: nowhere, or to itself."""
+    """Return the target of a link; None: it leads nowhere, or to itself."""
     if not entry.info.get("islink"):
         return entry
     try:

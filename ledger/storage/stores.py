@@ -57,12 +57,12 @@ class Entry:
 
 
 def place_of(path: str) -> str:
-    """What its file system calls a path."""
+    """Return the name that its file system has for a path."""
     return _at(path)[1]
 
 
 def info(path: str) -> Entry | None:
-    """What lies at a path; None: nothing does."""
+    """Return the file or folder at a path; None: there is none."""
     fs, place = _at(path)
     try:
         details = _tried(fs, path, lambda: fs.info(place))
@@ -77,7 +77,7 @@ def exists(path: str) -> bool:
 
 
 def entries(folder: str) -> list[Entry]:
-    """What lies right in a folder; nothing if it is not there."""
+    """List the files and folders right in a folder; none if it is not there."""
     fs, place = _at(folder)
     try:
         listed = _tried(fs, folder, lambda: fs.ls(place, detail=True))

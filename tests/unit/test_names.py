@@ -68,11 +68,13 @@ def test_a_schema_that_spark_refuses(monkeypatch, raised):
         struct("a TIME(7)")
 
 
-@pytest.mark.parametrize("path", ["a\\b", "a%41b", "file:///a\nb", "s3://bucket/a\\b"])
+@pytest.mark.parametrize(
+    "path", ["a\\b", "a%41b", "file:///a\nb", "s3://b/a\\b", "s3://b/a#b", "s3://b/a?b"]
+)
 def test_a_path_that_deltalake_reads_as_another_is_refused(path):
     """It takes a backslash for a slash and decodes per cents: the table would be elsewhere than its
     files. It is refused when it is declared."""
-    with pytest.raises(DeclarationError, match=r"expected one without %, \\ and control"):
+    with pytest.raises(DeclarationError, match=r"expected one without .*%, \\ and control"):
         DeltaSink(path)
     ParquetSink(path.removeprefix("s3://"))
 

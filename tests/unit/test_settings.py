@@ -67,6 +67,14 @@ def test_a_folder_that_ends_in_a_colon_makes_no_url():
     assert settings.output_path("out") == "/made/b:/out"
 
 
+def test_a_tilde_is_the_home_of_a_user_that_is_there(monkeypatch):
+    """As of a shell: otherwise it is the first character of a name."""
+    monkeypatch.setenv("HOME", "/me")
+    monkeypatch.chdir("/")
+    assert Settings(data="~/d").data_path("in.csv") == "/me/d/in.csv"
+    assert Settings(data="~no user").data_path("~.csv") == "/~no user/~.csv"
+
+
 @pytest.mark.parametrize(
     "path", ["//a/in.csv", "///a//in.csv", "/a/./in.csv/", "file:////a/in.csv"]
 )

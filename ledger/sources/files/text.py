@@ -233,7 +233,7 @@ def _split(records: Iterator[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
 
 def url(path: str) -> str:
     """A path, in which quoted characters stand for those that a URL has not."""
-    scheme, separator, rest = ("", "", path) if is_local(path) else path.rpartition("://")
+    scheme, separator, rest = ("", "", path) if is_local(path) else path.partition("://")
     return f"{scheme}{separator}{quote(rest, errors='surrogateescape')}"
 
 

@@ -1,4 +1,4 @@
-"""What a sink has delivered already: the rows of a batch that other batches delivered before.
+"""Drop the rows of a batch that a sink has delivered with other batches before.
 
 A row's identity is its key, or (message, hash of the row, ordinal among equal rows of that
 message). A Bloom filter only spares the look-up: every "maybe" is verified against the kept inputs

@@ -49,7 +49,7 @@ def _fault(name: str) -> Column:
 
 
 def _reason(rows: DataFrame, step: SinkStep) -> Column:
-    """Of each row why it cannot; null where it can."""
+    """Return why a row makes no folder; null where it makes one."""
     return F.coalesce(*map(_fault, _texts(rows, step)), F.lit(None).cast("string"))
 
 

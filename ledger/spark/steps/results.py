@@ -1,4 +1,4 @@
-"""What a combine or a state makes of a whole batch: stored as a run's output, and staged by the
+"""Results of a combine or a state for a whole batch: stored as a run's output, and staged by the
 sinks that read it.
 """
 
