@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ledger.core.text import quantity
 from ledger.errors import InputError, NotReadyError
 from ledger.sources.cursor import Range, Value
 from ledger.sources.table.connection import SourceTable, asking, connected, find_table
@@ -186,9 +187,9 @@ def _refuse_nulls(connection: Connection, table: SourceTable) -> None:
     without = _count(connection, table, table.cursor.is_(None))
     if without:
         raise InputError(
-            f"{table.source.shown}: {without} row(s) have no value in the cursor "
-            f"{table.source.cursor!r} and would never be read: give them one and make the column "
-            "NOT NULL, or choose another cursor"
+            f"{table.source.shown}: {quantity(without, 'row')} without a value in the cursor"
+            f" {table.source.cursor!r} would never be read: give each a value and make the column"
+            " NOT NULL, or choose another cursor"
         )
 
 
@@ -204,9 +205,9 @@ def _refuse_unreachable(
     number, value = connection.execute(sa.select(sa.func.count(), greatest).where(outside)).one()
     if number:
         raise InputError(
-            f"{table.source.shown}: {number} row(s) would not be read, because their cursor"
-            f" {table.source.cursor!r} is {value}, or similar: expected times from the year 1 to"
-            f" {last}, two days from now: correct these rows, or choose another cursor",
+            f"{table.source.shown}: {quantity(number, 'row')} would not be read. The greatest value"
+            f" of the cursor {table.source.cursor!r} is {value}: expected times from the year 1 to"
+            f" {last}, two days from now. Correct these rows, or choose another cursor",
             quotes=[str(value)],
         )
 
@@ -250,7 +251,10 @@ def _require_drawn(connection: Connection, table: SourceTable, top: Value) -> No
             f"{table.source.shown}: a row has {top} in the cursor {table.source.cursor!r}, but its"
             f" sequence {drawn.sequence} has only come to {drawn.last}: rows to come would have"
             " smaller values and never be read. Correct the row, or let the sequence go on above"
-            f" it: SELECT setval('{drawn.sequence}', {top})",
+            f" it: SELECT setval('{drawn.sequence}', {top}). If writers always set the column"
+            f" themselves, remove the sequence: ALTER TABLE {table.source.table} ALTER"
+            f" {table.source.cursor} DROP DEFAULT, then DROP SEQUENCE {drawn.sequence}; of an"
+            " identity column DROP IDENTITY. Or choose another cursor",
             quotes=[str(top), str(drawn.last)],
         )
 
