@@ -19,7 +19,8 @@ class Reference:
     allow_empty: bool = False
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """As of ``Source``. Raises InputError as well if the source is certain to have no rows."""
+        """Check the source as ``Source.check`` does. Raises InputError as well if it is certain to
+        have no rows."""
         message = self.source.check(settings, name, interval)
         self.require_rows(name, settings, interval)
         return message

@@ -245,7 +245,7 @@ def _without_comments(text: str) -> str:
 
 
 def _end_of_comment(text: str, place: int) -> int | None:
-    """Where a comment ends that has begun before ``place``, with those within it."""
+    """Return the end of a comment that has begun before ``place``, with those within it."""
     depth = 1
     while depth:
         bracket = _BRACKETS.search(text, place)
@@ -257,7 +257,7 @@ def _end_of_comment(text: str, place: int) -> int | None:
 
 
 def _parts(text: str) -> list[str]:
-    """The text cut at its commas, but for those within brackets or quotes."""
+    """The text cut at its commas, except those within brackets or quotes."""
     parts, depth = [""], 0
     for piece in _PIECE.findall(text):
         depth += (piece in "<(") - (piece in ">)")

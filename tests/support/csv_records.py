@@ -152,20 +152,26 @@ def clean(kinds: Format, count: int, seed: int) -> list[bytes]:
     lines = []
     for _ in range(count):
         values = [_clean(name, kinds, chance) for name in kinds.names]
-        lines.append(kinds.separator.join(values).encode())
+        lines.append(kinds.dialect.separator.join(values).encode())
     return [line for line in lines if line]
+
+
+def _enclosed(value: str, kinds: Format) -> str:
+    """A value in quotes, its own doubled."""
+    quote = kinds.dialect.quote
+    return f"{quote}{value.replace(quote, quote * 2)}{quote}"
 
 
 def _clean(name: str, kinds: Format, chance: random.Random) -> str:
     """A value that a program writes."""
     value = chance.choice(CLEAN.get(name.rstrip("0123456789"), CLEAN["text"]))
-    if kinds.escape != kinds.quote:
-        value = value.replace(kinds.escape, "/") if kinds.escape else value
-    needs = {kinds.separator, kinds.quote} & set(value)
-    if needs and not kinds.quote:
-        return value.replace(kinds.separator, "/")
-    if needs or (kinds.quote == kinds.escape != "" and chance.random() < 0.2):
-        return f"{kinds.quote}{value.replace(kinds.quote, kinds.quote * 2)}{kinds.quote}"
+    if kinds.dialect.escape != kinds.dialect.quote:
+        value = value.replace(kinds.dialect.escape, "/") if kinds.dialect.escape else value
+    needs = {kinds.dialect.separator, kinds.dialect.quote} & set(value)
+    if needs and not kinds.dialect.quote:
+        return value.replace(kinds.dialect.separator, "/")
+    if needs or (kinds.dialect.quote == kinds.dialect.escape != "" and chance.random() < 0.2):
+        return _enclosed(value, kinds)
     return value
 
 
@@ -177,7 +183,7 @@ def nasty(kinds: Format, count: int, seed: int) -> list[bytes]:
         values = [_nasty(name, kinds, chance) for name in kinds.names]
         if chance.random() < 0.05:
             values = values[:-1] if chance.random() < 0.5 else [*values, ""]
-        line = kinds.separator.join(values).encode()
+        line = kinds.dialect.separator.join(values).encode()
         for _ in range(chance.choice([0, 0, 0, 0, 1, 1, 2])):
             line = _spoilt(line, kinds, chance)
         if line and not {10, 13} & set(line):
@@ -193,14 +199,16 @@ def _nasty(name: str, kinds: Format, chance: random.Random) -> str:
     if roll < 0.3:
         value = chance.choice(NASTY[kind])
     elif roll < 0.4:
-        value = chance.choice(["", kinds.null_value or "", kinds.quote * 2])
-        return value if chance.random() < 0.7 else f"{kinds.quote}{value}{kinds.quote}"
+        value = chance.choice(["", kinds.null_value or "", kinds.dialect.quote * 2])
+        return (
+            value if chance.random() < 0.7 else f"{kinds.dialect.quote}{value}{kinds.dialect.quote}"
+        )
     elif roll < 0.7 and chance.random() < 0.5:
         value = _random(kind, chance)
     else:
         return _clean(name, kinds, chance)
     if chance.random() < 0.3:
-        return f"{kinds.quote}{value.replace(kinds.quote, kinds.quote * 2)}{kinds.quote}"
+        return _enclosed(value, kinds)
     return value
 
 
@@ -227,7 +235,11 @@ def _random(kind: str, chance: random.Random) -> str:
 
 def _spoilt(line: bytes, kinds: Format, chance: random.Random) -> bytes:
     """A record with bytes put in, taken away, or made others."""
-    marks = [kinds.separator.encode(), kinds.quote.encode(), kinds.escape.encode()]
+    marks = [
+        kinds.dialect.separator.encode(),
+        kinds.dialect.quote.encode(),
+        kinds.dialect.escape.encode(),
+    ]
     at = chance.choice([0, len(line), chance.randint(0, len(line)), chance.randint(0, len(line))])
     length = chance.choice([0, 0, 1])
     return line[:at] + chance.choice([*_BYTES, *marks * 4]) + line[at + length :]

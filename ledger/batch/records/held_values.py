@@ -15,7 +15,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import forgetting
 from ledger.store.queries.forgetting import RunFolder
 
-_LONG = 4  # characters; a shorter value is found as a whole word alone
+_LONG = 4  # characters; a shorter value is found only as a whole word
 _SIGN = re.compile(r"[^\w\s]")
 
 

@@ -1,4 +1,4 @@
-"""Which staged rows a table of PostgreSQL refuses, found before anything is decided."""
+"""Find the staged rows that a table of PostgreSQL refuses, before anything is decided."""
 
 from collections.abc import Sequence
 
@@ -137,7 +137,7 @@ class Trial:
 
 
 def _records(rows: pa.RecordBatch) -> pa.Array:
-    """Of each row what fails with it as a whole: its unit, or its records; null: nothing does."""
+    """Return what fails with each row as a whole: its unit, or its records; null: nothing does."""
     own = [_lists(rows[name]) for name in (UNIT, ROOTS, ROOT) if name in rows.schema.names]
     return pc.coalesce(*own) if own else pa.nulls(rows.num_rows, pa.list_(pa.int64()))
 

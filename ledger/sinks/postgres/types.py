@@ -1,4 +1,4 @@
-"""Which columns of PostgreSQL hold which columns of Arrow, without a loss."""
+"""The columns of PostgreSQL that hold each column of Arrow without a loss."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -241,12 +241,12 @@ class Cutter:
 
     def may_break_off(self, data: bytes) -> bool:
         """Whether there is a quote in it, of CSV."""
-        quote = self._form.quote.encode() if self._form.format == "csv" else b""
+        quote = self._form.dialect.quote.encode() if self._form.format == "csv" else b""
         return bool(quote) and quote in data
 
     def breaks_off(self, records: Lines) -> bool:
         """Whether a record of CSV may go on behind its line."""
-        if self._form.format != "csv" or not self._form.quote:
+        if self._form.format != "csv" or not self._form.dialect.quote:
             return False
         return any(self.splitter.begins(records.text(number)) for number in self._doubtful(records))
 
@@ -254,7 +254,7 @@ class Cutter:
         """The records whose quotes may not all be closed: of a line in which each is, there is an
         even number, unless some are escaped otherwise than by doubling."""
         form, data = self._form, records.data
-        quote, escape = form.quote.encode(), form.escape.encode()
+        quote, escape = form.dialect.quote.encode(), form.dialect.escape.encode()
         if len(quote) > 1 or (escape not in (b"", quote) and escape in data):
             return list(range(len(records)))
         codes = np.frombuffer(data, np.uint8)

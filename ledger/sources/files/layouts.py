@@ -136,8 +136,8 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
 
 
 def _check_names(path: str, names: list[str], schema: StructType) -> None:
-    """Columns that are none of the schema's are ignored. One that may not be null must be there,
-    and none by a name that a person takes for it.
+    """Raise InputError for a header without a column that may not be null, or with a name that a
+    person takes for that of a missing column. Columns that are none of the schema's are ignored.
     """
     absent = {folded(name): name for name in schema.names if name not in names}
     for name in names:

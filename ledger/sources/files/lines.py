@@ -73,21 +73,6 @@ class Format:
         """How a CSV record is cut into its fields."""
         return Dialect({**self.options, "null_value": self.null_value})
 
-    @property
-    def quote(self) -> str:
-        """See ``Dialect``."""
-        return self.dialect.quote
-
-    @property
-    def escape(self) -> str:
-        """See ``Dialect``."""
-        return self.dialect.escape
-
-    @property
-    def separator(self) -> str:
-        """See ``Dialect``."""
-        return self.dialect.separator
-
 
 def parsed(lines: DataFrame, form: Format) -> DataFrame:
     """``lines`` (``TEXT``: string of raw bytes, and others) with ``TEXT`` replaced by the schema's
@@ -165,7 +150,7 @@ def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     if form.format == "json":
         return F.from_json(text, target, _options(form))
     csv = {
-        "escape": form.escape or _NO_ESCAPE,
+        "escape": form.dialect.escape or _NO_ESCAPE,
         "multiLine": str(form.multiline).lower(),
         "maxColumns": str(_most_fields(form)),
     }
@@ -187,8 +172,8 @@ def _few_fields(form: Format) -> Column:
     file.
     """
     value, most = F.col(TEXT), _most_fields(form)
-    separator = re.escape(form.separator)
-    if not form.quote:
+    separator = re.escape(form.dialect.separator)
+    if not form.dialect.quote:
         few = F.regexp_count(value, F.lit(separator)) < most
     else:
         field, _ = form.dialect.patterns
@@ -199,14 +184,14 @@ def _few_fields(form: Format) -> Column:
 def _has_no_text(form: Format) -> Column:
     """Whether a record of CSV has a character of which Spark's reader makes another value."""
     value = F.col(TEXT)
-    meant = {form.separator, form.quote, form.escape}
+    meant = {form.dialect.separator, form.dialect.quote, form.dialect.escape}
     wrong = [F.contains(value, F.lit(character)) for character in {"\0", "\uffff"} - meant]
     return values.any_of([value.startswith("\ufeff"), *wrong])
 
 
 def _options(form: Format) -> dict[str, str]:
     own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
-    if form.separator == "\\":  # which begins an escape where Spark reads this option
+    if form.dialect.separator == "\\":  # which begins an escape where Spark reads this option
         own["sep"] = "\\\\"
     strict = dict.fromkeys(_ALLOWED, "false") if form.format == "json" else {}
     return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **strict, **own}
@@ -261,7 +246,8 @@ def _error(form: Format) -> Column:
 
 
 def _misspelt(form: Format) -> Column:
-    """Of JSON which column or field a record has by another case or with blanks; null if none."""
+    """The column or field that a record of JSON has by another case or with blanks; null if
+    none."""
     if form.format == "csv":  # whose header is looked at
         return F.lit(None).cast("string")
     columns = {name: F.col(quoted(name)) for name in form.schema.names}
@@ -274,8 +260,7 @@ def key_paths(text: Column, form: Format, excluded: Collection[keys.KeyPath]) ->
 
 
 def _misfits(form: Format) -> Column:
-    """Whether a text is no record of the schema, or that of a column no value of its type; of one
-    that may be so, too."""
+    """Whether a text may be no record of the schema, or that of a column no value of its type."""
     conditions = [
         values.misfits(F.col(_RECORD)[field.name], F.col(quoted(field.name)), field.dataType)
         for field in form.schema.fields
@@ -289,7 +274,7 @@ def _misfits(form: Format) -> Column:
 
 
 def _misfit(form: Format) -> Column:
-    """What is wrong with a record that has ``_TEXTS``: the first column whose value does not fit
+    """The fault of a record that has ``_TEXTS``: the first column whose value does not fit
     and what is expected; then what is found. Null if all is well."""
     texts = F.col(_TEXTS)
     reasons = []
@@ -341,10 +326,10 @@ def _not_a_record(form: Format) -> Column:
             form, f"expected one object with {', '.join(form.names)}, found something else"
         )
     value = F.col(TEXT)
-    if form.quote:
+    if form.dialect.quote:
         _, opened = form.dialect.patterns
-        value = F.regexp_replace(value, f"(?s){opened}{re.escape(form.quote)}", "")
-    count = F.regexp_count(value, F.lit(re.escape(form.separator))) + 1
+        value = F.regexp_replace(value, f"(?s){opened}{re.escape(form.dialect.quote)}", "")
+    count = F.regexp_count(value, F.lit(re.escape(form.dialect.separator))) + 1
     return F.concat(F.lit(f"expected {len(form.names)} fields, found "), count.cast("string"))
 
 
@@ -362,7 +347,8 @@ def _not_json(form: Format, otherwise: str) -> Column:
 
 
 def _too_long(text: Column) -> Column:
-    """Why a line is no JSON to Spark's reader, if it has a longer text than that takes."""
+    """The reason why Spark's reader refuses a line with a text that is too long for it; else
+    null."""
     reason = f"a text is too long: expected at most {_MOST_CHARACTERS:,} characters, found "
     parts = F.split(F.regexp_replace(text, r"(?s)\\(?:u....|.)", "_"), '"')
     longest = F.array_max(F.transform(parts, F.length))
@@ -371,16 +357,14 @@ def _too_long(text: Column) -> Column:
 
 
 def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
-    """What is wrong with a record's quotes, or with how many fields it has, each with its
-    reason.
-    """
+    """The faults of a record's quotes and of its number of fields, as conditions with reasons."""
     value = F.col(TEXT)
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
     first = [(_has_no_text(form), F.lit(NO_TEXT))]
     first += [] if form.multiline else [(breaks, F.lit(PARTED))]
     reason = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
     many = [(~_few_fields(form), F.lit(reason))]
-    if not form.quote:
+    if not form.dialect.quote:
         return [*first, *many]
     unclosed = (_unclosed(value, form), F.lit(UNCLOSED))
     return [*first, unclosed, (_broken(value, form), F.lit(STRAY)), *many]
@@ -389,13 +373,13 @@ def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
 def _broken(value: Column, form: Format) -> Column:
     """Whether quotes stand where none may be."""
     field, _ = form.dialect.patterns
-    whole = values.matches(value, f"(?s){field}(?:{re.escape(form.separator)}{field})*+")
-    return F.contains(value, F.lit(form.quote)) & ~whole
+    whole = values.matches(value, f"(?s){field}(?:{re.escape(form.dialect.separator)}{field})*+")
+    return F.contains(value, F.lit(form.dialect.quote)) & ~whole
 
 
 def _unclosed(value: Column, form: Format) -> Column:
     field, opened = form.dialect.patterns
-    begun = values.matches(value, f"(?s)(?:{field}{re.escape(form.separator)})*+{opened}")
+    begun = values.matches(value, f"(?s)(?:{field}{re.escape(form.dialect.separator)})*+{opened}")
     return _broken(value, form) & begun
 
 

@@ -71,11 +71,11 @@ class Splitter:
     """
 
     def __init__(self, form: Format):
-        self._quote = form.quote
-        if not form.quote:  # nothing encloses a line break: each line is a record
+        self._quote = form.dialect.quote
+        if not form.dialect.quote:  # nothing encloses a line break: each line is a record
             return
         field, opened = form.dialect.patterns
-        separator, quote = re.escape(form.separator), re.escape(form.quote)
+        separator, quote = re.escape(form.dialect.separator), re.escape(form.dialect.quote)
         begun = f"(?:{field}{separator})*+{opened}"
         within = opened.removeprefix(quote)  # the rest of a line that begins within quotes
         ended = f"{within}{quote}(?:{separator}{field})*+"

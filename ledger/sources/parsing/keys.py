@@ -109,7 +109,8 @@ def _elements(value: Column, kind: ArrayType | MapType) -> tuple[Column, DataTyp
 
 
 def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str]) -> Column:
-    """Of the text of an object. ``path``: what stands before its fields' names in a reason."""
+    """Return the ``misspelt`` field of the text of an object. ``path``: the names that lead to the
+    object, as a reason shows them."""
 
     def first(read: Column) -> Column:
         deeper = [
@@ -130,7 +131,7 @@ def _reason(text: Column, kind: StructType, path: str, options: Mapping[str, str
 
 
 def _within(text: Column, kind: DataType, path: str, options: Mapping[str, str]) -> Column:
-    """Of the text of a value with parts."""
+    """Return the first ``misspelt`` field in the text of a value with parts."""
     if not isinstance(kind, ArrayType | MapType):
         assert isinstance(kind, StructType)
         return _reason(text, kind, f"{path}.", options)
@@ -210,7 +211,7 @@ def _instead(keys: Column, names: list[str], path: str) -> Column:
 
 
 def _folded(name: Column) -> Column:
-    """See ``folded``."""
+    """Fold a name as ``folded`` does."""
     return F.collate(_upper(name, _INVISIBLE), _COLLATION)
 
 
@@ -219,7 +220,7 @@ def _upper(name: Column, without: str) -> Column:
 
 
 def _spelt(key: Column, name: Column) -> Column:
-    """See ``spelt``; without quotes."""
+    """Spell a key as ``spelt`` does, without quotes."""
 
     def escaped(letter: Column) -> Column:
         code = F.format_string("\\u%04x", F.ascii(letter))
@@ -231,7 +232,7 @@ def _spelt(key: Column, name: Column) -> Column:
 
 
 def _looks(names: list[str]) -> str:
-    """What a line looks like that has a key of nearly one of these names, in ASCII."""
+    """Return a pattern of lines with a key of nearly one of these names, in ASCII."""
     loose = {
         name: r"[\s\x1c-\x1f\x7f]*+".join(["", *map(re.escape, folded(name)), ""]) for name in names
     }

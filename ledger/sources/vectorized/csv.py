@@ -38,9 +38,11 @@ def reads(form: Format) -> bool:
         and not form.multiline
         and all(map(texts.converts, kinds))
         and all(_is_read(option, kinds) for option in form.options)
-        and all(map(_is_plain, (form.separator, form.quote, form.escape)))
-        and form.separator not in ("", form.quote, form.escape)
-        and (not form.quote or form.quote > " ")  # Spark's reader trims blanks that are quotes
+        and all(map(_is_plain, (form.dialect.separator, form.dialect.quote, form.dialect.escape)))
+        and form.dialect.separator not in ("", form.dialect.quote, form.dialect.escape)
+        and (
+            not form.dialect.quote or form.dialect.quote > " "
+        )  # Spark's reader trims blanks that are quotes
         and (form.null_value is None or is_utf8(form.null_value.encode(errors="surrogatepass")))
         and len(set(form.names)) == len(form.names)
         and not set(form.names).isdisjoint(form.schema.names)
@@ -81,14 +83,14 @@ def _is_plain(character: str) -> bool:
 
 
 def _nothing(count: int, form: Format) -> Read:
-    """Of none of the records a row that was read."""
+    """Return a row for each record, none of which was read."""
     columns = [pa.nulls(count, to_arrow_type(field.dataType)) for field in form.schema.fields]
     rows = pa.RecordBatch.from_arrays(columns, form.schema.names)
     return Read(rows, np.zeros(count, bool))
 
 
 def _certain(records: Lines, form: Format) -> np.ndarray:
-    """Which records both readers cut into the same fields."""
+    """Find the records that both readers cut into the same fields."""
     data, starts, ends = records.data, records.starts, records.ends
     between = len(data) - int((ends - starts).sum())
     # A record with a line break would be two to Arrow.
@@ -99,12 +101,12 @@ def _certain(records: Lines, form: Format) -> np.ndarray:
     certain &= ends > starts
     for character in _DOUBTFUL:
         certain &= ~_holds(lines, data, character)
-    if form.escape != form.quote:
+    if form.dialect.escape != form.dialect.quote:
         # Where the two readers differ, as in an escape that stands before any other character.
-        for character in (form.quote, form.escape):
+        for character in (form.dialect.quote, form.dialect.escape):
             certain &= ~_holds(lines, data, character)
-    elif form.quote and form.quote.encode() in data:
-        certain &= _has_whole_quotes(lines, form) | ~_holds(lines, data, form.quote)
+    elif form.dialect.quote and form.dialect.quote.encode() in data:
+        certain &= _has_whole_quotes(lines, form) | ~_holds(lines, data, form.dialect.quote)
     return certain
 
 
@@ -116,18 +118,18 @@ def _lines(records: Lines) -> pa.LargeBinaryArray:
 
 
 def _holds(lines: pa.LargeBinaryArray, data: bytes, character: str) -> np.ndarray:
-    """Which lines have a character."""
+    """Find the lines that have a character."""
     if not character or character.encode() not in data:
         return np.zeros(len(lines), bool)
     return mask(pc.match_substring(lines, character))
 
 
 def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
-    """In which lines quotes enclose whole fields. Arrow's reader takes others too, and looks for
-    the end of one that does not close in the lines that follow."""
+    """Find the lines in which quotes enclose whole fields. Arrow's reader takes others too, and
+    looks for the end of one that does not close in the lines that follow."""
     pattern, _ = form.dialect.patterns
     field = pattern.replace("*+", "*")  # it has no possessive quantifiers, and needs none
-    separator = re.escape(form.separator)
+    separator = re.escape(form.dialect.separator)
     return mask(pc.match_substring_regex(lines, rf"\A{field}(?:{separator}{field})*[\r\n]*\z"))
 
 
@@ -157,7 +159,9 @@ def _fields(
             use_threads=False, block_size=len(data) + 1, column_names=list(names)
         ),
         parse_options=csv.ParseOptions(
-            delimiter=form.separator, quote_char=form.quote or False, invalid_row_handler=skip
+            delimiter=form.dialect.separator,
+            quote_char=form.dialect.quote or False,
+            invalid_row_handler=skip,
         ),
         convert_options=csv.ConvertOptions(
             include_columns=included,

@@ -91,7 +91,7 @@ def _read_as(kind: T.DataType) -> pa.DataType:
 
 
 def _candidates(records: Lines) -> np.ndarray:
-    """Which records may be handed to Arrow: one object each, so far as its ends show.
+    """Find the records that may be handed to Arrow: one object each, so far as its ends show.
 
     As each begins and ends with a brace, no object goes on in the next line: it would need a comma
     there, or a brace that closes. So each record is one row or more; and where there are as many
@@ -114,7 +114,7 @@ def _candidates(records: Lines) -> np.ndarray:
 
 
 def _holders(records: Lines, pattern: re.Pattern[bytes], step: int = 1) -> np.ndarray:
-    """Which records hold a pattern: in every ``step``th of their bytes."""
+    """Find the records that hold a pattern: in every ``step``th of their bytes."""
     matches = pattern.finditer(records.data[::step])
     places = np.array([match.end() - 1 for match in matches], np.int64) * step
     numbers = np.searchsorted(records.starts, places, side="right") - 1
@@ -124,7 +124,7 @@ def _holders(records: Lines, pattern: re.Pattern[bytes], step: int = 1) -> np.nd
 
 
 def _refused(records: Lines) -> np.ndarray:
-    """Which records may hold what the exact reader refuses in any field."""
+    """Find the records that may hold what the exact reader refuses in any field."""
     refused = np.zeros(len(records), bool)
     for word, pattern in _REFUSED:
         if word in records.data:
@@ -186,7 +186,7 @@ def _parts(text: Lines, schema: pa.Schema) -> Iterator[_Parsed]:
 
 
 def _without(first: int, last: int, problem: str) -> list[tuple[int, int]]:
-    """What is left to be tried of records that could not be read, the last of it first."""
+    """Return the ranges to be tried of records that could not be read, the last range first."""
     row = _ROW.search(problem)
     if row and int(row[1]) < last - first:
         wrong = first + int(row[1])
@@ -221,8 +221,8 @@ def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray
 
 
 def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) -> np.ndarray:
-    """Which rows lack a column, and may have a key that is its name but for case or
-    invisible characters: the exact reader fails these."""
+    """Find the rows that lack a column, and may have a key that differs from its name only in case
+    or invisible characters: the exact reader fails these."""
     lacking = {name: ~mask(column.is_valid()) for name, column in columns.items()}
     lacking = {name: lacks for name, lacks in lacking.items() if lacks.any()}
     wrong = np.zeros(len(rows), bool)
