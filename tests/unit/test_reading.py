@@ -46,6 +46,7 @@ from ledger.sources.parsing import numerals
 from ledger.sources.parsing.keys import folded, spelt
 from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
+from ledger.storage import stores
 from ledger.storage.parquet import SPARK_SCHEMA
 from ledger.types.fitting import yielded
 from tests.support.footers import set_rows, set_writer
@@ -430,6 +431,28 @@ def test_nanoseconds_in_a_copy_of_a_file_of_spark_are_refused(tmp_path):
     copy = table.replace_schema_metadata({"org.apache.spark.version": "4.2.0", SPARK_SCHEMA: "{}"})
     with pytest.raises(InputError, match="column at holds nanoseconds"):
         checked(tmp_path, copy, schema(at=TimestampType()), **INT96)
+
+
+def test_int96_is_read_once(tmp_path, monkeypatch):
+    """The columns with INT96 are decoded twice, but transferred once, and no other one is."""
+    at = pa.array(np.random.default_rng(1).integers(0, 2**50, 50_000), pa.timestamp("us"))
+    table = pa.table({"n": np.random.default_rng(2).integers(0, 2**60, 50_000), "at": at})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=20_000, use_dictionary=False, **INT96)
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(3)]
+    least = sum(group.column(1).total_compressed_size for group in groups)
+    reads = []
+
+    class Counted(io.FileIO):
+        def read(self, size=-1):
+            data = super().read(size)
+            reads.append(len(data))
+            return data
+
+    monkeypatch.setattr(stores, "opened", Counted)
+    files.check_parquet([str(path)], schema(at=TimestampType()))
+    assert least < sum(reads) < least + (3 << 16)  # and two footers
 
 
 @pytest.mark.parametrize("version", [{}, {"org.apache.spark.version": "3.5.1"}])

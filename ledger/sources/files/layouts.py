@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -305,18 +305,54 @@ def _check_int96(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> 
 
 
 def _int96_values(path: str, columns: list[str]) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """The columns of each row group with nanoseconds, which may have wrapped around, and with
-    microseconds."""
-    with stores.opened(path) as stream, stores.opened(path) as again:
+    """Read the columns of each row group once, and decode them with nanoseconds, which may have
+    wrapped around, and with microseconds."""
+    with stores.opened(path) as stream:
+        ranges: dict[tuple[int, int], bytes] = {}
         exact, cut = (
-            pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit=unit)
-            for file, unit in ((stream, "ns"), (again, "us"))
+            pq.ParquetFile(
+                _SharedReader(stream, ranges), pre_buffer=False, coerce_int96_timestamp_unit=unit
+            )
+            for unit in ("ns", "us")
         )
         for group in range(exact.num_row_groups):
+            ranges.clear()
             yield (
                 parquet.read_row_group(exact, group, columns),
                 parquet.read_row_group(cut, group, columns),
             )
+
+
+class _SharedReader(io.RawIOBase):
+    """A reader of a stream. Of several readers, with the same ``ranges``, only the first that asks
+    for a range of bytes reads it from the stream."""
+
+    def __init__(self, stream: IO[bytes], ranges: dict[tuple[int, int], bytes]):
+        self._stream, self._ranges, self._place = stream, ranges, 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place."""
+        if whence == io.SEEK_CUR:
+            offset, whence = offset + self._place, io.SEEK_SET
+        self._place = self._stream.seek(offset, whence)
+        return self._place
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def tell(self) -> int:
+        """The place of this reader."""
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, as many as there are up to ``size``."""
+        key = (self._place, size)
+        if key not in self._ranges:
+            self._stream.seek(self._place)
+            self._ranges[key] = self._stream.read(size)
+        self._place += len(self._ranges[key])
+        return self._ranges[key]
 
 
 def _require_microseconds(path: str, exact: pa.Table, cut: pa.Table) -> None:
