@@ -48,8 +48,8 @@ def open_due(database: Database, batch_id: int, step: Step, attempt: Attempt) ->
 
 
 def require_last(connection: Connection, batch: Batch) -> None:
-    """Within a commit, which has locked the original. Raises FencedError if another batch of the
-    family was settled since the run began.
+    """Raise FencedError if another batch of the family was settled since the run began. The caller
+    is a commit, which has locked the original.
     """
     if not combines.is_last(connection, batch.batch_id):
         raise FencedError(

@@ -1,5 +1,5 @@
-"""Where a batch that is not decided stands; what of it is done; what keeps states over batches
-waiting. ``advice`` has the words.
+"""Progress of batches that are not decided: the step they wait at, the steps that are done, and the
+reasons why states over batches wait. ``advice`` has the words.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from ledger.store.queries.checkpoints import UnfinishedStep, WaitingState
 
 
 def stands_at(connection: Connection, batch: Batch) -> Advice:
-    """What keeps an undecided batch from its settlement, and what to do about that."""
+    """Return what keeps an undecided batch from its settlement, and what to do about that."""
     target = batch.target or ANY_TARGET
     if batch.status is BatchStatus.HELD:
         is_over_limit = holds.is_over_limit(connection, batch.batch_id)
@@ -73,12 +73,12 @@ def needs_refinement(connection: Connection, batch: Batch) -> bool:
 
 
 def on_hold(connection: Connection, batch: Batch) -> str:
-    """That a batch is on hold, why, and what to do, in sentences."""
+    """Say that a batch is on hold, why, and what to do, in sentences."""
     return f"batch {batch.batch_id} is {batch.status.words}. {stands_at(connection, batch)}"
 
 
 def _standing(step: UnfinishedStep) -> Standing:
-    """Of a batch at this step, see ``unfinished_step``."""
+    """Return how far a batch is at this step, see ``unfinished_step``."""
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
         return Standing.STEP_RUNS
@@ -90,8 +90,8 @@ def _standing(step: UnfinishedStep) -> Standing:
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
-    """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
-    that."""
+    """Say of each state that a batch is not in, in one sentence, what it waits for, and what to do
+    about that."""
     return [
         f"the state {row.step!r} of batch {batch_id} {_why(connection, row, batch_id)}"
         for row in checkpoints.waiting(connection, batch_id=batch_id)
@@ -99,8 +99,8 @@ def waits_for(connection: Connection, batch_id: int) -> list[str]:
 
 
 def waiting_states(connection: Connection, pipeline: str | None = None) -> list[str]:
-    """Of each state that batches wait for, of one pipeline or of all, one sentence: how many do,
-    and why."""
+    """Say of each state that batches wait for, in one sentence, how many do, and why. ``pipeline``:
+    None: of all pipelines."""
     return [
         f"pipeline {row.pipeline}: {row.batches} "
         f"{'batch is' if row.batches == 1 else 'batches are'} not in "

@@ -80,7 +80,7 @@ class OpenedRun:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run did, recorded when it commits and checked when its batch settles."""
+    """Counts of a run, recorded when it commits and checked when its batch settles."""
 
     input_rows: int = 0
     output_rows: int = 0
@@ -93,7 +93,7 @@ class Record:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a run made. ``files``: those of its manifest. ``post``: posts the pending deltas.
+    """Output of a run. ``files``: those of its manifest. ``post``: posts the pending deltas.
     ``drops``: inputs acked without an output, by reason. ``emitted``: the roots of a source.
     """
 
@@ -105,7 +105,7 @@ class StepOutput:
 
 
 def begin(database: Database) -> Attempt:
-    """An attempt that begins now, newer than every one that began before."""
+    """Begin an attempt, newer than every one that began before."""
     return Attempt(number=draw_number(database))
 
 
@@ -210,7 +210,7 @@ def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
 
 
 def committed_runs(all_runs: list[Run], steps: Sequence[str]) -> dict[str, Run]:
-    """Of a batch's runs the committed ones of these steps, in their order."""
+    """Return the committed runs of these steps, in their order, from a batch's runs."""
     committed = {run.step: run for run in all_runs if run.state is RunState.COMMITTED}
     return {step: committed[step] for step in steps if step in committed}
 
@@ -280,7 +280,7 @@ def commit(
 
 
 def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> bool:
-    """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
+    """Commit a run within a transaction; False if the answer to an earlier try was lost."""
     # What follows a settlement looks at the whole family.
     lock = batches.lock_batch if run.status is BatchStatus.OPEN else batches.lock_family
     batch = lock(connection, run.batch.batch_id)

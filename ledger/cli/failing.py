@@ -1,4 +1,4 @@
-"""How a command fails: one line, with the traceback before it if ``--verbose`` asks for that."""
+"""Failures of commands: one line, with the traceback before it if ``--verbose`` asks for that."""
 
 import traceback
 from collections.abc import Callable, Iterator

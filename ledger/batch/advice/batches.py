@@ -31,7 +31,10 @@ class Standing(Enum):
 def of_standing(
     batch: Batch, target: str, standing: Standing, step: str | None, reason: str | None
 ) -> Advice:
-    """What keeps a batch from its settlement, and what to do. ``reason``: of the step's failure."""
+    """Return what keeps a batch from its settlement, and what to do.
+
+    ``reason``: of the step's failure.
+    """
     because = standing.value.format(step=step, reason=_first_line(reason))
     if standing is Standing.STEP_RUNS:
         return Advice(because)
@@ -50,7 +53,7 @@ def of_standing(
 
 
 def where_seen(batch_id: int) -> Actions:
-    """How a batch is settled of which single records have to be read."""
+    """Return how to settle a batch whose single records have to be read."""
     command = ackledger("settle", batch_id)
     return (Action("Settle it on a machine that sees its storage", command),)
 
@@ -72,8 +75,8 @@ def of_hold(batch: Batch, target: str, *, over_limit: bool, restarted: bool = Fa
 def resume(
     batch: Batch, step: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
 ) -> Actions:
-    """How to go on with a batch at ``step``, or where it stands. ``options``: further ones of a
-    command that runs it.
+    """Return how to go on with a batch at ``step``, or where it stands. ``options``: more options
+    of a command that runs it.
     """
     if _step(batch, step).get("after"):  # another batch's run may be at it
         return publish(target, batch.batch_id, click=_CLEAR_FAILED if batch.dag_id else None)
@@ -91,7 +94,7 @@ def restart(batch: Batch) -> Actions:
 def publish(
     target: str, batch_id: int | None, what: str = "To go on", click: str | None = _CLEAR_FAILED
 ) -> Actions:
-    """How what follows a settlement is done, also in Airflow."""
+    """Return how to do what follows a settlement, also in Airflow."""
     command = Action(what, ackledger("publish", target, batch=batch_id))
     return (command,) if click is None else (command, Action(IN_AIRFLOW, click))
 
@@ -129,7 +132,7 @@ def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
 
 
 def instead_of_a_lost_file(batch: Batch, target: str) -> Actions:
-    """How its rows come back if a staged file does not."""
+    """Return how to get the rows of a lost staged file back."""
     actions: Actions = (Action("Or reprocess the interval", reprocess(batch, target)),)
     if batch.dag_id:
         command = commands.reprocess_in_airflow(batch.dag_id, _interval(batch))
@@ -186,14 +189,14 @@ _NEEDS: Mapping[Need, tuple[str, str | None]] = {
 
 
 def of_obstacle(obstacle: Obstacle, target: str, batch_id: int) -> Advice:
-    """What a decided batch lacks for which a state waits, and what to do."""
+    """Return what a decided batch lacks that a state waits for, and what to do."""
     lack, ways = _OBSTACLES[obstacle]
     actions = (Action(what, _about(name, target, batch_id)) for what, name in ways.items())
     return Advice(lack, tuple(actions))
 
 
 def of_need(need: Need, target: str | None, batch_id: int) -> Action:
-    """Why the files of a batch are kept, and what to do about that."""
+    """Return why the files of a batch are kept, and what to do about that."""
     why, name = _NEEDS[need]
     return Action(why, _about(name, target or ANY_TARGET, batch_id))
 
@@ -206,14 +209,14 @@ def _about(command: str | None, target: str, batch_id: int) -> str | None:
 
 
 def still_failed(batch_id: int, records: int) -> Action:
-    """How many records of a batch are still failed, and where they are listed."""
+    """Return how many records of a batch are still failed, and the command that lists them."""
     those = quantity(records, "record of it is", "records of it are")
     return Action(f"{those} still failed", ackledger("failed", batch=batch_id))
 
 
 def instead_of_a_second_run(target: str, interval: Interval, owner: Any) -> Actions:
-    """What to do about an interval that a batch has; ``owner``: that batch, with batch_id, dag_id
-    and run_id. ``interval``: with the owner's parameters.
+    """Return what to do about an interval that a batch has; ``owner``: that batch, with batch_id,
+    dag_id and run_id. ``interval``: with the owner's parameters.
     """
     run_id = owner.run_id.removesuffix(REPROCESS)
     ways = (

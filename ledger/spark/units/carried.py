@@ -55,7 +55,7 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
 def carry_over(
     job: Job, run: OpenedRun, step: StageStep, frames: Frames
 ) -> "RunsForAll | CarryOver":
-    """For which rows of ``frames`` a stage runs, and what it carries over in a replay.
+    """Return for which rows of ``frames`` a stage runs, and what it carries over in a replay.
 
     Raises InputError if an earlier batch that has the rows had no such stage.
     """
@@ -157,7 +157,7 @@ def _fresh(frame: DataFrame) -> DataFrame:
 
 
 def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | None:
-    """Of the records that a stage does not run for: ``ROOT`` here, ``CARRIED`` and, with
+    """Return the records that a stage does not run for: ``ROOT`` here, ``CARRIED`` and, with
     units, ``UNIT``; None if its sources name none.
     """
     graph, frames = job.pipeline.graph, []
@@ -171,7 +171,7 @@ def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | Non
 
 
 def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
-    """How many records are carried over from which batch."""
+    """Count the records that are carried over, by batch."""
     emits = job.database.transact(lambda c: replays.settled_emits(c, run.batch.original_id))
     ranges = [(emit.batch_id, emit.first_root, emit.numbers.stop - 1) for emit in emits]
     spans = job.spark.createDataFrame(

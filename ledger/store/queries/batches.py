@@ -210,8 +210,8 @@ def declare_steps(
 
 
 def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
-    """What a batch reads of one source, inserted, or claimed once more by a batch that is reopened;
-    the unique claim is checked by ``claiming_batch`` before.
+    """Insert what a batch reads of one source, or update it if a reopened batch claims again. The
+    unique claim is checked by ``claiming_batch`` before.
     """
     as_json = {
         key: None if values[key] is None else json.dumps(values[key])
@@ -333,7 +333,7 @@ def release_batch(connection: Connection, batch_id: int) -> bool:
 
 
 def set_released(connection: Connection, batch_id: int, released: bool) -> None:
-    """Whether a batch may settle above ``max_failed_ratio``."""
+    """Set whether a batch may settle above ``max_failed_ratio``."""
     connection.execute(
         text("UPDATE batch SET released = :released WHERE batch_id = :id"),
         {"id": batch_id, "released": released},
