@@ -1,5 +1,6 @@
 """Files of a source: where they are, their age, content and number of records."""
 
+import glob
 import hashlib
 import io
 import os
@@ -49,19 +50,24 @@ class FoundFile:
 
 
 def list_files(pattern: str) -> list[FoundFile]:
-    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left
-    out.
+    """Return the files that a glob matches, by path, without hidden ones.
 
-    Raises InputError for an archive, of which Spark would read the packed bytes, for a name that is
-    not UTF-8, for a file of a table, whose log knows which of its files count, where a folder may
-    not be listed, and where the glob matches no file and something else has just its name;
-    UnavailableError where it cannot be listed for now.
+    Raises InputError for files that cannot be read as they are: archives, names that are not UTF-8,
+    files of a table, whose log says which of them count, and hidden files that the glob asks for.
+    Raises it as well for a folder that this user may not list, for a hidden folder with such files,
+    and for a glob without files that is the name of something else. Raises UnavailableError if the
+    files cannot be listed for now.
     """
     shown = []
     for entry in _matching(pattern):
-        if not entry.name.startswith((".", "_")):
+        if not patterns.is_hidden(entry.name):
             _require_readable(entry.path)
             shown.append(FoundFile(entry.path, entry.bytes, stores.modified_at(entry)))
+        elif patterns.asks_for(pattern.rpartition("/")[2], entry.name):
+            raise InputError(
+                f"source file {entry.path}: expected a name that Spark reads, found one that begins"
+                " with . or _: rename it, or let the path leave it out"
+            )
     _require_no_table([file.path for file in shown if _PARQUET.search(file.path)])
     if not shown:
         _require_no_namesake(pattern)
@@ -86,19 +92,19 @@ def _matching(pattern: str) -> list[stores.Entry]:
 
 
 def _require_no_namesake(pattern: str) -> None:
-    """Raise InputError if a glob that matches no file is the name of one, or of a folder."""
+    """Raise InputError if a glob that matches no file is the name of a file or folder."""
+    name = patterns.unescaped(pattern)
     try:
-        entry = stores.info(patterns.unescaped(pattern))
+        entry = stores.info(name)
     except OSError:
         return  # it is not known
     if entry is None:
         return
+    escaped = glob.escape(name.rstrip("/"))
     if entry.is_folder:
-        what = f"a folder has this name: write {pattern.rstrip('/')}/* for its files"
-    elif entry.name.startswith((".", "_")):
-        what = "the file of this name is left out, because it begins with . or _: rename it"
+        what = f"a folder has this name: write {escaped}/* for its files"
     else:
-        what = "a file of just this name is there: write [[] for [ in its path"
+        what = f"a file of just this name is there: write {escaped}"
     raise InputError(f"source files {pattern}: no file matches, and {what}")
 
 

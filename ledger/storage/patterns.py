@@ -1,21 +1,33 @@
 """Files by patterns: ``*``, ``?`` and ``[...]`` within a name, ``**`` over folders; ``[[]``,
-``[*]`` and ``[?]`` are these characters themselves. No wildcard matches a folder whose name begins
-with ``.`` or ``_``, where writers keep what is not published yet, unless a name of the pattern
-begins with the same character. ``_name=value`` is no such folder.
+``[*]`` and ``[?]`` are these characters themselves.
+
+A wildcard skips folders that begin with ``.`` and folders that writers use, because their files may
+be unpublished. A file below another folder that begins with ``_`` is an error. To read either kind,
+ask for it in the pattern: see ``asks_for``.
 """
 
 import errno
+import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ledger.core.paths import is_local, without_file_scheme
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, InputError
 from ledger.storage import stores
 
 _MAGIC = re.compile(r"[*?[]")
 _ESCAPED = re.compile(r"\[([*?[])\]")  # one of these as itself, as ``glob.escape`` writes it
+_HIDDEN = re.compile(r"\.|_[^=]*\Z")
+# Names of writers: this library, Hadoop, Spark, Delta Lake, Databricks, Hive, Impala, S3A, macOS.
+_WRITERS = re.compile(
+    r"\..*|_(?:staging|SUCCESS|spark_metadata|delta_log|delta_index|change_data|checkpoints?"
+    r"|symlink_format_manifest|impala_insert_staging|_MACOSX"
+    r"|(?:temporary|started|committed|tmp\.|task_tmp\.|_magic).*)\Z",
+    re.DOTALL,
+)
+_CLASS = re.compile(r"\[(?!!)\]?[^]]*\]")  # of characters that are listed, not excluded
 
 
 def matching(pattern: str) -> list[stores.Entry]:
@@ -49,16 +61,34 @@ def matching(pattern: str) -> list[stores.Entry]:
     return sorted(files.values(), key=lambda entry: entry.path)
 
 
+def is_hidden(name: str) -> bool:
+    """Whether Spark leaves out a file or folder with this name when it lists a folder."""
+    return _HIDDEN.match(name) is not None
+
+
+def asks_for(section: str, hidden: str) -> bool:
+    """Whether a name of a pattern asks for a hidden name: it matches it and begins with the same
+    character. Unless the hidden name is a writer's, it may also begin with a class that lists the
+    character."""
+    from fsspec.utils import glob_translate
+
+    listed = None if _WRITERS.match(hidden) else _CLASS.match(section)
+    first = section[:1] if listed is None else listed[0]
+    return hidden[0] in first and re.match(glob_translate(section), hidden) is not None
+
+
 def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[stores.Entry, int]]:
     """The files below a folder at paths of which each part matches one of these; and how many links
-    led there."""
+    led there. Raises InputError for one in a hidden folder that no name asks for."""
     from fsspec.utils import glob_translate
 
     here = folder.rstrip("/")
     if names[0] == "**":
         below = re.compile(glob_translate("/".join(names)))
-        files = _walked(folder, names)
+        files = _walked(folder, names[:-1])
         shown = [file for file in files if below.match(file.path[len(here) + 1 :])]
+        for file in shown:
+            _require_asked(file, file.path[len(here) + 1 :].split("/")[:-1], names[:-1])
         names = names[:1]
     elif (name := _literal(names[0])) is not None:
         shown = list(filter(None, [stores.info(f"{here}/{name}")]))
@@ -66,32 +96,47 @@ def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[st
         wanted = re.compile(glob_translate(names[0]))
         shown = [entry for entry in stores.entries(folder) if wanted.match(entry.name)]
         if len(names) > 1:
-            shown = [entry for entry in shown if not _is_hidden(entry.name, names[:1])]
+            shown = [entry for entry in shown if not _is_skipped(entry.name, names[:1])]
     for entry in shown:
         followed = links + bool(entry.info.get("islink"))
         target = _followed(entry)
         if target is None or target.is_folder != (len(names) > 1):
             continue
         if target.is_folder:
-            yield from _matched(target.path, names[1:], followed)
+            for file, count in _matched(target.path, names[1:], followed):
+                _require_asked(file, [entry.name], names[:1])
+                yield file, count
         else:
             yield target, followed
 
 
 def _walked(folder: str, names: Sequence[str]) -> Iterator[stores.Entry]:
-    """The files below a folder, and not in hidden ones unless one of the names is hidden, too."""
+    """The files below a folder, without those in folders that are skipped."""
     for entry in stores.entries(folder):
         if not entry.is_folder:
             yield entry
-        elif not _is_hidden(entry.name, names):
+        elif not _is_skipped(entry.name, names):
             yield from _walked(entry.path, names)
 
 
-def _is_hidden(name: str, names: Sequence[str]) -> bool:
-    """Whether readers skip a folder of this name, and none of ``names`` asks for such a folder."""
-    if not name.startswith((".", "_")) or (name[0] == "_" and "=" in name):
-        return False
-    return not any(wanted.startswith(name[0]) for wanted in names)
+def _is_skipped(folder: str, names: Sequence[str]) -> bool:
+    """Whether a folder has a writer's name, and none of ``names`` asks for it."""
+    return bool(_WRITERS.match(folder)) and not any(asks_for(name, folder) for name in names)
+
+
+def _require_asked(file: stores.Entry, folders: Sequence[str], names: Sequence[str]) -> None:
+    """Raise InputError if a matching file is in a hidden folder that none of ``names`` asks for."""
+    if is_hidden(file.name):
+        return
+    for folder in filter(is_hidden, folders):
+        if not any(asks_for(name, folder) for name in names):
+            raise InputError(
+                f"source file {file.path}: expected no wildcard for the folder {folder}, whose name"
+                " begins with _, as those of unpublished files do. To read it, write"
+                f" {glob.escape(folder)} in the path, or [_a-z]* to read others as well. To leave"
+                " it out, write [!_]* in place of the wildcard, or rename the folder so that it"
+                " begins with a dot"
+            )
 
 
 def _as_spark_opens(entry: stores.Entry) -> stores.Entry:

@@ -4,6 +4,7 @@ what is the same of a local folder."""
 import errno
 import glob
 import os
+import re
 import socket
 import time
 from contextlib import suppress
@@ -376,26 +377,30 @@ def test_a_folder_is_removed_by_its_name_alone():
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("f[1].csv", r"a file of just this name is there: write \[\[\] for \["),
-        ("d[[]1]/g[1].csv", r"a file of just this name is there: write \[\[\] for \["),
-        ("d[1]", r"a folder has this name: write .*/d\[1\]/\* for its files"),
-        ("d[[]1]", "a folder has this name"),
-        ("d[[]1]/", "a folder has this name"),
+        ("f[1].csv", "a file of just this name is there: write (.*)"),
+        ("d[[]1]/g[1].csv", "a file of just this name is there: write (.*)"),
+        ("d[1]", "a folder has this name: write (.*) for its files"),
+        ("d[[]1]", "a folder has this name: write (.*) for its files"),
+        ("d[[]1]/", "a folder has this name: write (.*) for its files"),
         ("_f.csv", r"begins with \. or _: rename it"),
+        ("[_a-z].csv", r"/_\.csv: expected a name .* begins with \. or _: rename it"),
         ("f\0.csv", "expected a path, found: embedded null byte"),
     ],
 )
 def test_what_has_just_the_name_of_a_path_is_not_missing(tmp_path, path, message):
-    """A path is a pattern of files: of something else that has just this name the error says how to
-    write it, also where no file is due.
+    """A path is a pattern of files: of something else that has just this name the error says which
+    path to write, and that path finds it, also where no file is due.
     """
     (tmp_path / "d[1]").mkdir()
-    for name in ("f[1].csv", "d[1]/g[1].csv", "_f.csv"):
+    (tmp_path / "d1").mkdir()
+    for name in ("f[1].csv", "d[1]/g[1].csv", "d1/h.csv", "_f.csv", "_.csv"):
         (tmp_path / name).write_text("n\n")
     for allow_missing in (False, True):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message) as raised:
             find_files("in", f"{tmp_path}/{path}", allow_missing=allow_missing)
-    assert len(find_files("in", f"{tmp_path}/f[[]1].csv")) == 1
+        advised = re.search(message, str(raised.value)).groups()
+        names = [file.path[-7:] for each in advised for file in find_files("in", each)]
+        assert names == ["[1].csv"] * len(advised)
 
 
 @pytest.mark.parametrize(
@@ -418,6 +423,44 @@ def test_no_wildcard_leads_into_a_hidden_folder(store, tmp_path, pattern, names)
             stores.write(f"{root}/{name}", b"n\n1\n")
         paths = [file.path for file in list_files(f"{root}/{pattern}")]
         assert paths == [f"{root}/{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*/d.csv", "_us"),
+        ("**/d.csv", "_us"),
+        ("**", "_us"),
+        ("?us/d.csv", "_us"),
+        ("[!x]us/d.csv", "_us"),
+        ("[!_]*/d.csv", ["eu"]),
+        ("[!_.]*/**/d.csv", ["eu"]),
+        ("_us/d.csv", ["_us"]),
+        ("_[stu]*/d.csv", ["_staging", "_temporary-1", "_us"]),
+        ("[_a-z]*/d.csv", ["_us", "eu"]),
+        ("**/[_]us/d.csv", ["_us"]),
+        ("**/_us/**", ["_us"]),
+        ("**/*_*.csv", None),
+        ("*/e.csv", ["eu"]),
+    ],
+)
+def test_no_folder_with_matching_files_is_skipped_silently(store, tmp_path, pattern, expected):
+    """A folder that begins with _ and is not a writer's is read if the path asks for it, and an
+    error if a wildcard matches its files; those of writers stay out unless they are named."""
+    folders = ("eu", "_us", "_staging", "_temporary-1", "_delta_log", ".h", "_staging/_us")
+    for root in (f"{tmp_path}/here", store.url("there")):
+        for folder in folders:
+            stores.write(f"{root}/{folder}/d.csv", b"n\n1\n")
+        stores.write(f"{root}/eu/e.csv", b"n\n1\n")
+        stores.write(f"{root}/_us/_SUCCESS", b"")
+        if isinstance(expected, list):
+            paths = [file.path.rpartition("/")[0] for file in list_files(f"{root}/{pattern}")]
+            assert paths == [f"{root}/{name}" for name in expected]
+        elif expected is None:
+            assert list_files(f"{root}/{pattern}") == []
+        else:
+            with pytest.raises(InputError, match=r"wildcard for the folder _us, .* write _us in"):
+                list_files(f"{root}/{pattern}")
 
 
 def test_a_path_is_the_one_that_spark_opens(tmp_path):
