@@ -173,10 +173,10 @@ class Source(Protocol):
         InputError, or ConfigurationError, on what a run would fail on.
         """
 
-    def empty_part(self, settings: "Settings", interval: Interval | None) -> str | None:
-        """Return what is certain to have no records now though it should have some: the whole
-        source, or one of its files; None: nothing. ``interval``: None where it is not known yet."""
-        return None
+    def is_empty(self, settings: "Settings", interval: Interval | None) -> bool:
+        """Return whether the source is certain to have no records now. ``interval``: None where it
+        is not known yet."""
+        return False
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """What a batch takes: at most ``room`` records (None: any number), or the least that can be

@@ -26,17 +26,14 @@ class Reference:
         return message
 
     def require_rows(self, name: str, settings: "Settings", interval: Interval | None) -> None:
-        """Raise InputError if the source, or one of its files, is certain to have no rows and must
-        have some.
-        """
-        part = None if self.allow_empty else self.source.empty_part(settings, interval)
-        if part is not None:
-            raise self.no_rows(name, part)
+        """Raise InputError if the source is certain to have no rows and must have some."""
+        if not self.allow_empty and self.source.is_empty(settings, interval):
+            raise self.no_rows(name)
 
-    def no_rows(self, name: str, part: str) -> InputError:
-        """Return the error for a part of a reference without rows that must have some."""
+    def no_rows(self, name: str) -> InputError:
+        """Return the error for a reference without rows that must have some."""
         return InputError(
-            f"reference {name!r} ({part}) has no rows: expected at least one, because an inner join"
-            " would lose the records that need them. Bring the whole reference and run this again,"
-            " or declare it with allow_empty=True"
+            f"reference {name!r} ({self.source.place}) has no rows: expected at least one, because"
+            " an inner join would lose the records that need them. Bring the whole reference and"
+            " run this again, or declare it with allow_empty=True"
         )

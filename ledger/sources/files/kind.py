@@ -1,5 +1,6 @@
 """The kind of source that is files, read by interval or each once."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ledger.settings import Settings
 
+_log = logging.getLogger(__name__)
 _FIXED_IS_NEW = "a file that was fixed is a new one, which its next batch takes as a whole"
 
 
@@ -59,18 +61,21 @@ class Files(Source):
         matching = quantity(count, "file matches", "files match")
         return f"{matching} {path}"
 
-    def empty_part(self, settings: "Settings", interval: Interval | None) -> str | None:
-        """Return the whole place if no file of the interval has a record, or a file of 0 bytes."""
+    def is_empty(self, settings: "Settings", interval: Interval | None) -> bool:
+        """Return whether no file of the interval has a record. Log files of 0 bytes beside others,
+        which some writers make and others cut off."""
         if interval is None and not path_templates.is_fixed(self.place):
-            return None
+            return False
         path = settings.data_path(self.place) if interval is None else self.path(settings, interval)
         declared = self._declared
         header = declared.format == "csv" and bool(declared.header)
         files = listing.list_files(path)
         if not any(listing.has_records(file, declared.format, header=header) for file in files):
-            return self.place
-        empty = [file.path for file in files if file.bytes == 0]
-        return f"{empty[0]}, a file of 0 bytes" if empty else None
+            return True
+        for file in files:
+            if file.bytes == 0:
+                _log.warning("%s: a file of 0 bytes, beside others with records", file.path)
+        return False
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """New files, or the interval: its records are at most the lines of its text, or what the

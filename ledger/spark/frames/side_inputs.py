@@ -60,7 +60,7 @@ def read_reference(
     records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
     reader.null_columns()
     if not reference.allow_empty and records.isEmpty():
-        raise reference.no_rows(name, source.place)
+        raise reference.no_rows(name)
     message = F.concat(F.lit(f"reference {name!r} ({source.place}): "), ERROR)
     parsed = F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(
         F.raise_error(message).cast("boolean")
