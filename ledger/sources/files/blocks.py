@@ -253,8 +253,8 @@ class Cutter:
     def _doubtful(self, records: Lines) -> list[int]:
         """The records whose quotes may not all be closed: of a line in which each is, there is an
         even number, unless some are escaped otherwise than by doubling."""
-        form, data = self._form, records.data
-        quote, escape = form.dialect.quote.encode(), form.dialect.escape.encode()
+        dialect, data = self._form.dialect, records.data
+        quote, escape = dialect.quote.encode(), dialect.escape.encode()
         if len(quote) > 1 or (escape not in (b"", quote) and escape in data):
             return list(range(len(records)))
         codes = np.frombuffer(data, np.uint8)

@@ -171,20 +171,20 @@ def _few_fields(form: Format) -> Column:
     """Whether Spark's reader takes a record: of one with more fields it raises, for the whole
     file.
     """
-    value, most = F.col(TEXT), _most_fields(form)
-    separator = re.escape(form.dialect.separator)
-    if not form.dialect.quote:
+    value, most, dialect = F.col(TEXT), _most_fields(form), form.dialect
+    separator = re.escape(dialect.separator)
+    if not dialect.quote:
         few = F.regexp_count(value, F.lit(separator)) < most
     else:
-        field, _ = form.dialect.patterns
+        field, _ = dialect.patterns
         few = values.matches(value, f"(?s){field}(?:{separator}{field}){{0,{most - 1}}}+")
     return (F.octet_length(value) < most) | few
 
 
 def _has_no_text(form: Format) -> Column:
     """Whether a record of CSV has a character of which Spark's reader makes another value."""
-    value = F.col(TEXT)
-    meant = {form.dialect.separator, form.dialect.quote, form.dialect.escape}
+    value, dialect = F.col(TEXT), form.dialect
+    meant = {dialect.separator, dialect.quote, dialect.escape}
     wrong = [F.contains(value, F.lit(character)) for character in {"\0", "\uffff"} - meant]
     return values.any_of([value.startswith("\ufeff"), *wrong])
 
@@ -260,7 +260,8 @@ def key_paths(text: Column, form: Format, excluded: Collection[keys.KeyPath]) ->
 
 
 def _misfits(form: Format) -> Column:
-    """Whether a text may be no record of the schema, or that of a column no value of its type."""
+    """Return whether a text may not be a record, or one of its fields not a value of its column's
+    type."""
     conditions = [
         values.misfits(F.col(_RECORD)[field.name], F.col(quoted(field.name)), field.dataType)
         for field in form.schema.fields
@@ -325,11 +326,11 @@ def _not_a_record(form: Format) -> Column:
         return _not_json(
             form, f"expected one object with {', '.join(form.names)}, found something else"
         )
-    value = F.col(TEXT)
-    if form.dialect.quote:
-        _, opened = form.dialect.patterns
-        value = F.regexp_replace(value, f"(?s){opened}{re.escape(form.dialect.quote)}", "")
-    count = F.regexp_count(value, F.lit(re.escape(form.dialect.separator))) + 1
+    value, dialect = F.col(TEXT), form.dialect
+    if dialect.quote:
+        _, opened = dialect.patterns
+        value = F.regexp_replace(value, f"(?s){opened}{re.escape(dialect.quote)}", "")
+    count = F.regexp_count(value, F.lit(re.escape(dialect.separator))) + 1
     return F.concat(F.lit(f"expected {len(form.names)} fields, found "), count.cast("string"))
 
 
@@ -372,14 +373,16 @@ def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
 
 def _broken(value: Column, form: Format) -> Column:
     """Whether quotes stand where none may be."""
-    field, _ = form.dialect.patterns
-    whole = values.matches(value, f"(?s){field}(?:{re.escape(form.dialect.separator)}{field})*+")
-    return F.contains(value, F.lit(form.dialect.quote)) & ~whole
+    dialect = form.dialect
+    field, _ = dialect.patterns
+    whole = values.matches(value, f"(?s){field}(?:{re.escape(dialect.separator)}{field})*+")
+    return F.contains(value, F.lit(dialect.quote)) & ~whole
 
 
 def _unclosed(value: Column, form: Format) -> Column:
-    field, opened = form.dialect.patterns
-    begun = values.matches(value, f"(?s)(?:{field}{re.escape(form.dialect.separator)})*+{opened}")
+    dialect = form.dialect
+    field, opened = dialect.patterns
+    begun = values.matches(value, f"(?s)(?:{field}{re.escape(dialect.separator)})*+{opened}")
     return _broken(value, form) & begun
 
 

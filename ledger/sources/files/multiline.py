@@ -71,11 +71,12 @@ class Splitter:
     """
 
     def __init__(self, form: Format):
-        self._quote = form.dialect.quote
-        if not form.dialect.quote:  # nothing encloses a line break: each line is a record
+        dialect = form.dialect
+        self._quote = dialect.quote
+        if not dialect.quote:  # nothing encloses a line break: each line is a record
             return
-        field, opened = form.dialect.patterns
-        separator, quote = re.escape(form.dialect.separator), re.escape(form.dialect.quote)
+        field, opened = dialect.patterns
+        separator, quote = re.escape(dialect.separator), re.escape(dialect.quote)
         begun = f"(?:{field}{separator})*+{opened}"
         within = opened.removeprefix(quote)  # the rest of a line that begins within quotes
         ended = f"{within}{quote}(?:{separator}{field})*+"

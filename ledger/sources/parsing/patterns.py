@@ -125,8 +125,12 @@ def _faults(option: str, parts: list[tuple[str, Section]]) -> Iterator[str]:
 
 
 def _missing(parts: list[tuple[str, Section]], depth: int = 0) -> str | None:
-    """Return the part of a date that some texts lack: one that is not here, unless here are only
-    sections, each with a whole date. A text has one of these, because it is not empty."""
+    """Return a part of a date that texts of a pattern may lack; None: each text has all parts.
+
+    ``depth``: the number of brackets around the pattern. Every text has the parts outside of
+    optional sections. If a pattern has only sections, a text has one of them, because it is not
+    empty; so each section needs all parts.
+    """
     here = {token[0] for token, section in parts if len(section) == depth}
     missing = next((part for part, (own, _) in _DATE.items() if here.isdisjoint(own)), None)
     numbers = {section[depth] for _, section in parts if len(section) > depth}

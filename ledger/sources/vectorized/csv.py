@@ -32,17 +32,16 @@ _MOST_BYTES = 1 << 30  # Arrow counts those of a block, and of a column, with 32
 
 def reads(form: Format) -> bool:
     """Whether records of this form can be read by columns: its types and its options."""
-    kinds = [field.dataType for field in form.schema.fields]
+    dialect, kinds = form.dialect, [field.dataType for field in form.schema.fields]
     return (
         form.format == "csv"
         and not form.multiline
         and all(map(texts.converts, kinds))
         and all(_is_read(option, kinds) for option in form.options)
-        and all(map(_is_plain, (form.dialect.separator, form.dialect.quote, form.dialect.escape)))
-        and form.dialect.separator not in ("", form.dialect.quote, form.dialect.escape)
-        and (
-            not form.dialect.quote or form.dialect.quote > " "
-        )  # Spark's reader trims blanks that are quotes
+        and all(map(_is_plain, (dialect.separator, dialect.quote, dialect.escape)))
+        and dialect.separator not in ("", dialect.quote, dialect.escape)
+        # Spark's reader trims blanks that are quotes.
+        and (not dialect.quote or dialect.quote > " ")
         and (form.null_value is None or is_utf8(form.null_value.encode(errors="surrogatepass")))
         and len(set(form.names)) == len(form.names)
         and not set(form.names).isdisjoint(form.schema.names)
@@ -91,7 +90,7 @@ def _nothing(count: int, form: Format) -> Read:
 
 def _certain(records: Lines, form: Format) -> np.ndarray:
     """Find the records that both readers cut into the same fields."""
-    data, starts, ends = records.data, records.starts, records.ends
+    data, starts, ends, dialect = records.data, records.starts, records.ends, form.dialect
     between = len(data) - int((ends - starts).sum())
     # A record with a line break would be two to Arrow.
     if len(data) > _MOST_BYTES or data.count(b"\n") + data.count(b"\r") != between:
@@ -101,12 +100,12 @@ def _certain(records: Lines, form: Format) -> np.ndarray:
     certain &= ends > starts
     for character in _DOUBTFUL:
         certain &= ~_holds(lines, data, character)
-    if form.dialect.escape != form.dialect.quote:
+    if dialect.escape != dialect.quote:
         # Where the two readers differ, as in an escape that stands before any other character.
-        for character in (form.dialect.quote, form.dialect.escape):
+        for character in (dialect.quote, dialect.escape):
             certain &= ~_holds(lines, data, character)
-    elif form.dialect.quote and form.dialect.quote.encode() in data:
-        certain &= _has_whole_quotes(lines, form) | ~_holds(lines, data, form.dialect.quote)
+    elif dialect.quote and dialect.quote.encode() in data:
+        certain &= _has_whole_quotes(lines, form) | ~_holds(lines, data, dialect.quote)
     return certain
 
 
