@@ -16,7 +16,8 @@ from ledger.store.queries import forgetting
 from ledger.store.queries.forgetting import RunFolder
 
 _LONG = 4  # characters; a shorter value is found only as a whole word
-_SIGN = re.compile(r"[^\w\s]")
+_SIGN = re.compile(r"([^\w\s])")
+_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,16 @@ def _may_have(path: str, values: Sequence[str]) -> bool:
 
 
 def _has(path: str, values: Sequence[str]) -> bool:
-    missing = {value: _pattern(value) for value in values}
+    missing = {value: forms(value) for value in values}
     with stores.opened(path) as stream:
         stored = parquet.opened(stream)
         for group in range(stored.metadata.num_row_groups):
             table = parquet.read_row_group(stored, group)
             for column in (table[name] for name in table.column_names if name != PLACE):
                 for text in {fold(text) for cell in column.to_pylist() for text in texts(cell)}:
-                    for value in [value for value, form in missing.items() if form.search(text)]:
-                        del missing[value]
+                    for value in values:
+                        if any(form.is_in(text) for form in missing.get(value, ())):
+                            del missing[value]
                 if not missing:
                     return True
     return False
@@ -89,16 +91,49 @@ def texts(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def _pattern(value: str) -> re.Pattern[str]:
-    """Return what finds a value in a folded text: as it is, as JSON escapes it, or as raw text of
-    CSV, in which a quote, or any other sign, stands twice or behind an escape."""
-    forms = {_SIGN.sub(_may_be_escaped, fold(form)) for form in (value, json.dumps(value)[1:-1])}
-    either = f"(?:{'|'.join(sorted(forms))})"
-    return re.compile(either if len(value) >= _LONG else rf"(?<!\w){either}(?!\w)")
+class _Form:
+    """A form of a value, found in a text also where other signs escape its signs.
+
+    ``is_word``: no letter or digit may be next to it.
+    """
+
+    def __init__(self, form: str, *, is_word: bool):
+        self._is_word = is_word
+        self._parts = {part for part in _SIGN.split(form) if part}
+        self._whole = 1 << len(form)
+        self._places: dict[str, int] = {}  # of each character, as bits
+        for at, character in enumerate(form):
+            self._places[character] = self._places.get(character, 0) | 1 << at
+        self._signs = sum(bits for sign, bits in self._places.items() if _SIGN.match(sign))
+
+    def is_in(self, text: str) -> bool:
+        """Return whether a folded text has this form; the time is linear in the text."""
+        return all(part in text for part in self._parts) and self._is_matched(text)
+
+    def _is_matched(self, text: str) -> bool:
+        """Follow all possible matches at once.
+
+        Bit n of ``matched``: the first n characters of the form end here. Bit n of ``escaped``:
+        they end before the sign that was passed last, which may escape the next one.
+        """
+        matched = escaped = 0
+        for at, character in enumerate([*text, ""]):
+            if not (self._is_word and at and _WORD.match(text[at - 1])):
+                matched |= 1
+            if matched & self._whole and not (self._is_word and _WORD.match(character)):
+                return True
+            possible = (matched | escaped) & self._places.get(character, 0)
+            escaped = matched & self._signs if _SIGN.match(character) else 0
+            matched = possible << 1
+        return False
 
 
-def _may_be_escaped(sign: re.Match[str]) -> str:
-    return rf"[^\w\s]?{re.escape(sign[0])}"
+def forms(value: str) -> list[_Form]:
+    """Return the forms in which a folded text may have a value: as it is, as JSON escapes it, or as
+    raw text of CSV, in which a quote, or any other sign, is doubled or escaped.
+    """
+    texts = sorted({fold(value), fold(json.dumps(value)[1:-1])})
+    return [_Form(text, is_word=len(value) < _LONG) for text in texts]
 
 
 def fold(text: str) -> str:
