@@ -45,6 +45,16 @@ def numbered(frame, *keys):
     return frame.withColumn("place", F.row_number().over(window))
 
 
+def keys(frame):
+    """The column ``id`` as ``k``."""
+    return frame.select(F.col("id").alias("k"))
+
+
+def joined(frame, other):
+    """A join by a condition, whose plan has no list of the columns."""
+    return frame.join(keys(other), F.col("id") == F.col("k"))
+
+
 # Each with words of the message.
 COMPARING = {
     "distinct": (lambda t, u: t.distinct(), "row_number"),
@@ -76,6 +86,18 @@ COMPARING = {
     ),
     "distinct of what a task returns": (
         lambda t, u: t.mapInArrow(lambda rows: rows, "_anchor STRING, id INT").distinct(),
+        "row_number",
+    ),
+    "distinct of a join": (
+        lambda t, u: joined(t.select("_anchor", "id"), u).distinct(),
+        "row_number",
+    ),
+    "distinct of groups": (
+        lambda t, u: t.groupBy("id").agg(F.collect_list("_anchor").alias("_anchor")).distinct(),
+        "row_number",
+    ),
+    "distinct of a limit": (
+        lambda t, u: t.select("_anchor", "id").limit(5).repartition(2).distinct(),
         "row_number",
     ),
     "DISTINCT of the anchor and another": ("SELECT DISTINCT _anchor, id FROM t", "row_number"),
@@ -172,6 +194,34 @@ ALLOWED = {
     "one row of a record": lambda t, u: t.union(u).dropDuplicates(["_anchor"]),
     "one row of a record and key": lambda t, u: t.dropDuplicates(["_anchor", "v"]),
     "of a filtered frame": lambda t, u: t.where("n > 1").dropDuplicates(["_anchor", "v"]),
+    "of a join": lambda t, u: joined(t, u).dropDuplicates(["_anchor", "k"]),
+    "of a semi join": lambda t, u: t.join(keys(u), F.col("id") == F.col("k"), "left_semi")
+    .dropDuplicates(["_anchor", "v"]),
+    "of a window": lambda t, u: numbered(t, "id").dropDuplicates(["_anchor", "place"]),
+    "of a window in SQL": lambda t, u: t.sparkSession.sql(
+        "SELECT *, row_number() OVER (PARTITION BY id ORDER BY n) AS place FROM t"
+    ).dropDuplicates(["_anchor", "place"]),
+    "of groups": lambda t, u: t.groupBy("id")
+    .agg(F.max("n").alias("n"), F.collect_list("_anchor").alias("_anchor"))
+    .dropDuplicates(["_anchor", "id"]),
+    "of an exploded list": lambda t, u: t.select("*", F.explode(F.array("n", "id")).alias("k"))
+    .dropDuplicates(["_anchor", "k"]),
+    "of a hint": lambda t, u: t.hint("broadcast").dropDuplicates(["_anchor", "v"]),
+    "of a limit": lambda t, u: t.limit(5).dropDuplicates(["_anchor", "v"]),
+    "of a repartition": lambda t, u: t.repartition(2).dropDuplicates(["_anchor", "v"]),
+    "of a placed frame": lambda t, u: t.repartition("id").dropDuplicates(["_anchor", "v"]),
+    "of a sample": lambda t, u: t.sample(0.5).dropDuplicates(["_anchor", "v"]),
+    "of what a task returns": lambda t, u: t.mapInArrow(
+        lambda rows: rows, "_anchor STRING, id INT, k INT"
+    ).dropDuplicates(["_anchor", "k"]),
+    "of a query with WITH": lambda t, u: t.sparkSession.sql(
+        "WITH w AS (SELECT * FROM t) SELECT * FROM w"
+    ).dropDuplicates(["_anchor", "v"]),
+    "of melted columns": lambda t, u: t.melt(["_anchor", "v"], ["id", "n"], "a", "b")
+    .dropDuplicates(["_anchor", "a"]),
+    "of rows made of others": lambda t, u: t.sparkSession.createDataFrame(
+        [(1, 2, 3)], "_anchor INT, a INT, b INT"
+    ).dropDuplicates(["_anchor", "a"]),
     # fields of the anchor
     "distinct by record": lambda t, u: t.select("id", "_anchor.root").distinct(),
     "DISTINCT by record": "SELECT DISTINCT id, _anchor.root FROM t",

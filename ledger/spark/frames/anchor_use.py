@@ -4,8 +4,8 @@
 columns has one row a group. Spark's analyzed plan shows such an operation, whether it was written
 as a method or in SQL, and ``explain`` prints that plan on Spark Connect, too.
 
-Only the user can have meant an operation of the anchor alone, of one of its fields, or of keys that
-begin with it: ``*`` and ``frame.columns`` have the whole anchor last.
+An operation on a frame whose only column is the anchor, on one of its fields, or on keys that begin
+with it is allowed: the user named it, because ``*`` and ``frame.columns`` have the anchor last.
 """
 
 import re
@@ -25,9 +25,16 @@ _OTHER = re.compile(rf"(?<!\b{ANCHOR})#\d")
 _AFTER_ANOTHER = re.compile(f"{_OTHER.pattern}.*{_USED.pattern}", re.DOTALL)
 _NAME = re.compile(r" AS [^,()\[\]]*#\d+L?")
 _NESTED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
-_ENDS = re.compile(r"#(\d+)L?(?=, |\Z)")
+_ENDS = re.compile(r"#(\d+)L?(?=,|\Z)")
+_LIST = re.compile(r"(?<!\w)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]")
 _MOST_ORDERED = 4  # keys of dropDuplicates(): Spark makes a set of their names
-_SAME_COLUMNS = ("Filter", "Sort", "SubqueryAlias", "Union")
+_SAME_COLUMNS = (  # as their first child
+    *("Deduplicate", "Distinct", "Except", "Filter", "GlobalLimit", "Intersect", "LocalLimit"),
+    *("Offset", "RebalancePartitions", "Repartition", "RepartitionByExpression", "ResolvedHint"),
+    *("Sample", "Sort", "SubqueryAlias", "Tail", "Union", "View"),
+)
+_OWN_COLUMNS = ("Aggregate", "Expand", "FlatMap", "MapIn", "Project")
+_ONE_SIDE = re.compile(r" (?:LeftSemi|LeftAnti|ExistenceJoin)")
 _PLACING = ("RebalancePartitions", "RepartitionByExpression", "Sort")  # they change no value
 _ORDER = re.compile(r" (?:ASC|DESC) NULLS (?:FIRST|LAST)")
 _JOINED = re.compile(rf"AND \({ANCHOR}#\d+ <?=>? {ANCHOR}#\d+\)")
@@ -73,9 +80,7 @@ class _Node:
             return self.lists[-1]
         if self.kind == "Project" or not self.children:
             return self.text
-        if self.kind in ("Union", "Intersect", "Except") or re.match(
-            r" (?:LeftSemi|LeftAnti|ExistenceJoin)", self.text
-        ):
+        if self.kind in ("Union", "Intersect", "Except") or _ONE_SIDE.match(self.text):
             return self.children[0].columns
         return " ".join([*(child.columns for child in self.children), self.text])
 
@@ -165,12 +170,16 @@ def _operation(node: _Node) -> tuple[str, str] | None:
 
 
 def _compares(node: _Node, keys: str) -> bool:
-    """Return whether duplicates by these keys are others than those by the keys but the anchor."""
+    """Return whether the keys of ``dropDuplicates`` have the anchor beside other columns, without
+    the user having named it first. If Spark shows no output columns, their order decides.
+    """
     if not _USED.search(keys) or not _OTHER.search(keys):
         return False
     numbers = _numbers(keys.rstrip("]"))
-    is_ordered = len(numbers) <= _MOST_ORDERED
-    return not is_ordered or bool(_AFTER_ANOTHER.search(keys)) or _outputs(node) <= numbers
+    if len(numbers) > _MOST_ORDERED or _AFTER_ANOTHER.search(keys):
+        return True
+    columns = _outputs(node.children[0])
+    return columns is not None and columns <= numbers
 
 
 def _mixes(node: _Node) -> bool:
@@ -179,12 +188,25 @@ def _mixes(node: _Node) -> bool:
     return bool(_USED.search(columns) and _OTHER.search(_NAME.sub("", columns)))
 
 
-def _outputs(node: _Node) -> set[str]:
-    """Return the numbers of the columns of a node's input; none where they are not known."""
-    child = node.children[0]
-    while child.kind in _SAME_COLUMNS and child.children:
-        child = child.children[0]
-    return _numbers(child.text.strip()[1:-1]) if child.kind == "Project" else set()
+def _outputs(node: _Node) -> set[str] | None:
+    """Return the numbers of a node's columns; None if its text does not have them."""
+    kind, children, lists = node.kind, node.children, _LIST.findall(node.text)
+    if children and kind in _SAME_COLUMNS:
+        return _outputs(children[0])
+    if kind == "WithCTE":
+        return _outputs(children[-1])
+    if kind == "Join":
+        sides = children[:1] if _ONE_SIDE.match(node.text) else children
+    elif kind in ("Generate", "Window"):  # they add columns
+        sides = children
+    elif lists and (not children or kind.startswith(_OWN_COLUMNS)):
+        sides = []
+    else:
+        return None
+    known = [_outputs(side) for side in sides]
+    if kind != "Join":
+        known.append(_numbers(lists[0 if kind == "Window" else -1]))
+    return None if None in known else set().union(*filter(None, known))
 
 
 def _numbers(columns: str) -> set[str]:
