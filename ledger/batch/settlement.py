@@ -133,28 +133,30 @@ def _settled_with(
     skip_locked: bool,
     refinement: Refinement | None,
 ) -> Settlement | Uneven | None:
-    """One transaction that settles, or, of a failed check or too many failures, one that holds."""
-    try:
-        return database.transact(lambda c: _settle(c, batch_id, now, skip_locked, refinement))
-    except OverLimitError as exc:
-        failure, preview = str(exc), exc.preview
-        reached("before hold")
-        return database.transact(lambda c: _hold(c, batch_id, failure, preview))
-    except IntegrityError as exc:
-        damage = str(exc)
-        return database.transact(lambda c: _hold(c, batch_id, damage))
+    """Settle in one transaction. After a failed check or too many failures, hold the batch instead:
+    it stays locked, so that no run is opened after those that were judged.
+    """
+
+    def work(connection: Connection) -> Settlement | Uneven | None:
+        batch = batches.lock_family(connection, batch_id, skip_locked=skip_locked)
+        if batch is None:
+            return None
+        try:
+            with connection.begin_nested():
+                return _settle(connection, batch, now, refinement)
+        except OverLimitError as exc:
+            reached("before hold")
+            return _hold(connection, batch_id, str(exc), exc.preview)
+        except IntegrityError as exc:
+            return _hold(connection, batch_id, str(exc))
+
+    return database.transact(work)
 
 
 def _settle(
-    connection: Connection,
-    batch_id: int,
-    now: datetime | None,
-    skip_locked: bool,
-    refinement: Refinement | None,
-) -> Settlement | Uneven | None:
-    batch = batches.lock_family(connection, batch_id, skip_locked=skip_locked)
-    if batch is None:
-        return None
+    connection: Connection, batch: Batch, now: datetime | None, refinement: Refinement | None
+) -> Settlement | Uneven:
+    batch_id = batch.batch_id
     if batch.status is not BatchStatus.OPEN:
         return _settled_before(connection, batch)
     instant = now or batches.database_now(connection)

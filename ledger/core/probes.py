@@ -26,7 +26,7 @@ PLACES = {
     "before settlement": "The steps have run; nothing is decided.",
     "refined": "What the runs add to single roots is read; nothing is decided.",
     "settling": "Every record is acked or failed, and the sinks' publications are decided.",
-    "before hold": "Too many records failed, and that is rolled back; the batch is open.",
+    "before hold": "Too many records failed, which is rolled back; the open batch is locked.",
     "holding": "The batch is on hold, with a preview of what failed.",
     "root files pending": "The batch is decided; its root files are removed next.",
     "root files removed": "A run's root files are removed; that is not recorded.",

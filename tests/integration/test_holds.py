@@ -10,11 +10,12 @@ from ledger.batch.outcome.alerts import failed_ratio
 from ledger.batch.records.forgetting import forget, matching, named
 from ledger.cli import app
 from ledger.core import conditions
+from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import NotReadyError
 from ledger.settings import Settings
-from ledger.store.queries import holds
+from ledger.store.queries import batches, holds
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import END, START, pipeline
 
@@ -94,7 +95,7 @@ def test_the_preview_is_asked_for_in_sql(ledger):
 
 
 def test_a_crash_before_the_hold_is_settled_again(ledger):
-    """A process that dies between the rollback and the hold leaves an open batch without a preview,
+    """A process that dies once it has judged leaves an open batch without a preview,
     which the next settlement puts on hold; one that dies within the hold leaves it open, too."""
     batch, _ = on_hold(ledger)
     for place in ("before hold", "holding"):
@@ -104,6 +105,22 @@ def test_a_crash_before_the_hold_is_settled_again(ledger):
         assert shown(ledger, batch) == ([], [])
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     assert len(shown(ledger, batch)[1]) == 3
+
+
+def test_no_run_opens_between_a_judgement_and_its_hold(ledger):
+    """The batch stays locked from the judgement to its hold, so that the reason and the preview are
+    those of the runs that count."""
+    batch, _ = on_hold(ledger)
+    locked = []
+
+    def watch(place, _):
+        if place == "before hold":
+            with ledger.database.plain.begin() as other:
+                locked.append(batches.lock_batch(other, batch.batch_id, skip_locked=True) is None)
+
+    with listening(watch):
+        assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
+    assert locked == [True]
 
 
 def test_a_hold_is_for_an_open_batch_alone(ledger):
