@@ -27,8 +27,7 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
     target = batch.target or ANY_TARGET
     if batch.status is BatchStatus.HELD:
         is_over_limit = holds.is_over_limit(connection, batch.batch_id)
-        is_restarted = not has_committed(connection, batch.batch_id)
-        return of_hold(batch, target, over_limit=is_over_limit, restarted=is_restarted)
+        return of_hold(batch, target, over_limit=is_over_limit)
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
         unread = of_files(connection, batch) is not None
@@ -45,7 +44,8 @@ def restarts(connection: Connection, batch: Batch) -> Actions:
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if batch.status is not BatchStatus.OPEN or step is None or step.after:
         return ()
-    is_begun = has_committed(connection, batch.batch_id)
+    all_runs = runs.runs_of(connection, batch.batch_id)
+    is_begun = any(run.state is RunState.COMMITTED for run in all_runs)
     has_failed = _standing(step) is Standing.STEP_FAILED
     return restart_actions(batch) if is_begun and has_failed else ()
 
@@ -58,12 +58,6 @@ def restarts_of(database: Database, batch_id: int) -> Actions:
         return database.transact(lambda c: restarts(c, batches.get_batch(c, batch_id)))
     except LedgerError:
         return ()
-
-
-def has_committed(connection: Connection, batch_id: int) -> bool:
-    """Whether some run of a batch counts. None does once the batch is restarted."""
-    all_runs = runs.runs_of(connection, batch_id)
-    return any(run.state is RunState.COMMITTED for run in all_runs)
 
 
 def needs_refinement(connection: Connection, batch: Batch) -> bool:

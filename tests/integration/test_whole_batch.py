@@ -165,10 +165,11 @@ def test_a_failed_step_says_how_all_steps_run_again(ledger, driver, dag):
     failed and others are committed, and nowhere else.
     """
     batch = ledger.open(driver.flow, dag=dag)
-    at = "clear its task and those downstream; if the DAG has one task a batch, " if dag else ""
-    advice = (
-        f". If you fixed an earlier step or the files of a source, {at}first:"
-        f" ackledger restart {batch.batch_id}"
+    command = f"ackledger restart {batch.batch_id}"
+    advice = ". If you fixed an earlier step or the files of a source, " + (
+        f"clear its task and those downstream; if the DAG has one task a batch, run {command} first"
+        if dag
+        else f"first: {command}"
     )
 
     def says(kind, act):

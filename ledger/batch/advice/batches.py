@@ -58,12 +58,9 @@ def where_seen(batch_id: int) -> Actions:
     return (Action("Settle it on a machine that sees its storage", command),)
 
 
-def of_hold(batch: Batch, target: str, *, over_limit: bool, restarted: bool = False) -> Advice:
-    """Return why a batch is on hold, and what to do: a release is for too many failures only.
-
-    ``restarted``: all of its steps run again.
-    """
-    rerun, because = _rerun(batch, target, whole=restarted), _first_line(batch.held_reason)
+def of_hold(batch: Batch, target: str, *, over_limit: bool) -> Advice:
+    """Return why a batch is on hold, and what to do: a release is for too many failures only."""
+    rerun, because = _rerun(batch, target), _first_line(batch.held_reason)
     if not over_limit:
         return Advice(because, (Action("To go on", rerun),))
     published_later = batch.exactly_once and batch.settle is SettlePolicy.PUBLISH_ACKED
@@ -86,9 +83,11 @@ def resume(
 def restart(batch: Batch) -> Actions:
     """Return how to run all steps of a batch again after one of them failed."""
     what = "If you fixed an earlier step or the files of a source, "
-    if batch.dag_id:
-        what += "clear its task and those downstream; if the DAG has one task a batch, "
-    return (Action(f"{what}first", ackledger("restart", batch.batch_id)),)
+    command = ackledger("restart", batch.batch_id)
+    if not batch.dag_id:
+        return (Action(f"{what}first", command),)
+    what += "clear its task and those downstream; if the DAG has one task a batch"
+    return (Action(f"{what}, run {command} first"),)
 
 
 def publish(
@@ -108,11 +107,11 @@ def _run_again(batch: Batch, target: str, options: Sequence[str] = ()) -> str:
     return commands.run(target, _interval(batch), "--run-id", batch.run_id, *options)
 
 
-def _rerun(batch: Batch, target: str, *, whole: bool) -> str:
-    """Return how a batch on hold runs again. ``whole``: with all of its steps."""
+def _rerun(batch: Batch, target: str) -> str:
+    """Return how a batch on hold runs again."""
     if not batch.dag_id:
         return _run_again(batch, target)
-    tasks = "the tasks of all steps" if whole else "the task of the fixed step"
+    tasks = "the tasks of all steps" if batch.is_restarted else "the task of the fixed step"
     return (
         f"in {_airflow_run(batch)} clear {tasks} (or `run`, if the DAG has one task a batch) and"
         " those downstream"

@@ -24,6 +24,8 @@ UNDECIDED = """
   EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
 """
 
+RESTARTED = "All its steps run again"  # held_reason of a batch that a person restarted
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -73,6 +75,11 @@ class Batch:
     def interval(self) -> Interval:
         """The interval that it reads, with the run's parameters."""
         return Interval(self.interval_start, self.interval_end, self.params)
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether it is on hold because all of its steps run again."""
+        return self.status is BatchStatus.HELD and self.held_reason == RESTARTED
 
     @property
     def exactly_once(self) -> bool:
