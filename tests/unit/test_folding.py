@@ -81,17 +81,17 @@ def test_every_case_of_a_value_is_found(value, data):
 
 def test_signs_are_found_escaped_or_not():
     """A search finds exactly what an expression with an optional sign before each sign finds."""
-    chosen = random.Random(7)
+    generator = random.Random(7)
     letters = 'ab-+"\\ é'
-    found = 0
+    matches = 0
     for _ in range(20_000):
-        value = "".join(chosen.choices(letters, k=chosen.randrange(7)))
-        noise = "".join(chosen.choices(letters, k=chosen.randrange(9)))
-        doubled = re.sub(SIGN, chosen.choice([r"\g<0>", r"\g<0>\g<0>", r"\\\g<0>"]), value)
-        text = chosen.choice([noise, noise[:2] + doubled + noise[2:4]])
+        value = "".join(generator.choices(letters, k=generator.randrange(7)))
+        noise = "".join(generator.choices(letters, k=generator.randrange(9)))
+        doubled = re.sub(SIGN, generator.choice([r"\g<0>", r"\g<0>\g<0>", r"\\\g<0>"]), value)
+        text = generator.choice([noise, noise[:2] + doubled + noise[2:4]])
         assert is_in(value, text) == by_expression(value, text), (value, text)
-        found += is_in(value, text)
-    assert 5_000 < found < 15_000
+        matches += is_in(value, text)
+    assert 5_000 < matches < 15_000
 
 
 def test_runs_of_signs_are_searched_in_linear_time():

@@ -197,16 +197,16 @@ def _outputs(node: _Node) -> set[str] | None:
         return _outputs(children[-1])
     if kind == "Join":
         sides = children[:1] if _ONE_SIDE.match(node.text) else children
-    elif kind in ("Generate", "Window"):  # they add columns
+    elif lists and kind in ("Generate", "Window"):  # they add columns
         sides = children
     elif lists and (not children or kind.startswith(_OWN_COLUMNS)):
         sides = []
     else:
         return None
-    known = [_outputs(side) for side in sides]
+    columns = [_outputs(side) for side in sides]
     if kind != "Join":
-        known.append(_numbers(lists[0 if kind == "Window" else -1]))
-    return None if None in known else set().union(*filter(None, known))
+        columns.append(_numbers(lists[0 if kind == "Window" else -1]))
+    return None if None in columns else set().union(*filter(None, columns))
 
 
 def _numbers(columns: str) -> set[str]:
