@@ -26,6 +26,7 @@ from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.execution import combine, settle_and_follow
+from ledger.store.queries import batches
 from tests.support import totals, unit_totals
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import pipeline
@@ -45,7 +46,9 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     for replay in (first, second):
         ledger.run_replay(replay)
     with ledger.database.writer.begin() as connection:
-        _settle(connection, first.batch_id, None, False, None)  # not committed yet
+        batch = batches.lock_family(connection, first.batch_id, skip_locked=False)
+        assert batch is not None
+        _settle(connection, batch, None, None)  # not committed yet
         other = threading.Thread(target=lambda: ledger.settle(second.batch_id))
         other.start()
         other.join(1)
