@@ -5,6 +5,7 @@ LedgerError
 ├── ConfigurationError   a setting, the database or the storage is not as needed: fix the set-up
 ├── InputError           a file or an interval is not as declared: fix the input, rerun
 ├── StageError           a stage's own function broke its contract: fix the stage, rerun
+├── CarryError           rows cannot be followed through an operation: write it otherwise
 ├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 │   └── BackPressureError    as many records are pending as a pipeline tolerates: wait
@@ -66,6 +67,12 @@ class InputError(LedgerError):
 
 class StageError(LedgerError):
     """A stage's function broke its contract, for example by dropping the anchor column."""
+
+
+class CarryError(LedgerError):
+    """The records of a plan's rows cannot be followed through one of its operations."""
+
+    permanent = True
 
 
 class FencedError(LedgerError):

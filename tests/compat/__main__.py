@@ -45,6 +45,8 @@ INSTEAD = ("pyspark-client; sys_platform == 'none'",)
 CORE = (
     "tests/unit/test_airflow_versions.py",
     "tests/integration/test_whole_batch.py",
+    "tests/integration/test_lineage.py",
+    "tests/integration/test_lineage_rules.py",
     "tests/integration/test_units.py::test_the_newest_row_of_a_key_is_replayed",
     "tests/integration/test_units.py::test_two_rows_of_one_record_meet_again",
     "tests/integration/test_units.py::test_self_join_anchors_each_record_once",

@@ -658,6 +658,7 @@ def test_what_is_permanent():
         "DeclarationError",
         "ConfigurationError",
         "InputError",
+        "CarryError",
         "UndecidedError",
     ]
     assert EXIT_PERMANENT == 65

@@ -29,6 +29,7 @@ ORDER = [
     "sources",
     "pipeline",
     "batch",
+    "lineage",
     "spark",
     "execution",
     "run_step",
@@ -266,7 +267,11 @@ def test_public_names():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_step_asks_a_jvm(path):
-    """What runs on Spark Connect has none: there are frames, and no way behind them."""
+    """What runs on Spark Connect has none: there are frames, and no way behind them. Only the
+    package that rewrites plans needs one, and refuses frames of Spark Connect.
+    """
+    if path.parent.name == "lineage":
+        return
     names = {
         node.attr
         for node in ast.walk(ast.parse(path.read_text()))

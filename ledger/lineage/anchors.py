@@ -1,0 +1,152 @@
+"""The hidden columns that name the records of a row, and how rows merge and collect them.
+
+A row of one record has its id in one column of type bigint. A row of several records has either
+the list of their ids or three numbers of the ids: count, XOR and sum of their hashes. The numbers
+are cheaper in groups, and tell whether all records arrived, but not which.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import islice
+from operator import add
+from typing import Any, Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+
+@dataclass(frozen=True)
+class AnchorPart:
+    """Hidden columns that name records of a row: the id of at most one, or several in a form's own
+    columns. ``attributes``: theirs, in the JVM.
+    """
+
+    is_id: bool
+    attributes: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """All that names the records of a plan's rows. A join keeps the parts of both sides apart, so
+    that Spark may still reorder it.
+    """
+
+    parts: tuple[AnchorPart, ...]
+
+    @property
+    def attributes(self) -> list[Any]:
+        """The hidden attributes of all parts."""
+        return [attribute for part in self.parts for attribute in part.attributes]
+
+    @property
+    def is_id(self) -> bool:
+        """Whether a row has at most one record, whose id is the only hidden column."""
+        return len(self.parts) == 1 and self.parts[0].is_id
+
+    def renewed(self, attributes: Sequence[Any]) -> "Anchors":
+        """Return the same parts under other attributes."""
+        rest = iter(attributes)
+        return Anchors(
+            tuple(replace(p, attributes=tuple(islice(rest, len(p.attributes)))) for p in self.parts)
+        )
+
+
+class Form(Protocol):
+    """How a row names several records, in columns that end in ``names``."""
+
+    names: tuple[str, ...]
+
+    def none(self) -> list[Column]:
+        """Return the columns of a row without a record."""
+
+    def of_one(self, record_id: Column) -> list[Column]:
+        """Return the columns of a row of one record; its id may be NULL."""
+
+    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
+        """Return the columns of a row that has the records of several parts, each in this form."""
+
+    def collected_ids(self, record_id: Column) -> list[Column]:
+        """Return the aggregates over rows of one record each."""
+
+    def collected(self, columns: Sequence[Column]) -> list[Column]:
+        """Return the aggregates over rows of several records."""
+
+    def finished(self, columns: Sequence[Column]) -> list[Column]:
+        """Return the columns of the output; no value is NULL."""
+
+
+class Lists:
+    """A list of ids, array<bigint>. Within a plan it may be NULL; a finished list is not, and has
+    each id once.
+    """
+
+    names: tuple[str, ...] = ("ids",)
+
+    def none(self) -> list[Column]:
+        return [_no_ids()]
+
+    def of_one(self, record_id: Column) -> list[Column]:
+        return [F.when(record_id.isNotNull(), F.array(record_id))]
+
+    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
+        return [F.array_distinct(F.concat(*(F.coalesce(ids, _no_ids()) for (ids,) in parts)))]
+
+    def collected_ids(self, record_id: Column) -> list[Column]:
+        return [F.array_distinct(F.collect_list(record_id))]
+
+    def collected(self, columns: Sequence[Column]) -> list[Column]:
+        # Equal lists are collected once: a total that was joined to each row has all its records.
+        return [F.array_distinct(F.flatten(F.collect_set(columns[0])))]
+
+    def finished(self, columns: Sequence[Column]) -> list[Column]:
+        return [F.coalesce(columns[0], _no_ids())]
+
+
+class Numbers:
+    """Count, XOR and sum of the records' hashes, of type bigint.
+
+    XOR alone does not see a record that is there twice, and count and XOR of hashes together with
+    their sum are a multiset hash (Clarke et al., ASIACRYPT 2003). The sum is of 32 bits of each
+    hash, so it does not overflow below 2^31 rows.
+    """
+
+    names: tuple[str, ...] = ("records", "xor", "sum")
+
+    def none(self) -> list[Column]:
+        return [F.lit(0).cast("bigint")] * 3
+
+    def of_one(self, record_id: Column) -> list[Column]:
+        hashed = F.xxhash64(record_id)
+        some = record_id.isNotNull()
+        low = hashed.bitwiseAND(F.lit(0xFFFFFFFF).cast("bigint"))
+        return [
+            F.when(some, value.cast("bigint")).otherwise(F.lit(0).cast("bigint"))
+            for value in (F.lit(1), hashed, low)
+        ]
+
+    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
+        counts, xors, sums = zip(*map(_zeroed, parts), strict=True)
+        return [reduce(add, counts), reduce(Column.bitwiseXOR, xors), reduce(add, sums)]
+
+    def collected_ids(self, record_id: Column) -> list[Column]:
+        return self.collected(self.of_one(record_id))
+
+    def collected(self, columns: Sequence[Column]) -> list[Column]:
+        count, xor, total = columns
+        return _zeroed([F.sum(count), F.bit_xor(xor), F.sum(total)])
+
+    def finished(self, columns: Sequence[Column]) -> list[Column]:
+        return _zeroed(columns)
+
+
+LISTS: Form = Lists()
+NUMBERS: Form = Numbers()
+
+
+def _no_ids() -> Column:
+    return F.array().cast("array<bigint>")
+
+
+def _zeroed(columns: Sequence[Column]) -> list[Column]:
+    return [F.coalesce(column, F.lit(0).cast("bigint")) for column in columns]

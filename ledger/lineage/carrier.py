@@ -1,0 +1,352 @@
+"""Rewrite an analyzed plan so that each row carries the ids of the records it comes from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ledger.errors import CarryError
+from ledger.lineage.anchors import AnchorPart, Anchors, Form
+from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.nodes import (
+    CONSULTING_JOINS,
+    JOINS,
+    LEAVES,
+    PASSED,
+    REFUSED,
+    RULED,
+    WORDS,
+    simple_name,
+)
+
+# A plan with the output of a node and hidden columns behind it; None: no input is below it.
+Carried = tuple[Node, Anchors | None]
+
+
+@dataclass(frozen=True)
+class Consulted:
+    """A tracked input that decides which rows are kept and has no row of its own in the output."""
+
+    operation: str
+    place: str
+
+
+@dataclass
+class Carrier:
+    """Rewrites plans of one session.
+
+    ``input_of``: returns the input that a node is, with the attribute of its record ids; None for
+    any other node. ``place``: returns the user's line that made a node. ``form``: how rows of
+    several records name them. ``consulted`` grows with each rewritten plan.
+    """
+
+    catalyst: Catalyst
+    form: Form
+    input_of: Callable[[Node], tuple[Node, Expression] | None]
+    place: Callable[[Node], str]
+    consulted: list[Consulted] = field(default_factory=list)
+    _definitions: dict[int, Anchors | None] = field(default_factory=dict)
+    _checked: set[str] = field(default_factory=set)
+
+    def carry(self, frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
+        """Return the frame with its records as columns ``names`` behind its own.
+
+        None: no input is in its plan. Raises CarryError for an operation without a rule.
+        """
+        plan = self.catalyst.analyzed(frame)
+        self.require_batch(plan)
+        try:
+            node, anchors = self.rewrite(plan)
+        except RecursionError:
+            raise CarryError(
+                "the plan has too many operations on top of each other: make columns with one "
+                "select() or withColumns() instead of withColumn() in a loop"
+            ) from None
+        if anchors is None:
+            return None
+        self._require_same_columns(plan, node)
+        several = self.form.finished(self._several(anchors))
+        node, _ = self.catalyst.projected(node, self.catalyst.output(plan), several)
+        carried = self.catalyst.frame(node)
+        own = carried.schema.names[-len(names) :]
+        for hidden, name in zip(own, names, strict=True):
+            carried = carried.withColumnRenamed(hidden, name)
+        return carried
+
+    def _require_same_columns(self, plan: Node, rewritten: Node) -> None:
+        """Raise CarryError if a column of a plan is no longer in it, or has another type."""
+        columns = [
+            {
+                int(attribute.exprId().id()): str(attribute.dataType().json())
+                for attribute in self.catalyst.output(node)
+            }
+            for node in (plan, rewritten)
+        ]
+        if not columns[0].items() <= columns[1].items():
+            raise CarryError(
+                "a column was lost or changed while the plan was rewritten, which is a fault of "
+                f"ackledger. Please report this plan:\n{plan.toString()}"
+            )
+
+    def require_batch(self, plan: Node) -> None:
+        """Raise CarryError for a plan of Structured Streaming."""
+        if plan.isStreaming():
+            raise CarryError("a streaming frame cannot be followed: read its source as a batch")
+
+    def rewrite(self, node: Node) -> Carried:
+        """Return a node whose output has the records behind the node's own columns."""
+        tracked_input = self.input_of(node)
+        if tracked_input is not None:
+            plan, record_id = tracked_input
+            return plan, Anchors((AnchorPart(True, (record_id,)),))
+        name = simple_name(node)
+        self._note_subqueries(node, name)
+        if name == "WithCTE":
+            return self._with_cte(node)
+        if name == "CTERelationRef":
+            return self._cte_reference(node)
+        children = self.catalyst.children(node)
+        if not children:
+            if name not in LEAVES:
+                raise self._refusal(node, name)
+            return node, None
+        done = [self.rewrite(child) for child in children]
+        if not any(anchors for _, anchors in done):
+            return node, None
+        nodes = [plan for plan, _ in done]
+        anchors = [each for _, each in done]
+        self._require_known(node, name)
+        if name in RULED:
+            rule: Callable[..., Carried] = getattr(self, f"_{name.lower()}")
+            return rule(node, nodes, anchors)
+        if name == "Generate" and node.unrequiredChildIndex().size():
+            raise self._refusal(node, name)
+        return self.catalyst.with_children(node, nodes), anchors[0]
+
+    def is_tracked(self, node: Node) -> bool:
+        """Return whether an input is below a node or in one of its subqueries."""
+        if self.input_of(node) is not None:
+            return True
+        if simple_name(node) == "CTERelationRef":
+            return self._definitions.get(node.cteId()) is not None
+        below = [*self.catalyst.children(node), *self.catalyst.subqueries(node)]
+        return any(map(self.is_tracked, below))
+
+    def _require_known(self, node: Node, name: str) -> None:
+        """Raise CarryError for a node without a rule, or with a field unknown to its rule."""
+        accepted = {**PASSED, **RULED}.get(name)
+        if accepted is None:
+            raise self._refusal(node, name)
+        if name not in self._checked:
+            unknown = sorted(set(self.catalyst.fields(node)) - accepted)
+            if unknown:
+                raise CarryError(
+                    f"{self.place(node)}: rows cannot be followed through {name} of Spark "
+                    f"{self.catalyst.spark.version}, which has a new field {unknown[0]!r}: "
+                    "expected Spark 4.0 to 4.3"
+                )
+            self._checked.add(name)
+
+    def _refusal(self, node: Node, name: str) -> CarryError:
+        operation, advice = REFUSED.get(name, (name, "write it with other operations"))
+        return CarryError(
+            f"{self.place(node)}: rows cannot be followed through {operation}: {advice}"
+        )
+
+    def _note_subqueries(self, node: Node, name: str) -> None:
+        if any(map(self.is_tracked, self.catalyst.subqueries(node))):
+            self._consult(node, f"a subquery in {WORDS.get(name, name)}")
+
+    def _consult(self, node: Node, operation: str) -> None:
+        consulted = Consulted(operation, self.place(node))
+        if consulted not in self.consulted:
+            self.consulted.append(consulted)
+
+    def _several(self, anchors: Anchors | None) -> list[Column]:
+        """The columns of a row, in the form of several records."""
+        if anchors is None:
+            return self.form.none()
+        parts = [self._in_form(part) for part in anchors.parts]
+        return parts[0] if len(parts) == 1 else self.form.merged(parts)
+
+    def _in_form(self, part: AnchorPart) -> list[Column]:
+        columns = [self.catalyst.column(attribute) for attribute in part.attributes]
+        return self.form.of_one(columns[0]) if part.is_id else columns
+
+    def _with(self, node: Node, visible: Sequence[Expression], columns: list[Column]) -> Carried:
+        plan, attributes = self.catalyst.projected(node, visible, columns)
+        return plan, _of_several(attributes)
+
+    def _project(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
+        columns = [*self.catalyst.items(node.projectList()), *anchors[0].attributes]
+        return self.catalyst.rebuilt(node, projectList=columns, child=nodes[0]), anchors[0]
+
+    def _join(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
+        kind = node.joinType().toString()
+        if kind in CONSULTING_JOINS:
+            if anchors[1]:
+                self._consult(node, f"the right side of {CONSULTING_JOINS[kind]}")
+            if anchors[0] is None:
+                return node, None
+            # The right side stays as it was: its own columns are all that the condition needs.
+            right = self.catalyst.children(node)[1]
+            return self.catalyst.with_children(node, [nodes[0], right]), anchors[0]
+        if kind not in JOINS:
+            raise self._refusal(node, f"{kind} join")
+        join = self.catalyst.with_children(node, nodes)
+        parts = tuple(part for each in anchors if each for part in each.parts)
+        return join, Anchors(parts)
+
+    def _union(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
+        outputs = [self.catalyst.output(child) for child in self.catalyst.children(node)]
+        is_id = all(each is None or each.is_id for each in anchors)
+        sides = []
+        for side, output, each in zip(nodes, outputs, anchors, strict=True):
+            if not is_id:
+                columns = self._several(each)
+            elif each is None:
+                columns = [F.lit(None).cast("bigint")]
+            else:
+                columns = [self.catalyst.column(each.attributes[0])]
+            sides.append(self.catalyst.projected(side, output, columns))
+        union = self.catalyst.with_children(node, [plan for plan, _ in sides])
+        hidden = self.catalyst.output(union)[-len(sides[0][1]) :]
+        return union, Anchors((AnchorPart(is_id, tuple(hidden)),))
+
+    def _aggregate(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
+        outputs = self.catalyst.items(node.aggregateExpressions())
+        if any(map(self._is_python_aggregate, outputs)):
+            raise CarryError(
+                f"{self.place(node)}: Spark cannot compute a pandas aggregate beside another "
+                "aggregate: use a built-in aggregate"
+            )
+        keys = self.catalyst.items(node.groupingExpressions())
+        return self._grouped(nodes[0], anchors[0], keys, outputs, like=node)
+
+    def _distinct(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
+        output = self.catalyst.output(node)
+        return self._grouped(nodes[0], anchors[0], output, output)
+
+    def _deduplicate(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
+        # Other columns keep their expression ids, as in Spark's own rule: first() is not
+        # deterministic, so no filter above is pushed below the group.
+        keys = self.catalyst.items(node.keys())
+        key_ids = {key.exprId().id() for key in keys}
+        output = [
+            attribute
+            if attribute.exprId().id() in key_ids
+            else self.catalyst.first(nodes[0], attribute)
+            for attribute in self.catalyst.output(node)
+        ]
+        keys = keys or [self.catalyst.literal_key(nodes[0])]
+        return self._grouped(nodes[0], anchors[0], keys, output)
+
+    def _grouped(
+        self,
+        child: Node,
+        anchors: Anchors | None,
+        keys: Sequence[Expression],
+        outputs: Sequence[Expression],
+        like: Node | None = None,
+    ) -> Carried:
+        parts = [self._collected(part) for part in anchors.parts] if anchors else []
+        if not parts:
+            parts = [self.form.collected(self.form.none())]
+        collected = parts[0] if len(parts) == 1 else self.form.merged(parts)
+        plan, attributes = self.catalyst.aggregated(child, keys, outputs, collected, like)
+        return plan, _of_several(attributes)
+
+    def _collected(self, part: AnchorPart) -> list[Column]:
+        columns = [self.catalyst.column(attribute) for attribute in part.attributes]
+        return self.form.collected_ids(columns[0]) if part.is_id else self.form.collected(columns)
+
+    def _expand(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
+        attributes = anchors[0].attributes
+        rows = [
+            self.catalyst.scala([*self.catalyst.items(row), *attributes])
+            for row in self.catalyst.items(node.projections())
+        ]
+        fresh = [attribute.newInstance() for attribute in attributes]
+        output = [*self.catalyst.output(node), *fresh]
+        plan = self.catalyst.rebuilt(node, projections=rows, output=output, child=nodes[0])
+        return plan, anchors[0].renewed(fresh)
+
+    def _except(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
+        self._refuse_all(node, "exceptAll")
+        if anchors[1]:
+            self._consult(node, "the right side of EXCEPT")
+        if anchors[0] is None:
+            return node, None
+        return self._set_operation(node, nodes[0], anchors[0], "left_anti")
+
+    def _intersect(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
+        self._refuse_all(node, "intersectAll")
+        left, right = anchors
+        if left is None:
+            plan, added = self._with(nodes[0], self.catalyst.output(nodes[0]), self.form.none())
+            return self._intersect(node, [plan, nodes[1]], [added, right])
+        if right is None:
+            return self._set_operation(node, nodes[0], left, "left_semi")
+        keys, other_keys = map(self.catalyst.output, self.catalyst.children(node))
+        left_rows, left_anchors = self._grouped(nodes[0], left, keys, keys)
+        right_rows, right_anchors = self._grouped(nodes[1], right, other_keys, other_keys)
+        pairs = list(zip(keys, other_keys, strict=True))
+        join = self.catalyst.joined_null_safe(left_rows, right_rows, pairs, "inner")
+        merged = self.form.merged([self._several(left_anchors), self._several(right_anchors)])
+        return self._with(join, keys, merged)
+
+    def _set_operation(self, node: Node, left: Node, anchors: Anchors, how: str) -> Carried:
+        """The distinct rows of the left side, kept by the right side as it was."""
+        _, right = self.catalyst.children(node)
+        keys, other_keys = map(self.catalyst.output, self.catalyst.children(node))
+        grouped, several = self._grouped(left, anchors, keys, keys)
+        pairs = list(zip(keys, other_keys, strict=True))
+        return self.catalyst.joined_null_safe(grouped, right, pairs, how), several
+
+    def _refuse_all(self, node: Node, operation: str) -> None:
+        if node.isAll():
+            raise CarryError(
+                f"{self.place(node)}: rows cannot be followed through {operation}: number the "
+                "equal rows with row_number(), and use a set operation without ALL"
+            )
+
+    def _with_cte(self, node: Node) -> Carried:
+        self._require_known(node, "WithCTE")
+        *definitions, main = self.catalyst.children(node)
+        carried = [self._definition(each) for each in definitions]
+        plan, anchors = self.rewrite(main)
+        return self.catalyst.with_children(node, [*carried, plan]), anchors
+
+    def _definition(self, node: Node) -> Node:
+        """A definition with the records last, because references take columns by position."""
+        self._require_known(node, simple_name(node))
+        child = node.child()
+        plan, anchors = self.rewrite(child)
+        if anchors is not None:
+            columns = [self.catalyst.column(attribute) for attribute in anchors.attributes]
+            plan, attributes = self.catalyst.projected(plan, self.catalyst.output(child), columns)
+            anchors = anchors.renewed(attributes)
+        self._definitions[node.id()] = anchors
+        return self.catalyst.with_children(node, [plan])
+
+    def _cte_reference(self, node: Node) -> Carried:
+        self._require_known(node, "CTERelationRef")
+        if node.recursive():
+            raise self._refusal(node, "UnionLoop")
+        anchors = self._definitions.get(node.cteId())
+        if anchors is None:
+            return node, None
+        fresh = [attribute.newInstance() for attribute in anchors.attributes]
+        plan = self.catalyst.rebuilt(node, output=[*self.catalyst.output(node), *fresh])
+        return plan, anchors.renewed(fresh)
+
+    def _is_python_aggregate(self, expression: Expression) -> bool:
+        name = expression.getClass().getSimpleName()
+        if name == "PythonUDAF":
+            return True
+        return any(map(self._is_python_aggregate, self.catalyst.items(expression.children())))
+
+
+def _of_several(attributes: Sequence[Expression]) -> Anchors:
+    return Anchors((AnchorPart(False, tuple(attributes)),))

@@ -1,0 +1,186 @@
+"""Read and rebuild nodes of Spark's logical plans through py4j.
+
+No node is made by its constructor: nodes of the user's plan are copied with other children or
+fields, and nodes of our own come from the DataFrame API. So a new field of a node is kept as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from ledger.errors import CarryError
+
+Node = Any  # a LogicalPlan of the JVM
+Expression = Any  # an Expression of the JVM
+OWN_PREFIX = "__ackledger_"
+_numbers = count()
+
+
+class Catalyst:
+    """Tools for the plans of one Spark session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._jvm: Any = spark._jvm
+        self._session: Any = spark._jsparkSession
+        self._of_rows = getattr(self._jvm, "org.apache.spark.sql.classic.Dataset").ofRows
+        self._column = getattr(self._jvm, "org.apache.spark.sql.classic.ExpressionUtils").column
+        self._alias = getattr(self._jvm, "org.apache.spark.sql.catalyst.expressions.Alias")
+        self._none = getattr(self._jvm, "scala.Option").empty()
+        self._empty = self._session.emptyDataFrame().queryExecution().analyzed()
+
+    def items(self, values: Any) -> list[Any]:
+        """Return the elements of a Scala Seq."""
+        return [values.apply(index) for index in range(values.size())]
+
+    def children(self, node: Node) -> list[Node]:
+        """Return the children of a node, without the plans of subqueries in its expressions."""
+        return self.items(node.children())
+
+    def subqueries(self, node: Node) -> list[Node]:
+        """Return the plans of the subqueries in a node's own expressions."""
+        return self.items(node.subqueries())
+
+    def output(self, node: Node) -> list[Expression]:
+        """Return the attributes of a node's rows."""
+        return self.items(node.output())
+
+    def fields(self, node: Node) -> tuple[str, ...]:
+        """Return the names of a node's constructor fields."""
+        return tuple(node.productElementName(index) for index in range(node.productArity()))
+
+    def identity(self, node: Any) -> int:
+        """Return the identity hash of an object of the JVM."""
+        return int(self._jvm.System.identityHashCode(node))
+
+    def analyzed(self, frame: DataFrame) -> Node:
+        """Return the analyzed plan of a frame."""
+        return frame._jdf.queryExecution().analyzed()
+
+    def frame(self, plan: Node) -> DataFrame:
+        """Return a frame of a plan."""
+        return ClassicDataFrame(self._of_rows(self._session, plan), self.spark)
+
+    def column(self, expression: Expression) -> Column:
+        """Return a resolved expression as a column."""
+        return ClassicColumn(self._column(expression))
+
+    def rebuilt(self, node: Node, **fields: Any) -> Node:
+        """Copy a node with other values of some constructor fields."""
+        values = [fields.get(name, _KEEP) for name in self.fields(node)]
+        copied = self._gateway().new_array(self._jvm.java.lang.Object, len(values))
+        for index, value in enumerate(values):
+            copied[index] = node.productElement(index) if value is _KEEP else self.scala(value)
+        return self._resolved(node.makeCopy(copied))
+
+    def with_children(self, node: Node, children: Iterable[Node]) -> Node:
+        """Copy a node with other children."""
+        return self._resolved(node.withNewChildren(self.scala(list(children))))
+
+    def projected(
+        self, child: Node, visible: Sequence[Expression], columns: Sequence[Column]
+    ) -> tuple[Node, list[Expression]]:
+        """Project attributes of a node and own columns over it.
+
+        Returns the node and the attributes of the own columns.
+        """
+        plan = self.analyzed(self._stub(child).select(*self._named(columns)))
+        own = self.items(plan.projectList())
+        node = self.rebuilt(plan, projectList=[*visible, *own], child=child)
+        return node, [expression.toAttribute() for expression in own]
+
+    def aggregated(
+        self,
+        child: Node,
+        keys: Sequence[Expression],
+        outputs: Sequence[Expression],
+        columns: Sequence[Column],
+        like: Node | None = None,
+    ) -> tuple[Node, list[Expression]]:
+        """Group a node by keys; the output has the given expressions and own aggregates.
+
+        ``like``: the Aggregate to copy, with its hints. Returns the node and the attributes of the
+        own aggregates.
+        """
+        plan = self.analyzed(self._stub(child).groupBy().agg(*self._named(columns)))
+        own = self.items(plan.aggregateExpressions())
+        node = self.rebuilt(
+            plan if like is None else like,
+            groupingExpressions=list(keys),
+            aggregateExpressions=[*outputs, *own],
+            child=child,
+        )
+        return node, [expression.toAttribute() for expression in own]
+
+    def first(self, child: Node, attribute: Expression) -> Expression:
+        """Return ``first(attribute)`` under the attribute's own expression id."""
+        frame = self._stub(child).groupBy().agg(F.first(self.column(attribute)))
+        value = self.analyzed(frame).aggregateExpressions().head().child()
+        return self.renamed(value, attribute)
+
+    def literal_key(self, child: Node) -> Expression:
+        """Return a key that puts all rows of a node into one group, and makes none of no rows."""
+        plan = self.analyzed(self._stub(child).select(*self._named([F.lit(1)])))
+        return plan.projectList().head().child()
+
+    def renamed(self, value: Expression, attribute: Expression) -> Expression:
+        """Return a value under the name and expression id of an attribute."""
+        nothing = self.scala([])
+        return self._alias(
+            value,
+            attribute.name(),
+            attribute.exprId(),
+            attribute.qualifier(),
+            self._none,
+            nothing,
+        )
+
+    def joined_null_safe(
+        self, left: Node, right: Node, pairs: Sequence[tuple[Expression, Expression]], how: str
+    ) -> Node:
+        """Join two nodes on pairs of attributes, where NULL equals NULL."""
+        condition: Column | None = None
+        for left_key, right_key in pairs:
+            equal = self.column(left_key).eqNullSafe(self.column(right_key))
+            condition = equal if condition is None else condition & equal
+        joined = self._stub(left).join(self._stub(right), condition, how)
+        return self.rebuilt(self.analyzed(joined), left=left, right=right)
+
+    def nodes(self, plan: Node) -> Iterator[Node]:
+        """Yield the nodes of a plan, children first, without those of subqueries."""
+        for child in self.children(plan):
+            yield from self.nodes(child)
+        yield plan
+
+    def _stub(self, node: Node) -> DataFrame:
+        """An empty frame with a node's output. Own expressions are resolved against it, so the
+        user's plan is not analyzed a second time.
+        """
+        return self.frame(self.rebuilt(self._empty, output=self.output(node)))
+
+    def _named(self, columns: Sequence[Column]) -> list[Column]:
+        return [column.alias(f"{OWN_PREFIX}{next(_numbers)}") for column in columns]
+
+    def scala(self, value: Any) -> Any:
+        """Return a list as a Scala Seq, and any other value unchanged."""
+        return self._jvm.PythonUtils.toSeq(value) if isinstance(value, list) else value
+
+    def _gateway(self) -> Any:
+        return self.spark.sparkContext._gateway
+
+    def _resolved(self, node: Node) -> Node:
+        if not node.resolved() or not node.missingInput().isEmpty():
+            raise CarryError(
+                f"the rewritten {node.nodeName()} is not valid, which is a fault of ackledger. "
+                f"Please report this plan:\n{node.toString()}"
+            )
+        node.setAnalyzed()
+        return node
+
+
+_KEEP = object()

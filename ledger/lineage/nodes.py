@@ -1,0 +1,119 @@
+"""The nodes of analyzed plans: which of them anchors pass, and why others are refused.
+
+The lists are closed. A node that is in none of them is refused, so a node of a newer Spark never
+passes without a rule.
+"""
+
+# Nodes whose rows are a selection or a multiple of their only child's rows, and keep its columns.
+# Each with the fields that it may have: a field of a newer Spark could mean something else.
+PASSED: dict[str, frozenset[str]] = {
+    "AttachDistributedSequence": frozenset({"sequenceAttr", "child", "cache"}),
+    "CollectMetrics": frozenset({"name", "metrics", "child", "dataframeId"}),
+    "Filter": frozenset({"condition", "child"}),
+    "Generate": frozenset(
+        {"generator", "unrequiredChildIndex", "outer", "qualifier", "generatorOutput", "child"}
+    ),
+    "GlobalLimit": frozenset({"limitExpr", "child"}),
+    "LocalLimit": frozenset({"limitExpr", "child"}),
+    "Offset": frozenset({"offsetExpr", "child"}),
+    "PipeOperator": frozenset({"child"}),
+    "RebalancePartitions": frozenset(
+        {"partitionExpressions", "child", "optNumPartitions", "optAdvisoryPartitionSize"}
+    ),
+    "Repartition": frozenset({"numPartitions", "shuffle", "child"}),
+    "RepartitionByExpression": frozenset(
+        {"partitionExpressions", "child", "optNumPartitions", "optAdvisoryPartitionSize"}
+    ),
+    "ResolvedHint": frozenset({"child", "hints"}),
+    "Sample": frozenset(
+        {"lowerBound", "upperBound", "withReplacement", "seed", "child", "sampleMethod"}
+    ),
+    "Sort": frozenset({"order", "global", "child", "hint"}),
+    "SubqueryAlias": frozenset({"identifier", "child"}),
+    "View": frozenset({"desc", "isTempView", "child", "options"}),
+    "Window": frozenset({"windowExpressions", "partitionSpec", "orderSpec", "child", "hint"}),
+}
+# Nodes with a rule of their own: a method of Carrier that has their name in lower case.
+RULED: dict[str, frozenset[str]] = {
+    "Aggregate": frozenset({"groupingExpressions", "aggregateExpressions", "child", "hint"}),
+    "CTERelationDef": frozenset(
+        {
+            "child",
+            "id",
+            "originalPlanWithPredicates",
+            "underSubquery",
+            "maxDepth",
+            "forceSkipInline",
+        }
+    ),
+    "CTERelationRef": frozenset(
+        {
+            "cteId",
+            "_resolved",
+            "output",
+            "isStreaming",
+            "statsOpt",
+            "recursive",
+            "maxRows",
+            "isUnlimitedRecursion",
+        }
+    ),
+    "Deduplicate": frozenset({"keys", "child", "dedupSpec"}),
+    "Distinct": frozenset({"child"}),
+    "Except": frozenset({"left", "right", "isAll"}),
+    "Expand": frozenset({"projections", "output", "child"}),
+    "Intersect": frozenset({"left", "right", "isAll"}),
+    "Join": frozenset({"left", "right", "joinType", "condition", "hint"}),
+    "Project": frozenset({"projectList", "child"}),
+    "Union": frozenset({"children", "byName", "allowMissingCol"}),
+    "WithCTE": frozenset({"plan", "cteDefs"}),
+}
+# Untracked rows.
+LEAVES = frozenset(
+    {
+        "CommandResult",
+        "DataSourceV2Relation",
+        "ExternalRDD",
+        "HiveTableRelation",
+        "InMemoryRelation",
+        "LocalRelation",
+        "LogicalRDD",
+        "LogicalRelation",
+        "OneRowRelation",
+        "Range",
+    }
+)
+JOINS = frozenset({"Cross", "Inner", "LeftOuter", "RightOuter", "FullOuter"})
+CONSULTING_JOINS = {"LeftSemi": "a semi join", "LeftAnti": "an anti join"}
+# Words of users for nodes that have subqueries.
+WORDS = {"Aggregate": "a groupBy", "Filter": "a where", "Join": "a join", "Project": "a select"}
+
+_ROWS = "use select() with a UDF or a pandas_udf"
+_GROUPS = "use window functions, or groupBy().agg() with built-in aggregates"
+_TWO_GROUPS = "join the frames, then use window functions or groupBy().agg()"
+# What users call an operation, and what they can write instead.
+REFUSED: dict[str, tuple[str, str]] = {
+    "AsOfJoin": ("an as-of join", "join on equal keys and keep one row with row_number()"),
+    "DeserializeToObject": ("rdd", "use the DataFrame API"),
+    "FlatMapCoGroupsInArrow": ("applyInArrow of two frames", _TWO_GROUPS),
+    "FlatMapCoGroupsInPandas": ("applyInPandas of two frames", _TWO_GROUPS),
+    "FlatMapGroupsInArrow": ("applyInArrow", _GROUPS),
+    "FlatMapGroupsInPandas": ("applyInPandas", _GROUPS),
+    "LateralJoin": ("a lateral join", "write it as a join or with explode"),
+    "MapInArrow": ("mapInArrow", _ROWS),
+    "MapInPandas": ("mapInPandas", _ROWS),
+    "NearestByJoin": ("a nearest-by join", "join and keep rows with row_number()"),
+    "PythonMapInArrow": ("mapInArrow", _ROWS),
+    "ScriptTransformation": ("TRANSFORM ... USING", "use a UDF"),
+    "SerializeFromObject": ("rdd", "use the DataFrame API"),
+    "Transpose": ("transpose", "use pivot or unpivot"),
+    "UnionLoop": ("a recursive CTE", "write its levels as joins"),
+    "UnionLoopRef": ("a recursive CTE", "write its levels as joins"),
+}
+
+
+def simple_name(node: object) -> str:
+    """Return the name of a node's class; with its package if it is not Spark's own."""
+    java_class = node.getClass()  # type: ignore[attr-defined]
+    full = str(java_class.getName())
+    return str(java_class.getSimpleName()) if full.startswith("org.apache.spark.sql.") else full

@@ -1,0 +1,121 @@
+"""Find the line of user code that made a node of a plan."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from types import FrameType
+from typing import Any
+
+import pyspark
+from pyspark.sql.classic.dataframe import DataFrame
+
+from ledger.lineage.catalyst import Catalyst, Node
+from ledger.lineage.nodes import simple_name
+
+# Lines of these are not the user's.
+_LIBRARIES = tuple(
+    str(Path(str(file)).parent) + os.sep for file in (pyspark.__file__, __file__.rsplit("/", 1)[0])
+)
+UNKNOWN = "unknown line"
+
+
+def user_line(frame: FrameType | None = None) -> str | None:
+    """Return the innermost line outside of Spark and this library, as ``file:line``."""
+    at = frame or sys._getframe(1)
+    while at is not None and at.f_code.co_filename.startswith(_LIBRARIES):
+        at = at.f_back  # type: ignore[assignment]
+    return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}" if at else None
+
+
+@dataclass
+class Sites:
+    """Lines that made frames, and so the nodes of their plans.
+
+    Frames are noted while ``watching``. A node that Spark copied since, for a self-join, is found
+    by its kind and semantic hash.
+    """
+
+    _noted: list[tuple[Any, str]] = field(default_factory=list)
+    _by_identity: dict[int, str] = field(default_factory=dict)
+    _by_shape: dict[tuple[str, int], str] = field(default_factory=dict)
+    _nodes: list[Node] = field(default_factory=list)  # so that no identity is given twice
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the line of each frame that this thread makes in the block."""
+        token = _watcher.set(self)
+        with _patched():
+            try:
+                yield
+            finally:
+                _watcher.reset(token)
+
+    def note(self, jdf: Any, line: str) -> None:
+        """Note the line that made a frame."""
+        self._noted.append((jdf, line))
+
+    def place(self, catalyst: Catalyst, node: Node) -> str:
+        """Return the line that made a node, as ``file:line``."""
+        self._locate(catalyst)
+        line = self._by_identity.get(catalyst.identity(node))
+        return line or self._by_shape.get(_shape(node), UNKNOWN)
+
+    def _locate(self, catalyst: Catalyst) -> None:
+        """Give each node to the first frame whose plan has it: frames are made bottom up.
+
+        Below the node that an operation adds, a node that is not known by its identity is a copy
+        that Spark has made, for a self-join: it has the line of the node that it is a copy of.
+        """
+        noted, self._noted = self._noted, []
+        for jdf, line in noted:
+            top = jdf.queryExecution().analyzed()
+            todo = [top]
+            while todo:
+                node = todo.pop()
+                identity = catalyst.identity(node)
+                if identity in self._by_identity:
+                    continue
+                copied = None if node is top else self._by_shape.get(_shape(node))
+                self._by_identity[identity] = copied or line
+                self._nodes.append(node)
+                self._by_shape.setdefault(_shape(node), line)
+                todo += catalyst.children(node)
+
+
+_watcher: ContextVar[Sites | None] = ContextVar("_watcher", default=None)
+_lock = Lock()
+_blocks = 0  # of all threads, that watch now
+_unpatched = DataFrame.__init__
+
+
+@contextmanager
+def _patched() -> Iterator[None]:
+    """Have each new frame noted by its thread's watcher, until the last block of a thread ends."""
+    global _blocks
+    with _lock:
+        _blocks += 1
+        setattr(DataFrame, "__init__", _noted)  # noqa: B010 - mypy refuses the assignment
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            if not _blocks:
+                setattr(DataFrame, "__init__", _unpatched)  # noqa: B010
+
+
+def _noted(frame: DataFrame, jdf: Any, sql_ctx: Any) -> None:
+    _unpatched(frame, jdf, sql_ctx)
+    watcher = _watcher.get()
+    line = user_line(sys._getframe(1)) if watcher else None
+    if watcher and line is not None:
+        watcher.note(jdf, line)
+
+
+def _shape(node: Node) -> tuple[str, int]:
+    return simple_name(node), int(node.semanticHash())

@@ -1,0 +1,144 @@
+"""Anchors carried through unchanged functions, against loops that name each row's records."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import xor as xor_of
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+
+from ledger.lineage.anchors import NUMBERS
+from ledger.lineage.carry import carry
+from tests.support.carried import FIRST, SECOND, carried_rows, counted, frame_of
+from tests.support.relations import OPERATIONS, Rows
+
+# An operation, and for each of its operands the number of an input or of an earlier operation.
+Plan = Sequence[tuple[str, tuple[int, ...]]]
+
+
+def function_of(plan: Plan) -> Callable[..., DataFrame]:
+    """The function of frames that a plan stands for."""
+
+    def unchanged(*frames: DataFrame) -> DataFrame:
+        results = list(frames)
+        for name, operands in plan:
+            results.append(OPERATIONS[name].in_spark(*(results[at] for at in operands)))
+        return results[-1]
+
+    return unchanged
+
+
+def by_hand(plan: Plan, *inputs: Rows) -> Rows:
+    """The rows of a plan and their records, by loops."""
+    results = list(inputs)
+    for name, operands in plan:
+        results.append(OPERATIONS[name].by_hand(*(results[at] for at in operands)))
+    return results[-1]
+
+
+def inputs_of(plan: Plan) -> list[int]:
+    """The inputs below the last operation of a plan, out of two."""
+    below, todo = set(), [len(plan) + 1]
+    while todo:
+        at = todo.pop()
+        if at < 2:
+            below.add(at)
+        else:
+            todo += plan[at - 2][1]
+    return sorted(below)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_carries_the_records_of_its_rows(spark, name):
+    """One operation over rows with NULLs and doubled keys: its rows and their records are right."""
+    inputs = (FIRST, SECOND)[: OPERATIONS[name].takes]
+    expected = OPERATIONS[name].by_hand(*inputs)
+    result = carry(OPERATIONS[name].in_spark, [frame_of(spark, rows) for rows in inputs])
+    assert carried_rows(result.carried) == counted(expected)
+    assert Counter(map(tuple, result.bare.collect())) == Counter(row[:2] for row in expected)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Up to five operations, each over inputs and earlier results; the last is the output."""
+    plan: list[tuple[str, tuple[int, ...]]] = []
+    for _ in range(draw(st.integers(1, 5))):
+        name = draw(st.sampled_from(sorted(OPERATIONS)))
+        newest = len(plan) + 1
+        operands = [draw(st.integers(0, newest)) for _ in range(OPERATIONS[name].takes)]
+        if plan:
+            operands[draw(st.integers(0, len(operands) - 1))] = newest
+        plan.append((name, tuple(operands)))
+    return plan
+
+
+def relations(first_id: int) -> st.SearchStrategy[Rows]:
+    """Up to seven rows of one record each, with NULLs and doubled keys."""
+    value = st.none() | st.integers(0, 3)
+    pairs = st.lists(st.tuples(value, value), max_size=7)
+    return pairs.map(
+        lambda rows: [(k, v, frozenset({first_id + at})) for at, (k, v) in enumerate(rows)]
+    )
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(plan=plans(), first=relations(100), second=relations(200))
+def test_random_plans_carry_what_loops_name(spark, plan, first, second):
+    """Rows and records of random plans equal those of the loops."""
+    used = inputs_of(plan)
+    inputs = [(first, second)[at] for at in used]
+    renumbered = [
+        (name, tuple(used.index(at) if at < 2 else at - 2 + len(used) for at in operands))
+        for name, operands in plan
+    ]
+    result = carry(function_of(renumbered), [frame_of(spark, rows) for rows in inputs])
+    assert carried_rows(result.carried) == counted(by_hand(renumbered, *inputs))
+
+
+@settings(max_examples=2000, deadline=None)
+@given(plan=plans(), first=relations(100), second=relations(200), data=st.data())
+def test_loops_hold_in_possible_worlds(plan, first, second, data):
+    """Without a record, rows of a monotone plan that do not name it stay; the records of a row
+    make it again. So the loops name the right records.
+    """
+    plan = [(name, operands) for name, operands in plan]
+    if not all(OPERATIONS[name].is_monotone for name, _ in plan):
+        return
+    rows = by_hand(plan, first, second)
+    ids = sorted({record_id for _, _, records in (*first, *second) for record_id in records})
+    if not ids or not rows:
+        return
+    removed = data.draw(st.sampled_from(ids))
+    without = [[row for row in side if removed not in row[2]] for side in (first, second)]
+    stayed = Counter(row for row in rows if removed not in row[2])
+    assert not stayed - counted(by_hand(plan, *without))
+    row = data.draw(st.sampled_from(rows))
+    alone = [[each for each in side if each[2] <= row[2]] for side in (first, second)]
+    assert row[:2] in {each[:2] for each in by_hand(plan, *alone)}
+
+
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"cte_twice"}))
+def test_numbers_agree_with_lists(spark, name):
+    """Count, XOR and sum of each row's records are those of the ids that the loops name. (A join of
+    a group with itself has each record twice, which numbers show and lists do not.)
+    """
+    inputs = (FIRST, SECOND)[: OPERATIONS[name].takes]
+    ids = sorted({record for rows in inputs for *_, records in rows for record in records})
+    hashed = spark.createDataFrame([(each,) for each in ids], "id bigint")
+    hashes = dict(map(tuple, hashed.selectExpr("id", "xxhash64(id)").collect()))
+    expected = Counter()
+    for k, v, records in OPERATIONS[name].by_hand(*inputs):
+        values = [hashes[record] for record in records]
+        xor = reduce(xor_of, values, 0)
+        expected[k, v, len(values), xor, sum(value & 0xFFFFFFFF for value in values)] += 1
+    frames = [frame_of(spark, rows) for rows in inputs]
+    numbers = carry(OPERATIONS[name].in_spark, frames, form=NUMBERS).carried
+    assert Counter(map(tuple, numbers.collect())) == expected
