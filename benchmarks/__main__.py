@@ -22,6 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import (
+    carried,
     data,
     driver,
     folding,
@@ -335,6 +336,7 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "shuffled": _shuffled,
     "losses": _losses,
     "sizes": partial(sizes, home=HOME),
+    "carried": partial(carried.measure, home=HOME),
 }
 FIGURES = (*_DRIVERS, *_WARM)
 
