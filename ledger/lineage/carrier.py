@@ -229,18 +229,22 @@ class Carrier:
         return self._grouped(nodes[0], anchors[0], output, output)
 
     def _deduplicate(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
-        # Other columns keep their expression ids, as in Spark's own rule: first() is not
-        # deterministic, so no filter above is pushed below the group.
+        # Other columns keep their expression ids above the group and have new ones below it. With
+        # the same ids Spark would push a filter on them below the group, and choose other rows.
         keys = self.catalyst.items(node.keys())
         key_ids = {key.exprId().id() for key in keys}
-        output = [
-            attribute
-            if attribute.exprId().id() in key_ids
-            else self.catalyst.first(nodes[0], attribute)
-            for attribute in self.catalyst.output(node)
-        ]
-        keys = keys or [self.catalyst.literal_key(nodes[0])]
-        return self._grouped(nodes[0], anchors[0], keys, output)
+        output = self.catalyst.output(node)
+        others = [each for each in output if each.exprId().id() not in key_ids]
+        below = [each for each in output if each.exprId().id() in key_ids]
+        columns = [self.catalyst.column(each) for each in others]
+        child, copies = self.catalyst.projected(nodes[0], [*below, *anchors[0].attributes], columns)
+        firsts = iter(
+            self.catalyst.first(child, copy, attribute)
+            for copy, attribute in zip(copies, others, strict=True)
+        )
+        output = [each if each.exprId().id() in key_ids else next(firsts) for each in output]
+        keys = keys or [self.catalyst.literal_key(child)]
+        return self._grouped(child, anchors[0], keys, output)
 
     def _grouped(
         self,

@@ -117,11 +117,11 @@ class Catalyst:
         )
         return node, [expression.toAttribute() for expression in own]
 
-    def first(self, child: Node, attribute: Expression) -> Expression:
-        """Return ``first(attribute)`` under the attribute's own expression id."""
-        frame = self._stub(child).groupBy().agg(F.first(self.column(attribute)))
-        value = self.analyzed(frame).aggregateExpressions().head().child()
-        return self.renamed(value, attribute)
+    def first(self, child: Node, value: Expression, attribute: Expression) -> Expression:
+        """Return ``first(value)`` under the name and expression id of an attribute."""
+        frame = self._stub(child).groupBy().agg(F.first(self.column(value)))
+        first = self.analyzed(frame).aggregateExpressions().head().child()
+        return self.renamed(first, attribute)
 
     def literal_key(self, child: Node) -> Expression:
         """Return a key that puts all rows of a node into one group, and makes none of no rows."""

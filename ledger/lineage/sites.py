@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from types import FrameType
 from typing import Any
+from uuid import uuid4
 
 import pyspark
 from pyspark.sql.classic.dataframe import DataFrame
@@ -36,14 +37,17 @@ def user_line(frame: FrameType | None = None) -> str | None:
 class Sites:
     """Lines that made frames, and so the nodes of their plans.
 
-    Frames are noted while ``watching``. A node that Spark copied since, for a self-join, is found
-    by its kind and semantic hash.
+    Frames are noted while ``watching``, in a tag of their plans' new nodes, which Spark keeps when
+    it copies a node for a self-join or a union. A copy without the tag is found by its kind and
+    semantic hash.
     """
 
     _noted: list[tuple[Any, str]] = field(default_factory=list)
     _by_identity: dict[int, str] = field(default_factory=dict)
     _by_shape: dict[tuple[str, int], str] = field(default_factory=dict)
     _nodes: list[Node] = field(default_factory=list)  # so that no identity is given twice
+    _tag: Any = None
+    _tagged_shapes: set[tuple[str, int]] = field(default_factory=set)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -55,15 +59,37 @@ class Sites:
             finally:
                 _watcher.reset(token)
 
-    def note(self, jdf: Any, line: str) -> None:
+    def note(self, frame: DataFrame, line: str) -> None:
         """Note the line that made a frame."""
-        self._noted.append((jdf, line))
+        self._noted.append((frame._jdf, line))
+        if self._tag is None:
+            jvm: Any = frame.sparkSession._jvm
+            tag = getattr(jvm, "org.apache.spark.sql.catalyst.trees.TreeNodeTag")
+            self._tag = tag(f"ackledger_line_{uuid4()}")
+        top = frame._jdf.queryExecution().analyzed()
+        todo = [top]
+        while todo:
+            node = todo.pop()
+            if node.getTagValue(self._tag).isDefined():
+                continue
+            shape = _shape(node)
+            if node is top or shape not in self._tagged_shapes:
+                node.setTagValue(self._tag, line)
+                self._tagged_shapes.add(shape)
+            children = node.children()
+            todo += [children.apply(at) for at in range(children.size())]
 
     def place(self, catalyst: Catalyst, node: Node) -> str:
         """Return the line that made a node, as ``file:line``."""
+        return self._line(catalyst, node) or UNKNOWN
+
+    def _line(self, catalyst: Catalyst, node: Node) -> str | None:
+        tagged = None if self._tag is None else node.getTagValue(self._tag)
+        if tagged is not None and tagged.isDefined():
+            return str(tagged.get())
         self._locate(catalyst)
         line = self._by_identity.get(catalyst.identity(node))
-        return line or self._by_shape.get(_shape(node), UNKNOWN)
+        return line or self._by_shape.get(_shape(node))
 
     def _locate(self, catalyst: Catalyst) -> None:
         """Give each node to the first frame whose plan has it: frames are made bottom up.
@@ -89,7 +115,7 @@ class Sites:
 
 _watcher: ContextVar[Sites | None] = ContextVar("_watcher", default=None)
 _lock = Lock()
-_blocks = 0  # of all threads, that watch now
+_blocks = 0  # of all threads that watch now
 _unpatched = DataFrame.__init__
 
 
@@ -114,7 +140,7 @@ def _noted(frame: DataFrame, jdf: Any, sql_ctx: Any) -> None:
     watcher = _watcher.get()
     line = user_line(sys._getframe(1)) if watcher else None
     if watcher and line is not None:
-        watcher.note(jdf, line)
+        watcher.note(frame, line)
 
 
 def _shape(node: Node) -> tuple[str, int]:
