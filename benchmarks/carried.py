@@ -25,7 +25,9 @@ Function = Callable[[DataFrame, DataFrame], DataFrame]
 def row_wise(orders: DataFrame, customers: DataFrame) -> DataFrame:
     """Filters and columns."""
     paid = orders.where("state <> 'cancelled'").withColumn("euros", F.col("cents") / 100)
-    return paid.withColumn("day", F.date_add(F.lit("2026-01-01"), F.col("order") % 365))
+    return paid.withColumn(
+        "day", F.date_add(F.lit("2026-01-01"), (F.col("order") % 365).cast("int"))
+    )
 
 
 def join(orders: DataFrame, customers: DataFrame) -> DataFrame:
