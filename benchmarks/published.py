@@ -115,8 +115,8 @@ def summary(results: Results) -> str:
     failed = batch["failed_bytes"] / batch["failed"] / 1e3
     time = textwrap.fill(
         f"- **Time:** on 2 cores, a million flights without a loss take {clean} times as long as "
-        f"in one Spark plan ({clustered} if that plan clusters rows by folder). A word count takes "
-        f"{words} times as long. Most of that is the source's copy and the stages' files.",
+        f"in one Spark plan ({clustered} if it repartitions by output folder). A word count takes "
+        f"{words} times as long. Most of that is the source's copy and stage files.",
         width=122,
         subsequent_indent="  ",
     )

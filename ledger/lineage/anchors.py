@@ -53,7 +53,7 @@ class Anchors:
 
 
 class Form(Protocol):
-    """How a row names several records, in columns that end in ``names``."""
+    """Columns by which a row names several records; they end in ``names``."""
 
     names: tuple[str, ...]
 

@@ -154,8 +154,8 @@ def _require_wheel() -> None:
 
 
 def _folder(home: Path) -> Path:
-    """Where the server of ``home`` has its data and its socket. Raises ConfigurationError for a
-    path of which the shell that starts it, or a URL, would make another one."""
+    """Return the folder of the server's data and socket, below ``home``. Raises ConfigurationError
+    for a path of which the shell that starts it, or a URL, would make another one."""
     folder = home.expanduser().absolute() / "postgres"
     if sign := re.search(r"[^\w/.:=@#~-]", str(folder)):
         raise ConfigurationError(

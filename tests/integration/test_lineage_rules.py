@@ -245,7 +245,7 @@ def test_a_pandas_aggregate_is_refused(spark):
     ids=["int", "none", "collected", "checkpoint", "name taken"],
 )
 def test_a_result_that_cannot_be_followed_is_refused(spark, function, expected):
-    """What a function returns has to be a frame over its inputs."""
+    """A result that is no frame over the inputs is refused."""
     assert expected in refused(spark, function)
 
 

@@ -451,9 +451,7 @@ class Ledger:
         )
 
     def declare(self, batch_id: int, step: str, **options: Any) -> None:
-        """As if a step of a batch had been declared with these options as well, without those that
-        are None.
-        """
+        """Add options to the declaration of a batch's step, and remove those that are None."""
         batch = self.transact(batches.get_batch, batch_id)
         steps = [{**each, **options} if each["name"] == step else each for each in batch.topology]
         without = {name for name, value in options.items() if value is None}

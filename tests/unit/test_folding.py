@@ -28,7 +28,7 @@ def is_in(value, text):
 
 
 def by_expression(value, text):
-    """What is_in should say, by an expression that takes exponential time on runs of signs."""
+    """Search a form with an expression that takes exponential time on runs of signs."""
     escaped = "|".join(
         re.sub(SIGN, lambda sign: f"{SIGN}?{re.escape(sign[0])}", fold(form))
         for form in (value, json.dumps(value)[1:-1])

@@ -267,7 +267,7 @@ def test_public_names():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_step_asks_a_jvm(path):
-    """What runs on Spark Connect has none: there are frames, and no way behind them. Only the
+    """Steps run on Spark Connect, which has no JVM: they use the API of frames. Only the
     package that rewrites plans needs one, and refuses frames of Spark Connect.
     """
     if path.parent.name == "lineage":

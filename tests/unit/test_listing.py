@@ -1,4 +1,4 @@
-"""Which files a source may read."""
+"""Files that a source may read, and those that it refuses."""
 
 import pyarrow as pa
 import pytest
