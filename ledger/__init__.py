@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ledger.auditing.functions import audit
     from ledger.core.outcomes import FailedRecord, acked, dropped, failed
     from ledger.core.stateful import StatefulStage
     from ledger.errors import LedgerError
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Bloom", "DeltaSink", "FailedRecord", "FileSource", "LedgerError", "OffsetSource",
     "ParquetSink", "Pipeline", "PostgresSink", "StatefulStage", "TableSource", "Upsert", "acked",
-    "collect_anchors", "dropped", "failed", "merge_anchors",
+    "audit", "collect_anchors", "dropped", "failed", "merge_anchors",
 ]  # fmt: skip
 _MODULES = {
+    "auditing.functions": ("audit",),
     "core.outcomes": ("FailedRecord", "acked", "dropped", "failed"),
     "core.stateful": ("StatefulStage",),
     "errors": ("LedgerError",),

@@ -20,6 +20,11 @@ from ledger.lineage.nodes import (
     simple_name,
 )
 
+STREAMING = "a streaming frame cannot be followed: read its source as a batch"
+TOO_DEEP = (
+    "the plan has too many operations on top of each other: make columns with one select() or "
+    "withColumns() instead of withColumn() in a loop"
+)
 # A plan with the output of a node and hidden columns behind it; None: no input is below it.
 Carried = tuple[Node, Anchors | None]
 
@@ -59,10 +64,7 @@ class Carrier:
         try:
             node, anchors = self.rewrite(plan)
         except RecursionError:
-            raise CarryError(
-                "the plan has too many operations on top of each other: make columns with one "
-                "select() or withColumns() instead of withColumn() in a loop"
-            ) from None
+            raise CarryError(TOO_DEEP) from None
         if anchors is None:
             return None
         self._require_same_columns(plan, node)
@@ -89,10 +91,16 @@ class Carrier:
                 f"ackledger. Please report this plan:\n{plan.toString()}"
             )
 
+    def carried(self, node: Node) -> tuple[DataFrame, list[Column]]:
+        """Return the rows of a node below which an input is, and the columns of their records."""
+        plan, anchors = self.rewrite(node)
+        assert anchors is not None
+        return self.catalyst.frame(plan), self._several(anchors)
+
     def require_batch(self, plan: Node) -> None:
         """Raise CarryError for a plan of Structured Streaming."""
         if plan.isStreaming():
-            raise CarryError("a streaming frame cannot be followed: read its source as a batch")
+            raise CarryError(STREAMING)
 
     def rewrite(self, node: Node) -> Carried:
         """Return a node whose output has the records behind the node's own columns."""

@@ -151,6 +151,27 @@ class Catalyst:
         joined = self._stub(left).join(self._stub(right), condition, how)
         return self.rebuilt(self.analyzed(joined), left=left, right=right)
 
+    def without_ctes(self, plan: Node) -> Node:
+        """Return a plan with its common table expressions written out where they are used.
+
+        Raises CarryError if one has random values, which would differ in each place.
+        """
+        with_cte = "org.apache.spark.sql.catalyst.plans.logical.WithCTE"
+        if not any(node.getClass().getName() == with_cte for node in self.nodes(plan)):
+            return plan
+        if not plan.deterministic():
+            raise CarryError(
+                "a query WITH a common table expression and random values cannot be followed: "
+                "write the random values to a table first"
+            )
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        name = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
+        parameters = loader.loadClass(name).getConstructors()[0].getParameterTypes()
+        always, *others = [True, *[False] * (len(parameters) - 1)]
+        inlined = getattr(self._jvm, name)(always, *others).apply(plan)
+        inlined.setAnalyzed()
+        return inlined
+
     def nodes(self, plan: Node) -> Iterator[Node]:
         """Yield the nodes of a plan, children first, without those of subqueries."""
         for child in self.children(plan):

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -82,6 +82,22 @@ class Sites:
     def place(self, catalyst: Catalyst, node: Node) -> str:
         """Return the line that made a node, as ``file:line``."""
         return self._line(catalyst, node) or UNKNOWN
+
+    def places(self, catalyst: Catalyst, plan: Node, original: Node) -> Callable[[Node], str]:
+        """Return the lines of a plan's nodes.
+
+        ``original``: the plan as the user made it. A node that Spark has rewritten since, of a view
+        or of a common table expression, has the line of the node above it.
+        """
+        lines: dict[int, str] = {}
+        todo = [(plan, self.place(catalyst, original))]
+        while todo:
+            node, above = todo.pop()
+            line = self._line(catalyst, node) or above
+            lines.setdefault(catalyst.identity(node), line)
+            below = [*catalyst.children(node), *catalyst.subqueries(node)]
+            todo += [(child, line) for child in below]
+        return lambda node: lines.get(catalyst.identity(node), UNKNOWN)
 
     def _line(self, catalyst: Catalyst, node: Node) -> str | None:
         tagged = None if self._tag is None else node.getTagValue(self._tag)

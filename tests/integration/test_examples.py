@@ -418,3 +418,20 @@ def _sqlite_declared(block, spark):
     pipeline.source("priced", FileSource("orders.csv", schema="id STRING"))
     examples.run(block, pipeline, SqliteSink=SqliteSink)
     assert [step.name for step in pipeline.steps()] == ["priced", "orders"]
+
+
+@proves("docs/how-to/audit.md", "placed", "report", "with_files")
+def _audited(block, spark):
+    """The audit names a loss of each kind that the page shows, and takes a column of file names."""
+    job = examples.EXAMPLES["docs/how-to/audit.md", "placed"]
+    orders = spark.createDataFrame(
+        [("o1", "paid", "13", "s1"), ("o2", None, "13", "s1"), ("o3", "paid", "n/a", "s1")],
+        "order_id string, state string, cents string, shop string",
+    )
+    shops = spark.createDataFrame([("s1", "DE")], "shop string, country string")
+    texts = []
+    placed = examples.run(job, None)["placed"]
+    examples.run(block, None, placed=placed, orders=orders, shops=shops, print=texts.append)
+    for report in texts:
+        assert "condition NULL: state = 'paid'" in str(report)
+        assert "did not parse: TRY_CAST(cents AS INT)" in str(report)

@@ -1,0 +1,214 @@
+"""Find the operation at which each missing record of an output was lost."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import cast
+
+import numpy as np
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ledger.auditing import ids as record_ids
+from ledger.auditing.ids import NO_IDS, Ids
+from ledger.auditing.operations import ROW_WISE, chooses_freely, is_consulting, losing_sides
+from ledger.auditing.sources import ID, AuditSource, Sources, column_of
+from ledger.errors import CarryError
+from ledger.lineage.anchors import LISTS
+from ledger.lineage.carrier import Carrier
+from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.nodes import simple_name
+
+_NODE = "__ackledger_node"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Records that one side of an operation lost. ``side``: the index of the child.
+
+    ``is_repeatable``: the same records are lost each time the operation is computed.
+    """
+
+    node: Node
+    place: str
+    side: int
+    ids: Ids
+    is_repeatable: bool = True
+
+
+@dataclass
+class Attribution:
+    """One output: its plan without CTEs, and the records on their way through it."""
+
+    catalyst: Catalyst
+    sources: Sources
+    place: Callable[[Node], str]
+    plan: Node
+    _occurrences: dict[tuple[int, int], int] = field(default_factory=dict)
+    _random: dict[int, bool] = field(default_factory=dict)
+
+    def _carrier(self, only: Mapping[int, DataFrame]) -> Carrier:
+        def input_of(leaf: Node) -> tuple[Node, Expression] | None:
+            source = self.sources.source_of(leaf)
+            if source is None:
+                return None
+            return self.sources.plan(source, leaf, self.occurrence(source, leaf), only)
+
+        return Carrier(self.catalyst, LISTS, input_of, self.place)
+
+    def occurrence(self, source: AuditSource, leaf: Node) -> int:
+        """Return which occurrence of a source in the plan a leaf is."""
+        first = self.catalyst.output(leaf)
+        key = (source.number, int(first[0].exprId().id()) if first else 0)
+        if key not in self._occurrences:
+            number = sum(other == source.number for other, _ in self._occurrences)
+            if number == record_ids.MAX_OCCURRENCES:
+                raise CarryError(
+                    f"input {source.name!r} is used more than {number} times in the plan of the "
+                    "result: audit a part of the function"
+                )
+            self._occurrences[key] = number
+        return self._occurrences[key]
+
+    def carried(self, node: Node, only: Mapping[int, DataFrame]) -> tuple[DataFrame, Column]:
+        """Return the rows of a node with the list of their ids; a source has to be below it."""
+        frame, (ids,) = self._carrier(only).carried(node)
+        return frame, ids
+
+    def arrived_ids(self) -> Ids:
+        """Return the distinct ids in the rows of the output."""
+        if not self.sources_below(self.plan):
+            return NO_IDS
+        return column_of(self.arrived(self.plan, {}))
+
+    def arrived(self, node: Node, only: Mapping[int, DataFrame]) -> DataFrame:
+        """Return the distinct ids in the rows of a node, as ``ID``. A source is below it."""
+        frame, ids = self.carried(node, only)
+        return frame.select(F.explode(ids).alias(ID)).distinct()
+
+    def losses(self, missing: Mapping[int, Ids]) -> list[Lost]:
+        """Return where missing records were lost, from the leaves upwards.
+
+        ``missing``: by the number of the source, ids with the occurrence that is followed.
+        """
+        missing = {source: values for source, values in missing.items() if len(values)}
+        if not missing:
+            return []
+        losing = [node for node in self._nodes(self.plan) if losing_sides(node)]
+        present = self._present(losing, missing)
+        losses: list[Lost] = []
+        self._walk(self.plan, missing, present, losses)
+        return losses
+
+    def _walk(
+        self,
+        node: Node,
+        missing: Mapping[int, Ids],
+        present: Mapping[int, Ids],
+        losses: list[Lost],
+    ) -> Ids:
+        """Return which missing ids leave a node; what it loses is added to ``losses``."""
+        children = self._followed(node)
+        if not children:
+            source = self.sources.source_of(node)
+            if source is None or source.number not in missing:
+                return NO_IDS
+            values = missing[source.number]
+            at = self.occurrence(source, node)
+            return cast(Ids, values[record_ids.occurrences_of(values) == at])
+        entering = [self._walk(child, missing, present, losses) for child in children]
+        leaving = present.get(self.catalyst.identity(node))
+        if leaving is None:
+            return np.unique(np.concatenate(entering))
+        sides = losing_sides(node)
+        for side, values in enumerate(entering):
+            if side in sides:
+                lost = np.setdiff1d(values, leaving)
+                if len(lost):
+                    is_repeatable = not self._is_random(node)
+                    losses.append(Lost(node, self.place(node), side, lost, is_repeatable))
+            else:
+                leaving = np.union1d(leaving, values)
+        return leaving
+
+    def _is_random(self, node: Node) -> bool:
+        """Whether other rows or values may come to a node each time it is computed."""
+        identity = self.catalyst.identity(node)
+        if identity not in self._random:
+            below = [*self.catalyst.children(node), *self.catalyst.subqueries(node)]
+            is_free = chooses_freely(node, self.catalyst)
+            self._random[identity] = is_free or any(map(self._is_random, below))
+        return self._random[identity]
+
+    def _nodes(self, node: Node) -> Iterator[Node]:
+        for child in self._followed(node):
+            yield from self._nodes(child)
+        yield node
+
+    def _followed(self, node: Node) -> list[Node]:
+        children = self.catalyst.children(node)
+        return children[:1] if is_consulting(node) else children
+
+    def _present(self, nodes: Sequence[Node], missing: Mapping[int, Ids]) -> dict[int, Ids]:
+        """Return, for each node, which of the missing ids its rows have."""
+        branches: list[DataFrame] = []
+        for at, node in enumerate(nodes):
+            below = self.sources_below(node)
+            for source in sorted(set(missing) & set(below)):
+                records = self.records(missing[source])
+                only = {source: records} if self.is_row_wise(node, source) else {}
+                rows = restricted(self.arrived(node, only), records)
+                branches.append(rows.select(F.lit(at).alias(_NODE), ID))
+        if not branches:
+            return {}
+        table = reduce(DataFrame.union, branches).distinct().toArrow()
+        numbers, values = (np.asarray(table.column(at).to_numpy()) for at in (0, 1))
+        wanted = np.concatenate(list(missing.values()))
+        is_wanted = np.isin(values, wanted)
+        values, numbers = values[is_wanted], numbers[is_wanted]
+        return {
+            self.catalyst.identity(node): np.sort(values[numbers == at])
+            for at, node in enumerate(nodes)
+        }
+
+    def records(self, values: Ids) -> DataFrame:
+        """Return the records of ids as a frame, without their occurrence."""
+        return self.sources.frame_of(record_ids.records_of(values))
+
+    def sources_below(self, node: Node) -> list[int]:
+        """Return the numbers of the sources whose rows reach a node, one for each occurrence."""
+        children = self._followed(node)
+        if not children:
+            source = self.sources.source_of(node)
+            return [] if source is None else [source.number]
+        return [number for child in children for number in self.sources_below(child)]
+
+    def is_row_wise(self, node: Node, source: int) -> bool:
+        """Return whether each row of a source reaches a node by itself, so that the others may be
+        left out.
+        """
+        children = self._followed(node)
+        if not children:
+            return True
+        if any(source in self.sources_below(sub) for sub in self.catalyst.subqueries(node)):
+            return False
+        with_source = [child for child in children if source in self.sources_below(child)]
+        if not with_source:
+            return True
+        name = simple_name(node)
+        if name not in ROW_WISE or (len(with_source) > 1 and name != "Union"):
+            return False
+        if is_consulting(node):
+            (right,) = self.catalyst.children(node)[1:]
+            if source in self.sources_below(right):
+                return False
+        if not all(each.deterministic() for each in self.catalyst.items(node.expressions())):
+            return False
+        return all(self.is_row_wise(child, source) for child in with_source)
+
+
+def restricted(rows: DataFrame, records: DataFrame) -> DataFrame:
+    """Return ids of some records, at any occurrence."""
+    record = F.col(ID).bitwiseAND(F.lit(~(record_ids.OCCURRENCE_MASK)))
+    wanted = records.withColumnRenamed(ID, "__ackledger_record")
+    return rows.join(F.broadcast(wanted), record == F.col("__ackledger_record"), "left_semi")

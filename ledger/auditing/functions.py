@@ -1,0 +1,195 @@
+"""Audit a function of frames: which records of its inputs are not in what it returns, and why."""
+
+import inspect
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from ledger.auditing import ids as record_ids
+from ledger.auditing.attribution import Attribution
+from ledger.auditing.file_names import require_no_file_names
+from ledger.auditing.ids import Ids
+from ledger.auditing.operations import operation
+from ledger.auditing.reasons import Reasons
+from ledger.auditing.report import AuditReport, Loss, SourceResult, union_ids
+from ledger.auditing.routes import Route, main_routes, sources_in
+from ledger.auditing.sources import AuditSource, Sources
+from ledger.errors import CarryError, InputError
+from ledger.lineage.carrier import STREAMING, TOO_DEEP
+from ledger.lineage.carry import require_classic, require_frame
+from ledger.lineage.catalyst import Catalyst
+from ledger.lineage.sites import Sites
+
+
+def audit(
+    function: Callable[..., DataFrame],
+    *inputs: DataFrame,
+    references: Mapping[str, object] | None = None,
+    folder: str | Path | None = None,
+) -> AuditReport:
+    """Call a function, and say which records of its inputs are in no row of its result.
+
+    The function runs once, on copies of its inputs, and needs no change. Its result is computed
+    again for the records that are missing, to find the operation that lost each.
+
+    Args:
+        function: takes frames and returns a frame.
+        *inputs: frames whose records are followed, as its first arguments.
+        references: its other arguments by name. Their records are not followed.
+        folder: an existing local folder for the copies of the inputs, which are removed with the
+            report. The executors of a cluster have to see it.
+
+    Raises:
+        CarryError: rows cannot be followed through an operation of the function.
+        InputError: there is no input, an input cannot be copied, or the executors do not see the
+            folder.
+    """
+    if not inputs:
+        raise InputError("audit() needs an input: audit(function, frame, references={...})")
+    require_classic(function, inputs)
+    target = _folder(inputs[0].sparkSession, folder)
+    try:
+        report = _audited(function, inputs, references or {}, target)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    weakref.finalize(report, shutil.rmtree, target, ignore_errors=True)
+    return report
+
+
+def _audited(
+    function: Callable[..., DataFrame],
+    inputs: Sequence[DataFrame],
+    references: Mapping[str, object],
+    folder: Path,
+) -> AuditReport:
+    spark = inputs[0].sparkSession
+    catalyst, sites = Catalyst(spark), Sites()
+    sources = Sources(catalyst, folder)
+    names = _names(function, len(inputs))
+    frames = [sources.add(name, frame) for name, frame in zip(names, inputs, strict=True)]
+    with sites.watching():
+        result = function(*frames, **references)
+    require_frame(function, result, spark)
+    try:
+        original = catalyst.analyzed(result)
+        if original.isStreaming():
+            raise CarryError(STREAMING)
+        plan = catalyst.without_ctes(original)
+        places = sites.places(catalyst, plan, original)
+        return report_of(Attribution(catalyst, sources, places, plan))
+    except RecursionError:
+        raise CarryError(TOO_DEEP) from None
+
+
+def report_of(attribution: Attribution) -> AuditReport:
+    """Return the report on each record of an output's sources."""
+    sources = attribution.sources
+    _require_all(attribution)
+    require_no_file_names(attribution, attribution.plan)
+    routes = main_routes(attribution, attribution.plan)
+    arrived = attribution.arrived_ids()
+    lost = {source.number: _not_arrived(source, routes, arrived) for source in sources.sources}
+    missing = {
+        number: union_ids(
+            record_ids.at_occurrence(lost[number], route.occurrence)
+            for route in routes
+            if route.source == number
+        )
+        for number in {route.source for route in routes}
+    }
+    notes = {source.number: _note(source, routes) for source in sources.sources}
+    losses = _losses(attribution, missing, notes)
+    results = [
+        SourceResult.of(source, lost[source.number], losses, notes[source.number])
+        for source in sources.sources
+    ]
+    return AuditReport(results, losses, sources)
+
+
+def _require_all(attribution: Attribution) -> None:
+    """Raise CarryError for an input that is nowhere in the plan."""
+    used = sources_in(attribution, attribution.plan)
+    for source in attribution.sources.sources:
+        if source.number not in used:
+            raise CarryError(
+                f"the function does not use its input {source.name!r}, or takes it out of the plan "
+                "by collect(), toPandas(), rdd or checkpoint(): expected each input in the plan of "
+                "the result. Pass what is not followed in references="
+            )
+
+
+def _not_arrived(source: AuditSource, routes: Sequence[Route], arrived: Ids) -> Ids:
+    """Return the records that no main route has brought to the output."""
+    is_own = record_ids.sources_of(arrived) == source.number
+    main = [route.occurrence for route in routes if route.source == source.number]
+    is_main = np.isin(record_ids.occurrences_of(arrived), main)
+    return np.setdiff1d(source.all_ids(), record_ids.records_of(arrived[is_own & is_main]))
+
+
+def _note(source: AuditSource, routes: Sequence[Route]) -> str:
+    """Say why a record of a source needs no row of its own; empty: it needs one."""
+    own = [route for route in routes if route.source == source.number]
+    if not own:
+        return "only consulted: no row of its own is expected"
+    if all(route.is_optional for route in own):
+        return "optional side of an outer join"
+    return ""
+
+
+def _losses(
+    attribution: Attribution, missing: Mapping[int, Ids], notes: Mapping[int, str]
+) -> list[Loss]:
+    reasons, losses = Reasons(attribution), []
+    for lost in attribution.losses(missing):
+        for reason in reasons.of(lost):
+            numbers = record_ids.sources_of(reason.ids)
+            for number in np.unique(numbers):
+                note = notes[int(number)]
+                loss = Loss(
+                    source=attribution.sources.sources[int(number)],
+                    operation=operation(lost.node),
+                    place=lost.place,
+                    reason=reason.text,
+                    is_intended=reason.is_intended or bool(note),
+                    ids=record_ids.records_of(reason.ids[numbers == number]),
+                    note=note,
+                    is_repeatable=lost.is_repeatable,
+                )
+                losses.append(loss)
+    return sorted(losses, key=lambda loss: -loss.records)
+
+
+def _folder(spark: SparkSession, folder: str | Path | None) -> Path:
+    """A new folder for the copies."""
+    master = str(spark.sparkContext.master)
+    if folder is None and not master.startswith("local"):
+        raise InputError(
+            f"the executors of {master} do not see a temporary folder of this "
+            "machine: pass folder=, a folder that they and this process see"
+        )
+    try:
+        target = Path(tempfile.mkdtemp(prefix="ackledger-audit-", dir=folder)).absolute()
+    except OSError as error:
+        raise InputError(f"no folder for copies of the inputs can be made: {error}") from error
+    if set(str(target)) & set("*?[]{}"):
+        shutil.rmtree(target, ignore_errors=True)
+        raise InputError(f"{target}: expected a folder without *, ?, [, ], {{ and }} in its path")
+    return target
+
+
+def _names(function: Callable[..., object], number: int) -> list[str]:
+    """The names of a function's first parameters."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:
+        parameters = []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in positional]
+    names += [f"input {at + 1}" for at in range(len(names), number)]
+    return names[:number]

@@ -1,0 +1,42 @@
+"""Ids of records: the number of the source, of its occurrence in a plan, and of the row.
+
+A source that is joined with itself occurs twice in a plan. A record that was lost on the way that
+its row takes could arrive by its twin, so each occurrence has ids of its own.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+ROW_BITS, OCCURRENCE_BITS, SOURCE_BITS = 49, 6, 8
+MAX_OCCURRENCES, MAX_SOURCES = 1 << OCCURRENCE_BITS, 1 << SOURCE_BITS
+OCCURRENCE_MASK = (MAX_OCCURRENCES - 1) << ROW_BITS
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+NO_IDS: Ids = np.empty(0, dtype=np.int64)
+
+
+def first_id(source: int) -> int:
+    """Return the smallest id of a source."""
+    return source << (ROW_BITS + OCCURRENCE_BITS)
+
+
+def sources_of(ids: Ids) -> Ids:
+    """Return the number of each id's source."""
+    return ids >> (ROW_BITS + OCCURRENCE_BITS)
+
+
+def occurrences_of(ids: Ids) -> Ids:
+    """Return the number of each id's occurrence."""
+    return (ids & OCCURRENCE_MASK) >> ROW_BITS
+
+
+def records_of(ids: Ids) -> Ids:
+    """Return the distinct records of ids, whichever their occurrence is; sorted."""
+    return np.unique(ids & ~np.int64(OCCURRENCE_MASK))
+
+
+def at_occurrence(records: Ids, occurrence: int) -> Ids:
+    """Return the ids of records at an occurrence."""
+    return records | np.int64(occurrence << ROW_BITS)

@@ -1,0 +1,228 @@
+"""The report of an audit, as data and as text."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.auditing.ids import Ids
+from ledger.auditing.sources import ID, AuditSource, Sources
+from ledger.errors import InputError
+
+MAX_EXAMPLE = 90  # characters
+NOT_REPEATABLE = "may differ when computed again"
+# Reports with frames over their copies, which have to stay until Python ends.
+_with_frames: list["AuditReport"] = []
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records of one source that one operation lost for one reason.
+
+    Attributes:
+        is_intended: no row of these records is expected.
+        note: why no record of the source is expected to arrive; empty: each is expected.
+        is_repeatable: the operation loses the same records each time it is computed.
+        ids: the ids of the records.
+    """
+
+    source: AuditSource
+    operation: str
+    place: str
+    reason: str
+    is_intended: bool
+    ids: Ids
+    note: str = ""
+    is_repeatable: bool = True
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return len(self.ids)
+
+    @property
+    def text(self) -> str:
+        """The reason, and whether it may be another one the next time."""
+        return self.reason if self.is_repeatable else f"{self.reason} ({NOT_REPEATABLE})"
+
+
+@dataclass(frozen=True)
+class SourceResult:
+    """The records of a source that are lost and those that were dropped on purpose. All others
+    arrived.
+
+    Attributes:
+        unplaced: lost records of which no operation is known.
+        note: why no record of the source is expected to arrive; empty: each is expected.
+    """
+
+    source: AuditSource
+    lost: Ids
+    intended: Ids
+    unplaced: Ids
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls, source: AuditSource, missing: Ids, losses: Iterable["Loss"], note: str
+    ) -> "SourceResult":
+        """Sort the missing records of a source by the losses that name them."""
+        own = [loss for loss in losses if loss.source is source]
+        loud = union_ids(loss.ids for loss in own if not loss.is_intended)
+        intended = np.setdiff1d(union_ids(loss.ids for loss in own if loss.is_intended), loud)
+        if note:
+            return cls(source, loud[:0], missing, loud[:0], note)
+        unplaced = np.setdiff1d(missing, union_ids([loud, intended]))
+        return cls(source, union_ids([loud, unplaced]), intended, unplaced)
+
+    @property
+    def arrived(self) -> int:
+        """The number of records that have a row in the output."""
+        return self.source.records - len(self.lost) - len(self.intended)
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """The result of an audit: each source, and losses with the most records first.
+
+    The copies of the inputs are removed with the report, or when Python ends once ``lost`` or
+    ``lost_of`` has returned a frame over them.
+    """
+
+    results: Sequence[SourceResult]
+    losses: Sequence[Loss]
+    _sources: Sources
+
+    @property
+    def lost(self) -> DataFrame:
+        """The lost records that were not dropped on purpose: their columns, ``source``,
+        ``operation``, ``place`` and ``reason``; ``lost_source`` and so on if a source has such a
+        column. A column that has several types in several sources is a string. A record that two
+        operations lost has two rows.
+        """
+        return self._frame([loss for loss in self.losses if not loss.is_intended])
+
+    def lost_of(self, name: str) -> DataFrame:
+        """Return the lost records of one source, as ``lost`` does."""
+        names = [result.source.name for result in self.results]
+        if name not in names:
+            raise InputError(f"no source {name!r}: expected one of {', '.join(names)}")
+        losses = [loss for loss in self.losses if not loss.is_intended]
+        return self._frame([loss for loss in losses if loss.source.name == name])
+
+    @property
+    def lost_records(self) -> int:
+        """The number of records that are lost and were not dropped on purpose."""
+        return sum(len(result.lost) for result in self.results)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the report as text for a terminal."""
+        rows: list[tuple[str, ...]] = [("source", "in", "arrived", "lost", "intended", "")]
+        for result in self.results:
+            counts = (
+                result.source.records,
+                result.arrived,
+                len(result.lost),
+                len(result.intended),
+            )
+            rows.append((result.source.name, *(f"{count:,}" for count in counts), result.note))
+        lines = _aligned(rows, right={1, 2, 3, 4})
+        for title, is_intended, is_expected in (
+            ("LOST: these records reach no output", False, True),
+            ("INTENDED: dropped on purpose", True, True),
+            ("NOT EXPECTED: records that need no row of their own", True, False),
+        ):
+            losses = [
+                loss
+                for loss in self.losses
+                if loss.is_intended == is_intended and bool(loss.note) != is_expected
+            ]
+            if losses:
+                lines += ["", title, *_aligned([self._line(loss) for loss in losses], right={3})]
+        for result in self.results:
+            if len(result.unplaced):
+                lines += ["", self._unplaced(result)]
+        return lines
+
+    def _unplaced(self, result: SourceResult) -> str:
+        return (
+            f"{len(result.unplaced):,} lost records of {result.source.name} arrived when the "
+            "result was computed again: it depends on random values, or on a limit without an order"
+        )
+
+    def _line(self, loss: Loss) -> tuple[str, ...]:
+        return (
+            loss.operation,
+            loss.place,
+            loss.text,
+            f"{loss.records:,}",
+            f"{loss.source.name}: {self.example(loss)}",
+        )
+
+    def example(self, loss: Loss) -> str:
+        """Return the first of the records as text, with the columns of the reason first."""
+        wanted = self._sources.frame_of(loss.ids[:1])
+        row = loss.source.rows(wanted).drop(ID).first()
+        values = list(zip(loss.source.columns, row or (), strict=False))
+        words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", loss.reason)))
+        values.sort(key=lambda pair: pair[0] not in words)
+        text = ", ".join(f"{name}={'NULL' if v is None else v}" for name, v in values)
+        return text if len(text) <= MAX_EXAMPLE else f"{text[: MAX_EXAMPLE - 3]}..."
+
+    def _frame(self, losses: Sequence[Loss]) -> DataFrame:
+        if not losses:
+            raise InputError("no record is lost, so there is no frame of lost records")
+        sources = {loss.source.number: loss.source for loss in losses}
+        types: dict[str, set[str]] = {}
+        for source in sources.values():
+            kinds = [field.dataType.simpleString() for field in source.copy.schema]
+            for column, kind in zip(source.columns, kinds, strict=False):
+                types.setdefault(column.lower(), set()).add(kind)
+        as_text = {column for column, kinds in types.items() if len(kinds) > 1}
+        frames = [self._rows(loss, set(types), as_text) for loss in losses]
+        _with_frames.append(self)
+        return reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), frames)
+
+    def _rows(self, loss: Loss, taken: set[str], as_text: set[str]) -> DataFrame:
+        rows = loss.source.rows(self._sources.frame_of(loss.ids)).drop(ID)
+        columns = [
+            F.col(f"`{name.replace('`', '``')}`").cast("string").alias(name)
+            if name.lower() in as_text
+            else F.col(f"`{name.replace('`', '``')}`")
+            for name in loss.source.columns
+        ]
+        named = {"source": loss.source.name, "operation": loss.operation}
+        named |= {"place": loss.place, "reason": loss.text}
+        own = [F.lit(value).alias(_free(name, taken)) for name, value in named.items()]
+        return rows.select(*columns, *own)
+
+
+def union_ids(ids: Iterable[Ids]) -> Ids:
+    """Return the distinct ids of several arrays."""
+    arrays = list(ids)
+    return np.unique(np.concatenate(arrays)) if arrays else np.empty(0, dtype=np.int64)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """A name that no column has."""
+    while name in taken:
+        name = f"lost_{name}"
+    return name
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: set[int]) -> list[str]:
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
