@@ -100,7 +100,7 @@ class Sources:
         first, columns = ids.first_id(number), tuple(frame.columns)
         _require_copyable(name, frame)
         target = _local(self.folder / f"source-{number}")
-        written = Observation(f"ackledger copy {uuid4()}")
+        written = Observation(f"audit copy {uuid4()}")
         numbered = frame.toDF(*(f"c{at}" for at in range(len(columns)))).withColumn(
             ID, F.monotonically_increasing_id() + F.lit(first)
         )
