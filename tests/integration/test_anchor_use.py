@@ -14,6 +14,7 @@ from ledger import (
     testing,
 )
 from ledger.errors import StageError
+from ledger.lineage.sql_functions import register_functions
 from ledger.spark.frames.anchor_use import Plan
 
 ROWS = [{"id": 1, "v": "x", "n": 5}, {"id": 1, "v": "x", "n": 5}, {"id": 2, "v": "y", "n": 6}]
@@ -324,6 +325,13 @@ def declared(function, **options):
     return pipeline
 
 
+def unregistered(frame, sql):
+    """The result of SQL text in a session without the functions of anchors."""
+    frame.sparkSession.sql("DROP TEMPORARY FUNCTION IF EXISTS collect_anchors")
+    return frame.sparkSession.sql(sql)
+
+
+COLLECTED = "SELECT id, collect_anchors(_anchor) AS _anchor FROM orders GROUP BY id"
 WHOLE = {"whole": True}
 ENDS = {"acks": "untracked"}
 REFUSED = [
@@ -333,7 +341,7 @@ REFUSED = [
     (lambda t: t.withColumn("all", F.struct("*")), {}, r"column 'all' with '_anchor' in it"),
     # groups
     ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", WHOLE,
-     r"add collect_anchors\(\).*flatten\(collect_list\(_anchor\)\) AS _anchor"),
+     r"add collect_anchors\(\).* in SQL collect_anchors\(_anchor\) AS _anchor"),
     ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", {}, "with whole=True, and add"),
     ("SELECT sum(n) AS n, _anchor FROM orders", WHOLE, r"add collect_anchors\(\)"),
     (lambda t: t.groupBy("id").count(), {}, "with whole=True, and add collect_anchors"),
@@ -344,8 +352,11 @@ REFUSED = [
      r"calls collect_anchors\(\), which needs whole=True"),
     (lambda t: t.select("id", merge_anchors("_anchor")), {},
      r"calls merge_anchors\(\), which needs whole=True"),
-    # no functions of SQL
-    ("SELECT id, collect_anchors(_anchor) AS _anchor FROM orders GROUP BY id", WHOLE,
+    (COLLECTED, {}, r"calls collect_anchors\(\), which needs whole=True"),
+    ("SELECT id, merge_anchors(o._anchor) AS _anchor FROM orders AS o", {},
+     r"calls merge_anchors\(\), which needs whole=True"),
+    # in SQL where the functions are not registered, as on Spark Connect
+    (lambda t: unregistered(t, COLLECTED), WHOLE,
      r"in SQL.*: write flatten\(collect_list\(_anchor\)\) AS _anchor"),
     # where tracking ends there is none
     (lambda t: t.select("id", "_anchor"), ENDS, 'acks="untracked", so its inputs have no'),
@@ -386,6 +397,44 @@ def test_what_the_message_advises_works(spark):
         batch = testing.run_batch(declared(function, whole=True), {"orders": ROWS}, spark=spark)
         assert (batch.roots.acked, batch.roots.failed) == (3, 0)
         assert sorted(row["id"] for row in batch.rows["out"]) == [1, 2]
+
+
+# SQL text of a whole stage, with the columns ``id`` of its rows.
+IN_SQL = {
+    "group": ("SELECT id, sum(n) AS n, collect_anchors(_anchor) AS _anchor FROM orders GROUP BY id",
+              [1, 2]),
+    "nested": ("WITH firsts AS (SELECT id, v, collect_anchors(_anchor) AS _anchor FROM orders"
+               " GROUP BY id, v) SELECT v, max(id) AS id, collect_anchors(_anchor) AS _anchor"
+               " FROM firsts GROUP BY v", [1, 2]),
+    "total": ("SELECT 3 AS id, collect_anchors(_anchor) AS _anchor FROM orders", [3]),
+    "outer": ("SELECT o.id, merge_anchors(o._anchor, p._anchor) AS _anchor FROM orders AS o"
+              " LEFT JOIN orders AS p ON o.id = p.id AND p.id = 1", [1, 1, 1, 1, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_SQL)
+def test_sql_text_collects_and_merges_anchors(spark, name):
+    """A whole stage in SQL text that groups or joins keeps each record of its rows."""
+    if "connect" in type(spark).__module__:
+        pytest.skip("no function is registered there: the stage fails with what to write")
+    sql, ids = IN_SQL[name]
+    batch = testing.run_batch(declared(sql, whole=True), {"orders": ROWS}, spark=spark)
+    assert (batch.roots.acked, batch.roots.failed) == (3, 0)
+    assert sorted(row["id"] for row in batch.rows["out"]) == ids
+
+
+def test_functions_of_the_user_stay(spark):
+    """A function of the same name that a job has registered is called, not replaced."""
+
+    def own(orders):
+        orders.sparkSession.sql("DROP TEMPORARY FUNCTION IF EXISTS collect_anchors")
+        orders.sparkSession.udf.register("collect_anchors", lambda text: text + "!", "string")
+        register_functions(orders)
+        return orders.selectExpr("id", "collect_anchors(v) AS v", "n", "_anchor")
+
+    batch = testing.run_batch(declared(own), {"orders": ROWS}, spark=spark)
+    spark.sql("DROP TEMPORARY FUNCTION collect_anchors")
+    assert sorted(row["v"] for row in batch.rows["out"]) == ["x!", "x!", "y!"]
 
 
 def test_distinct_where_tracking_ends(spark):

@@ -269,7 +269,7 @@ def test_public_names():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_step_asks_a_jvm(path):
     """Steps run on Spark Connect, which has no JVM: they use the API of frames. Only the
-    packages that rewrite plans need one, and refuse frames of Spark Connect.
+    packages that rewrite plans or extend SQL need one, and refuse or skip frames of Spark Connect.
     """
     if {"lineage", "auditing"} & set(path.relative_to(ROOT).parts):
         return

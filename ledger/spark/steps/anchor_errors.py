@@ -10,10 +10,9 @@ from ledger.errors import StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
 
-IN_SQL = f"flatten(collect_list({ANCHOR})) AS {ANCHOR}"
 _GROUPS = ("MISSING_AGGREGATION", "MISSING_GROUP_BY")
 _FUNCTIONS = {
-    "collect_anchors": IN_SQL,
+    "collect_anchors": f"flatten(collect_list({ANCHOR})) AS {ANCHOR}",
     "merge_anchors": f"concat(o.{ANCHOR}, c.{ANCHOR}) AS {ANCHOR}",
 }
 
@@ -33,22 +32,29 @@ def explained_anchors(pipeline: Pipeline, step: StageStep) -> Iterator[None]:
 def how_to_collect(pipeline: Pipeline, step: StageStep) -> str:
     """Return what to write where a stage groups rows."""
     whole = "" if pipeline.graph.merges(step.name) else "declare the stage with whole=True, and "
-    return f"{whole}add collect_anchors() to agg(...), or in SQL {IN_SQL}"
+    in_sql = f"collect_anchors({ANCHOR}) AS {ANCHOR}"
+    return f"{whole}add collect_anchors() to agg(...), or in SQL {in_sql}"
 
 
 def _message(pipeline: Pipeline, step: StageStep, exc: AnalysisException) -> str | None:
     condition, text = exc.getCondition() or "", str(exc)
     if ANCHOR not in text and not any(name in text for name in _FUNCTIONS):
         return None
-    merging = pipeline.graph.merges(step.name)
-    if condition.startswith("DATATYPE_MISMATCH") and not merging:
-        names = {"flatten(collect_list(": "collect_anchors()", "coalesce(": "merge_anchors()"}
+    whole = pipeline.graph.merges(step.name) or not pipeline.graph.tracks(step.name)
+    needs_whole = "calls {}(), which needs whole=True: declare the stage with it"
+    if condition.startswith("DATATYPE_MISMATCH") and not whole:
+        names = {"flatten(collect_list(": "collect_anchors", "coalesce(": "merge_anchors"}
         called = next((name for part, name in names.items() if f"{part}{ANCHOR}" in text), None)
         if called:
-            return f"calls {called}, which needs whole=True: declare the stage with it"
+            return needs_whole.format(called)
     if condition == "UNRESOLVED_ROUTINE":
-        name = next((name for name in _FUNCTIONS if f"`{name}`" in text), None)
-        return name and f"calls {name} in SQL, which has no such function: write {_FUNCTIONS[name]}"
+        called = next((name for name in _FUNCTIONS if f"`{name}`" in text), None)
+        if called and not whole:
+            return needs_whole.format(called)
+        return called and (
+            f"calls {called} in SQL, where this session has no such function: write"
+            f" {_FUNCTIONS[called]}"
+        )
     if not condition.startswith((*_GROUPS, "UNRESOLVED_COLUMN")):
         return None
     if not pipeline.graph.tracks(step.name):

@@ -16,6 +16,7 @@ from ledger.core.column_names import (
 )
 from ledger.core.outcomes import Mark
 from ledger.errors import MASK, StageError
+from ledger.lineage.sql_functions import register_functions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep, Step
 from ledger.spark.folding.fold import fold
@@ -77,6 +78,7 @@ def stage_output(
     if step.by_record:
         frame = run_records(step, *inputs, masked=bool(pipeline.redact))
     else:
+        register_functions(inputs[0])
         with explained_anchors(pipeline, step):
             frame, marks = _parts(step, step.function(*inputs, **arguments))
             if not tracked:
