@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from ledger.auditing import ids as record_ids
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.operations import ROW_WISE, chooses_freely, is_consulting, losing_sides
-from ledger.auditing.sources import ID, AuditSource, Sources, column_of
+from ledger.auditing.sources import ID, Leaf, Sources, column_of
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS
-from ledger.lineage.carrier import Carrier
-from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.carrier import Carried, Carrier
+from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 _NODE = "__ackledger_node"
@@ -44,31 +44,32 @@ class Attribution:
     sources: Sources
     place: Callable[[Node], str]
     plan: Node
-    _occurrences: dict[tuple[int, int], int] = field(default_factory=dict)
+    _occurrences: dict[int, tuple[int, Leaf]] = field(default_factory=dict)
     _random: dict[int, bool] = field(default_factory=dict)
 
     def _carrier(self, only: Mapping[int, DataFrame]) -> Carrier:
-        def input_of(leaf: Node) -> tuple[Node, Expression] | None:
-            source = self.sources.source_of(leaf)
-            if source is None:
+        def input_of(node: Node) -> Carried | None:
+            leaf = self.sources.leaf_of(node)
+            if leaf is None:
                 return None
-            return self.sources.plan(source, leaf, self.occurrence(source, leaf), only)
+            return leaf.carried(self.catalyst, node, self.occurrence(leaf, node), only)
 
         return Carrier(self.catalyst, LISTS, input_of, self.place)
 
-    def occurrence(self, source: AuditSource, leaf: Node) -> int:
-        """Return which occurrence of a source in the plan a leaf is."""
-        first = self.catalyst.output(leaf)
-        key = (source.number, int(first[0].exprId().id()) if first else 0)
+    def occurrence(self, leaf: Leaf, node: Node) -> int:
+        """Return the number of a leaf's node among those that have records of the same sources."""
+        first = self.catalyst.output(node)
+        key = int(first[0].exprId().id()) if first else -self.catalyst.identity(node)
         if key not in self._occurrences:
-            number = sum(other == source.number for other, _ in self._occurrences)
+            taken = [at for at, other in self._occurrences.values() if is_of_one(leaf, other)]
+            number = max(taken, default=-1) + 1
             if number == record_ids.MAX_OCCURRENCES:
                 raise CarryError(
-                    f"input {source.name!r} is used more than {number} times in the plan of the "
+                    f"input {leaf.name!r} is used more than {number} times in the plan of the "
                     "result: audit a part of the function"
                 )
-            self._occurrences[key] = number
-        return self._occurrences[key]
+            self._occurrences[key] = number, leaf
+        return self._occurrences[key][0]
 
     def carried(self, node: Node, only: Mapping[int, DataFrame]) -> tuple[DataFrame, Column]:
         """Return the rows of a node with the list of their ids; a source has to be below it."""
@@ -110,11 +111,12 @@ class Attribution:
         """Return which missing ids leave a node; what it loses is added to ``losses``."""
         children = self._followed(node)
         if not children:
-            source = self.sources.source_of(node)
-            if source is None or source.number not in missing:
+            leaf = self.sources.leaf_of(node)
+            numbers = [] if leaf is None else [n for n in leaf.numbers if n in missing]
+            if leaf is None or not numbers:
                 return NO_IDS
-            values = missing[source.number]
-            at = self.occurrence(source, node)
+            values = np.concatenate([missing[number] for number in numbers])
+            at = self.occurrence(leaf, node)
             return cast(Ids, values[record_ids.occurrences_of(values) == at])
         entering = [self._walk(child, missing, present, losses) for child in children]
         leaving = present.get(self.catalyst.identity(node))
@@ -179,8 +181,8 @@ class Attribution:
         """Return the numbers of the sources whose rows reach a node, one for each occurrence."""
         children = self._followed(node)
         if not children:
-            source = self.sources.source_of(node)
-            return [] if source is None else [source.number]
+            leaf = self.sources.leaf_of(node)
+            return [] if leaf is None else list(leaf.numbers)
         return [number for child in children for number in self.sources_below(child)]
 
     def is_row_wise(self, node: Node, source: int) -> bool:
@@ -189,7 +191,8 @@ class Attribution:
         """
         children = self._followed(node)
         if not children:
-            return True
+            leaf = self.sources.leaf_of(node)
+            return leaf is None or source not in leaf.numbers or leaf.is_restrictable
         if any(source in self.sources_below(sub) for sub in self.catalyst.subqueries(node)):
             return False
         with_source = [child for child in children if source in self.sources_below(child)]
@@ -205,6 +208,11 @@ class Attribution:
         if not all(each.deterministic() for each in self.catalyst.items(node.expressions())):
             return False
         return all(self.is_row_wise(child, source) for child in with_source)
+
+
+def is_of_one(leaf: Leaf, other: Leaf) -> bool:
+    """Return whether two leaves have records of one source."""
+    return not set(leaf.numbers).isdisjoint(other.numbers)
 
 
 def restricted(rows: DataFrame, records: DataFrame) -> DataFrame:

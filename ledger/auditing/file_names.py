@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.routes import sources_in
-from ledger.auditing.sources import ID
 from ledger.errors import CarryError
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 
@@ -14,16 +13,18 @@ _FUNCTIONS = {
     "InputFileName": "input_file_name()",
 }
 
+_METADATA = "__metadata_col"  # Spark's mark of an attribute that is a file's, not a row's
+
 
 def require_no_file_names(attribution: Attribution, node: Node) -> None:
     """Raise CarryError for an expression over a source that reads its file or its position."""
     catalyst = attribution.catalyst
-    source = attribution.sources.source_of(node)
-    if source is not None:
-        copied = {ID, *(f"c{at}" for at in range(len(source.columns)))}
-        for attribute in catalyst.output(node):
-            if attribute.name() not in copied:
-                raise _refusal(attribution, node, str(attribute.name()))
+    leaf = attribution.sources.leaf_of(node)
+    if leaf is not None:
+        output = catalyst.output(node)
+        hidden = [each for each in output if each.metadata().contains(_METADATA)]
+        if hidden:
+            raise _refusal(attribution, node, str(hidden[0].name()))
         return
     below = [*catalyst.children(node), *catalyst.subqueries(node)]
     for child in below:

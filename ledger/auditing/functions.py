@@ -16,8 +16,8 @@ from ledger.auditing.file_names import require_no_file_names
 from ledger.auditing.ids import Ids
 from ledger.auditing.operations import operation
 from ledger.auditing.reasons import Reasons
-from ledger.auditing.report import AuditReport, Loss, SourceResult, union_ids
-from ledger.auditing.routes import Route, main_routes, sources_in
+from ledger.auditing.report import AuditReport, Loss, SourceResult
+from ledger.auditing.routes import Route, main_routes, missing_on, on_main_routes, sources_in
 from ledger.auditing.sources import AuditSource, Sources
 from ledger.errors import CarryError, InputError
 from ledger.lineage.carrier import STREAMING, TOO_DEEP
@@ -93,16 +93,12 @@ def report_of(attribution: Attribution) -> AuditReport:
     _require_all(attribution)
     require_no_file_names(attribution, attribution.plan)
     routes = main_routes(attribution, attribution.plan)
-    arrived = attribution.arrived_ids()
-    lost = {source.number: _not_arrived(source, routes, arrived) for source in sources.sources}
-    missing = {
-        number: union_ids(
-            record_ids.at_occurrence(lost[number], route.occurrence)
-            for route in routes
-            if route.source == number
-        )
-        for number in {route.source for route in routes}
+    arrived = on_main_routes(attribution.arrived_ids(), routes)
+    lost = {
+        source.number: np.setdiff1d(source.all_ids, arrived, assume_unique=True)
+        for source in sources.sources
     }
+    missing = missing_on(routes, arrived)
     notes = {source.number: _note(source, routes) for source in sources.sources}
     losses = _losses(attribution, missing, notes)
     results = [
@@ -122,14 +118,6 @@ def _require_all(attribution: Attribution) -> None:
                 "by collect(), toPandas(), rdd or checkpoint(): expected each input in the plan of "
                 "the result. Pass what is not followed in references="
             )
-
-
-def _not_arrived(source: AuditSource, routes: Sequence[Route], arrived: Ids) -> Ids:
-    """Return the records that no main route has brought to the output."""
-    is_own = record_ids.sources_of(arrived) == source.number
-    main = [route.occurrence for route in routes if route.source == source.number]
-    is_main = np.isin(record_ids.occurrences_of(arrived), main)
-    return np.setdiff1d(source.all_ids(), record_ids.records_of(arrived[is_own & is_main]))
 
 
 def _note(source: AuditSource, routes: Sequence[Route]) -> str:

@@ -22,6 +22,16 @@ def first_id(source: int) -> int:
     return source << (ROW_BITS + OCCURRENCE_BITS)
 
 
+def tag(source: int, occurrence: int) -> int:
+    """Return the number of a source's occurrence."""
+    return (source << OCCURRENCE_BITS) + occurrence
+
+
+def tags_of(ids: Ids) -> Ids:
+    """Return the ``tag`` of each id."""
+    return ids >> ROW_BITS
+
+
 def sources_of(ids: Ids) -> Ids:
     """Return the number of each id's source."""
     return ids >> (ROW_BITS + OCCURRENCE_BITS)

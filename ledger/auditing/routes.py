@@ -3,9 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.definitions import rank_in
+from ledger.auditing.ids import Ids
 from ledger.auditing.operations import is_consulting, join_type
+from ledger.auditing.sources import Leaf
 from ledger.lineage.catalyst import Node
 from ledger.lineage.nodes import simple_name
 
@@ -22,6 +27,7 @@ class Route:
 
     source: int
     occurrence: int
+    leaf: Leaf
     groups: int = 0
     is_optional: bool = False
 
@@ -36,10 +42,11 @@ def main_routes(attribution: Attribution, node: Node) -> list[Route]:
     catalyst = attribution.catalyst
     children = catalyst.children(node)
     if not children:
-        source = attribution.sources.source_of(node)
-        if source is None:
+        leaf = attribution.sources.leaf_of(node)
+        if leaf is None:
             return []
-        return [Route(source.number, attribution.occurrence(source, node))]
+        at = attribution.occurrence(leaf, node)
+        return [Route(number, at, leaf) for number in leaf.numbers]
     if is_consulting(node):
         children = children[:1]
     sides = [main_routes(attribution, child) for child in children]
@@ -60,11 +67,29 @@ def main_routes(attribution: Attribution, node: Node) -> list[Route]:
     ]
 
 
+def on_main_routes(arrived: Ids, routes: Sequence[Route]) -> Ids:
+    """Return the records of ids that came on a main route, sorted."""
+    tags = record_ids.tags_of(arrived)
+    mains = [record_ids.tag(route.source, route.occurrence) for route in routes]
+    return record_ids.records_of(arrived[np.isin(tags, mains)])
+
+
+def missing_on(routes: Sequence[Route], arrived: Ids) -> dict[int, Ids]:
+    """Return, by source, the ids of records that entered on main routes and have not arrived."""
+    missing: dict[int, list[Ids]] = {}
+    for route in routes:
+        entered = route.leaf.ids_of(route.source)
+        lost = np.setdiff1d(entered, arrived, assume_unique=True)
+        ids = record_ids.at_occurrence(lost, route.occurrence)
+        missing.setdefault(route.source, []).append(ids)
+    return {source: np.unique(np.concatenate(ids)) for source, ids in missing.items()}
+
+
 def sources_in(attribution: Attribution, node: Node) -> set[int]:
     """Return the numbers of all sources in a plan, in its subqueries, and of consulted ones."""
-    source = attribution.sources.source_of(node)
-    if source is not None:
-        return {source.number}
+    leaf = attribution.sources.leaf_of(node)
+    if leaf is not None:
+        return set(leaf.numbers)
     catalyst = attribution.catalyst
     below = [*catalyst.children(node), *catalyst.subqueries(node)]
     return set().union(*(sources_in(attribution, child) for child in below))

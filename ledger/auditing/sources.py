@@ -1,8 +1,10 @@
-"""Sources of an audit: frames, copied once with an id for each record."""
+"""Sources of an audit: rows, copied once with an id for each record, and leaves that read them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -16,15 +18,48 @@ from pyspark.sql import functions as F
 from ledger.auditing import ids
 from ledger.auditing.ids import Ids
 from ledger.errors import CarryError, InputError
+from ledger.lineage.anchors import Anchors
+from ledger.lineage.carrier import Carried
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 from ledger.lineage.nodes import simple_name
 
 ID = "__ackledger_id"
+_RELATIONS = {"DataSourceV2Relation": "table", "LogicalRelation": "relation"}
+
+
+class Leaf(Protocol):
+    """What a leaf of a plan reads, if its records are followed.
+
+    Attributes:
+        name: what the user calls it.
+        numbers: the sources whose records it has.
+        is_restrictable: ``carried`` obeys ``only``.
+    """
+
+    name: str
+    is_restrictable: bool
+
+    @property
+    def numbers(self) -> tuple[int, ...]: ...
+
+    def ids_of(self, source: int) -> Ids:
+        """Return the ids of a source's records in it, without an occurrence."""
+
+    def visible(self, catalyst: Catalyst, node: Node) -> list[Expression]:
+        """Return the attributes of a leaf that the user's plan has."""
+
+    def carried(
+        self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
+    ) -> Carried:
+        """Return a plan with the attributes of a leaf and the ids of its records at an occurrence.
+
+        ``only``: for some sources the ids to which they may be restricted.
+        """
 
 
 @dataclass
 class AuditSource:
-    """A frame whose records are followed. ``copy``: its records as Parquet, in columns c0, c1, ...
+    """Rows whose records are followed. ``copy``: its records as Parquet, in columns c0, c1, ...
     and ``ID``; ``records``: how many.
     """
 
@@ -33,10 +68,39 @@ class AuditSource:
     columns: tuple[str, ...]
     copy: DataFrame
     records: int
+    is_restrictable: bool = True
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return (self.number,)
+
+    @cached_property
     def all_ids(self) -> Ids:
-        """Return the ids of all records, sorted."""
+        """The ids of all records, sorted."""
         return np.sort(column_of(self.copy.select(ID)))
+
+    def ids_of(self, source: int) -> Ids:
+        return self.all_ids
+
+    def visible(self, catalyst: Catalyst, node: Node) -> list[Expression]:
+        return catalyst.output(node)[: len(self.columns)]
+
+    def carried(
+        self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
+    ) -> Carried:
+        copied = catalyst.new_instance(catalyst.analyzed(self.copy))
+        *columns, record_id = catalyst.output(copied)
+        base = copied
+        if self.number in only:
+            wanted = F.broadcast(only[self.number])
+            base = catalyst.analyzed(catalyst.frame(copied).join(wanted, ID, "left_semi"))
+        visible = [
+            catalyst.renamed(column, attribute)
+            for column, attribute in zip(columns, self.visible(catalyst, node), strict=True)
+        ]
+        at = catalyst.column(record_id) + F.lit(occurrence << ids.ROW_BITS)
+        plan, (attribute,) = catalyst.projected(base, visible, [at])
+        return plan, Anchors.of_id(attribute)
 
     def rows(self, wanted: DataFrame) -> DataFrame:
         """Return records under the names of the source's columns, with their id."""
@@ -51,40 +115,28 @@ class Sources:
     catalyst: Catalyst
     folder: Path
     sources: list[AuditSource] = field(default_factory=list)
-    _by_relation: dict[int, AuditSource] = field(default_factory=dict)
+    _by_relation: dict[int, Leaf] = field(default_factory=dict)
+    _relations: list[Any] = field(default_factory=list)  # so that no identity is given twice
     _files: int = 0
 
-    def source_of(self, node: Node) -> AuditSource | None:
-        """Return the source that a node reads; None: rows that are not followed."""
-        if simple_name(node) != "LogicalRelation":
-            return None
-        return self._by_relation.get(self.catalyst.identity(node.relation()))
+    def leaf_of(self, node: Node) -> Leaf | None:
+        """Return what a node reads; None: it is no leaf, or its rows are not followed."""
+        relation = relation_of(node)
+        return None if relation is None else self._by_relation.get(self.catalyst.identity(relation))
+
+    def follow(self, node: Node, leaf: Leaf) -> None:
+        """Have all leaves that read the same relation as a node followed."""
+        relation = relation_of(node)
+        self._relations.append(relation)
+        self._by_relation[self.catalyst.identity(relation)] = leaf
 
     def add(self, name: str, frame: DataFrame) -> DataFrame:
         """Copy a frame as a source, and return its records as a frame over the copy."""
-        source = self._copied(name, frame)
-        (leaf,) = _leaves(self.catalyst, self.catalyst.analyzed(source.copy))
-        self._by_relation[self.catalyst.identity(leaf.relation())] = source
+        _require_copyable(name, frame)
+        source = self.copied(name, frame)
+        self.follow(self.catalyst.analyzed(source.copy), source)
         names = [F.col(f"c{at}").alias(column) for at, column in enumerate(source.columns)]
         return source.copy.select(*names)
-
-    def plan(
-        self, source: AuditSource, node: Node, occurrence: int, only: Mapping[int, DataFrame]
-    ) -> tuple[Node, Expression]:
-        """Return a leaf over a source's copy with the ids behind its columns, and their attribute.
-
-        ``only``: for some sources the ids to which they are restricted.
-        """
-        record_id = next(each for each in self.catalyst.output(node) if each.name() == ID)
-        base = node
-        if source.number in only:
-            wanted = F.broadcast(only[source.number])
-            restricted = self.catalyst.frame(node).join(wanted, ID, "left_semi")
-            base = self.catalyst.analyzed(restricted)
-        with_occurrence = self.catalyst.column(record_id) + F.lit(occurrence << ids.ROW_BITS)
-        output = self.catalyst.output(node)
-        plan, (attribute,) = self.catalyst.projected(base, output, [with_occurrence])
-        return plan, attribute
 
     def frame_of(self, values: Ids) -> DataFrame:
         """Return ids as a frame, in a column ``ID``."""
@@ -93,12 +145,12 @@ class Sources:
         pq.write_table(pa.table({ID: pa.array(values, pa.int64())}), file)
         return self.catalyst.spark.read.parquet(_local(file))
 
-    def _copied(self, name: str, frame: DataFrame) -> AuditSource:
+    def copied(self, name: str, frame: DataFrame) -> AuditSource:
+        """Copy the rows of a frame as a source. Raises InputError if they cannot be copied."""
         number = len(self.sources)
         if number >= ids.MAX_SOURCES:
             raise CarryError(f"more than {ids.MAX_SOURCES} sources: audit a part of the job")
         first, columns = ids.first_id(number), tuple(frame.columns)
-        _require_copyable(name, frame)
         target = _local(self.folder / f"source-{number}")
         written = Observation(f"audit copy {uuid4()}")
         numbered = frame.toDF(*(f"c{at}" for at in range(len(columns)))).withColumn(
@@ -156,6 +208,7 @@ def column_of(frame: DataFrame) -> Ids:
     return np.asarray(frame.toArrow().column(0).to_numpy(), dtype=np.int64)
 
 
-def _leaves(catalyst: Catalyst, node: Node) -> list[Node]:
-    children = catalyst.children(node)
-    return [leaf for child in children for leaf in _leaves(catalyst, child)] or [node]
+def relation_of(node: Node) -> Any:
+    """Return the relation that a leaf reads, which its copies in a plan share; None: no table."""
+    name = simple_name(node)
+    return getattr(node, _RELATIONS[name])() if name in _RELATIONS else None

@@ -34,6 +34,11 @@ class Anchors:
 
     parts: tuple[AnchorPart, ...]
 
+    @classmethod
+    def of_id(cls, attribute: Any) -> "Anchors":
+        """Return the anchors of rows of at most one record, whose id an attribute is."""
+        return cls((AnchorPart(True, (attribute,)),))
+
     @property
     def attributes(self) -> list[Any]:
         """The hidden attributes of all parts."""

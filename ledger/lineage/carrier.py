@@ -41,14 +41,14 @@ class Consulted:
 class Carrier:
     """Rewrites plans of one session.
 
-    ``input_of``: returns the input that a node is, with the attribute of its record ids; None for
-    any other node. ``place``: returns the user's line that made a node. ``form``: how rows of
-    several records name them. ``consulted`` grows with each rewritten plan.
+    ``input_of``: returns the plan of the input that a node is, with the columns that name its
+    records; None for any other node. ``place``: returns the user's line that made a node.
+    ``form``: how rows of several records name them. ``consulted`` grows with each rewritten plan.
     """
 
     catalyst: Catalyst
     form: Form
-    input_of: Callable[[Node], tuple[Node, Expression] | None]
+    input_of: Callable[[Node], Carried | None]
     place: Callable[[Node], str]
     consulted: list[Consulted] = field(default_factory=list)
     _definitions: dict[int, Anchors | None] = field(default_factory=dict)
@@ -106,8 +106,7 @@ class Carrier:
         """Return a node whose output has the records behind the node's own columns."""
         tracked_input = self.input_of(node)
         if tracked_input is not None:
-            plan, record_id = tracked_input
-            return plan, Anchors((AnchorPart(True, (record_id,)),))
+            return tracked_input
         name = simple_name(node)
         self._note_subqueries(node, name)
         if name == "WithCTE":

@@ -9,9 +9,9 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.core.column_names import ANCHOR
 from ledger.errors import CarryError
-from ledger.lineage.anchors import LISTS, Form
-from ledger.lineage.carrier import Carrier, Consulted
-from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Expression, Node
+from ledger.lineage.anchors import LISTS, Anchors, Form
+from ledger.lineage.carrier import Carried, Carrier, Consulted
+from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Node
 from ledger.lineage.nodes import simple_name
 from ledger.lineage.sites import Sites
 
@@ -95,7 +95,7 @@ class _Marked:
         names = [f"`{name.replace('`', '``')}`" for name in frame.columns if name != self.id_column]
         return frame.select(*names).alias(f"{_INPUT}{index}")
 
-    def input_of(self, node: Node) -> tuple[Node, Expression] | None:
+    def input_of(self, node: Node) -> Carried | None:
         """Return a marked input with its id behind its columns; None for any other node."""
         if self._index(node) is None:
             return None
@@ -108,7 +108,7 @@ class _Marked:
         )
         columns = [*self.catalyst.items(project.projectList()), record_id]
         inner = self.catalyst.rebuilt(project, projectList=columns)
-        return self.catalyst.with_children(node, [inner]), record_id
+        return self.catalyst.with_children(node, [inner]), Anchors.of_id(record_id)
 
     def inputs_in(self, node: Node) -> set[int]:
         """Return the inputs in a plan and in its subqueries, by their index."""

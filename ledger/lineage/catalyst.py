@@ -117,6 +117,12 @@ class Catalyst:
         )
         return node, [expression.toAttribute() for expression in own]
 
+    def new_instance(self, leaf: Node) -> Node:
+        """Return a leaf with new expression ids."""
+        fresh = leaf.newInstance()
+        fresh.setAnalyzed()
+        return fresh
+
     def first(self, child: Node, value: Expression, attribute: Expression) -> Expression:
         """Return ``first(value)`` under the name and expression id of an attribute."""
         frame = self._stub(child).groupBy().agg(F.first(self.column(value)))
