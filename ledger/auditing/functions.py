@@ -7,18 +7,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
-from ledger.auditing.file_names import require_no_file_names
-from ledger.auditing.ids import Ids
-from ledger.auditing.operations import operation
-from ledger.auditing.reasons import Reasons
-from ledger.auditing.report import AuditReport, Loss, SourceResult
-from ledger.auditing.routes import Route, main_routes, missing_on, on_main_routes, sources_in
-from ledger.auditing.sources import AuditSource, Sources
+from ledger.auditing.outputs import AuditOutput
+from ledger.auditing.report import AuditReport
+from ledger.auditing.results import judged
+from ledger.auditing.routes import on_main_routes, sources_in
+from ledger.auditing.sources import Sources
 from ledger.errors import CarryError, InputError
 from ledger.lineage.carrier import STREAMING, TOO_DEEP
 from ledger.lineage.carry import require_classic, require_frame
@@ -89,23 +85,11 @@ def _audited(
 
 def report_of(attribution: Attribution) -> AuditReport:
     """Return the report on each record of an output's sources."""
-    sources = attribution.sources
     _require_all(attribution)
-    require_no_file_names(attribution, attribution.plan)
-    routes = main_routes(attribution, attribution.plan)
-    arrived = on_main_routes(attribution.arrived_ids(), routes)
-    lost = {
-        source.number: np.setdiff1d(source.all_ids, arrived, assume_unique=True)
-        for source in sources.sources
-    }
-    missing = missing_on(routes, arrived)
-    notes = {source.number: _note(source, routes) for source in sources.sources}
-    losses = _losses(attribution, missing, notes)
-    results = [
-        SourceResult.of(source, lost[source.number], losses, notes[source.number])
-        for source in sources.sources
-    ]
-    return AuditReport(results, losses, sources)
+    output = AuditOutput("the result", attribution.place(attribution.plan))
+    output.follow(attribution)
+    output.arrived = on_main_routes(attribution.arrived_ids(), output.routes)
+    return judged(attribution.sources, [output])
 
 
 def _require_all(attribution: Attribution) -> None:
@@ -118,39 +102,6 @@ def _require_all(attribution: Attribution) -> None:
                 "by collect(), toPandas(), rdd or checkpoint(): expected each input in the plan of "
                 "the result. Pass what is not followed in references="
             )
-
-
-def _note(source: AuditSource, routes: Sequence[Route]) -> str:
-    """Say why a record of a source needs no row of its own; empty: it needs one."""
-    own = [route for route in routes if route.source == source.number]
-    if not own:
-        return "only consulted: no row of its own is expected"
-    if all(route.is_optional for route in own):
-        return "optional side of an outer join"
-    return ""
-
-
-def _losses(
-    attribution: Attribution, missing: Mapping[int, Ids], notes: Mapping[int, str]
-) -> list[Loss]:
-    reasons, losses = Reasons(attribution), []
-    for lost in attribution.losses(missing):
-        for reason in reasons.of(lost):
-            numbers = record_ids.sources_of(reason.ids)
-            for number in np.unique(numbers):
-                note = notes[int(number)]
-                loss = Loss(
-                    source=attribution.sources.sources[int(number)],
-                    operation=operation(lost.node),
-                    place=lost.place,
-                    reason=reason.text,
-                    is_intended=reason.is_intended or bool(note),
-                    ids=record_ids.records_of(reason.ids[numbers == number]),
-                    note=note,
-                    is_repeatable=lost.is_repeatable,
-                )
-                losses.append(loss)
-    return sorted(losses, key=lambda loss: -loss.records)
 
 
 def _folder(spark: SparkSession, folder: str | Path | None) -> Path:

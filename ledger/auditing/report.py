@@ -28,6 +28,8 @@ class Loss:
         note: why no record of the source is expected to arrive; empty: each is expected.
         is_repeatable: the operation loses the same records each time it is computed.
         ids: the ids of the records.
+        outputs: the outputs that the records did not reach.
+        has_arrived: the records reached another output.
     """
 
     source: AuditSource
@@ -38,6 +40,8 @@ class Loss:
     ids: Ids
     note: str = ""
     is_repeatable: bool = True
+    outputs: tuple[str, ...] = ()
+    has_arrived: bool = False
 
     @property
     def records(self) -> int:
@@ -58,6 +62,7 @@ class SourceResult:
     Attributes:
         unplaced: lost records of which no operation is known.
         note: why no record of the source is expected to arrive; empty: each is expected.
+        unknown: why it is not known which records have arrived; empty: it is known.
     """
 
     source: AuditSource
@@ -65,24 +70,42 @@ class SourceResult:
     intended: Ids
     unplaced: Ids
     note: str = ""
+    unknown: str = ""
 
     @classmethod
     def of(
-        cls, source: AuditSource, missing: Ids, losses: Iterable["Loss"], note: str
+        cls,
+        source: AuditSource,
+        missing: Ids,
+        losses: Iterable["Loss"],
+        note: str,
+        unknown: str = "",
     ) -> "SourceResult":
         """Sort the missing records of a source by the losses that name them."""
         own = [loss for loss in losses if loss.source is source]
         loud = union_ids(loss.ids for loss in own if not loss.is_intended)
         intended = np.setdiff1d(union_ids(loss.ids for loss in own if loss.is_intended), loud)
         if note:
-            return cls(source, loud[:0], missing, loud[:0], note)
+            return cls(source, loud[:0], missing, loud[:0], note, unknown)
         unplaced = np.setdiff1d(missing, union_ids([loud, intended]))
-        return cls(source, union_ids([loud, unplaced]), intended, unplaced)
+        return cls(source, union_ids([loud, unplaced]), intended, unplaced, note, unknown)
 
     @property
     def arrived(self) -> int:
         """The number of records that have a row in the output."""
         return self.source.records - len(self.lost) - len(self.intended)
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """An output of a job. ``why``: the reason why its rows are not followed; empty: they are.
+    ``is_final``: no other output reads it.
+    """
+
+    name: str
+    place: str
+    why: str
+    is_final: bool
 
 
 @dataclass(frozen=True)
@@ -96,6 +119,7 @@ class AuditReport:
     results: Sequence[SourceResult]
     losses: Sequence[Loss]
     _sources: Sources
+    outputs: Sequence[OutputResult] = ()
 
     @property
     def lost(self) -> DataFrame:
@@ -104,20 +128,22 @@ class AuditReport:
         column. A column that has several types in several sources is a string. A record that two
         operations lost has two rows.
         """
-        return self._frame([loss for loss in self.losses if not loss.is_intended])
+        return self._frame(self._loud())
 
     def lost_of(self, name: str) -> DataFrame:
         """Return the lost records of one source, as ``lost`` does."""
         names = [result.source.name for result in self.results]
         if name not in names:
             raise InputError(f"no source {name!r}: expected one of {', '.join(names)}")
-        losses = [loss for loss in self.losses if not loss.is_intended]
-        return self._frame([loss for loss in losses if loss.source.name == name])
+        return self._frame([loss for loss in self._loud() if loss.source.name == name])
 
     @property
     def lost_records(self) -> int:
         """The number of records that are lost and were not dropped on purpose."""
         return sum(len(result.lost) for result in self.results)
+
+    def _loud(self) -> list[Loss]:
+        return [loss for loss in self.losses if not loss.is_intended and not loss.has_arrived]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -126,24 +152,26 @@ class AuditReport:
         """Return the report as text for a terminal."""
         rows: list[tuple[str, ...]] = [("source", "in", "arrived", "lost", "intended", "")]
         for result in self.results:
-            counts = (
-                result.source.records,
-                result.arrived,
-                len(result.lost),
-                len(result.intended),
-            )
-            rows.append((result.source.name, *(f"{count:,}" for count in counts), result.note))
+            name, counts = result.source.name, f"{result.source.records:,}"
+            if result.unknown:
+                rows.append((name, counts, "?", "?", "?", result.unknown))
+                continue
+            others = (result.arrived, len(result.lost), len(result.intended))
+            rows.append((name, counts, *(f"{count:,}" for count in others), result.note))
         lines = _aligned(rows, right={1, 2, 3, 4})
-        for title, is_intended, is_expected in (
-            ("LOST: these records reach no output", False, True),
-            ("INTENDED: dropped on purpose", True, True),
-            ("NOT EXPECTED: records that need no row of their own", True, False),
+        lost = [loss for loss in self.losses if not loss.has_arrived]
+        for title, losses in (
+            ("LOST: these records reach no output", self._loud()),
+            (
+                "INTENDED: dropped on purpose",
+                [loss for loss in lost if loss.is_intended and not loss.note],
+            ),
+            ("NOT EXPECTED: records that need no row of their own", [x for x in lost if x.note]),
+            (
+                "BY OUTPUT: these records reach another output",
+                [loss for loss in self.losses if loss.has_arrived and not loss.is_intended],
+            ),
         ):
-            losses = [
-                loss
-                for loss in self.losses
-                if loss.is_intended == is_intended and bool(loss.note) != is_expected
-            ]
             if losses:
                 lines += ["", title, *_aligned([self._line(loss) for loss in losses], right={3})]
         for result in self.results:

@@ -782,7 +782,7 @@ def test_a_plan_that_is_too_deep_is_refused(spark, monkeypatch):
     def too_deep(*args: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("ledger.auditing.functions.main_routes", too_deep)
+    monkeypatch.setattr("ledger.auditing.outputs.main_routes", too_deep)
     with pytest.raises(CarryError, match="too many operations on top of each other"):
         audit(lambda orders: orders, order_frame(spark, STATES))
 

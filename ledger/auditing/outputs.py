@@ -1,0 +1,139 @@
+"""Outputs of an audited job: their plans, and the records in their rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ledger.auditing import ids as record_ids
+from ledger.auditing.attribution import Attribution
+from ledger.auditing.file_names import require_no_file_names
+from ledger.auditing.ids import NO_IDS, Ids
+from ledger.auditing.routes import Route, main_routes, sources_in
+from ledger.lineage.anchors import AnchorPart, Anchors
+from ledger.lineage.carrier import Carried
+from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.nodes import simple_name
+
+HIDDEN = "__ackledger_ids"
+# A plan of these alone copies its input.
+_COPYING = frozenset(
+    {
+        "Project",
+        "RebalancePartitions",
+        "Repartition",
+        "RepartitionByExpression",
+        "Sort",
+        "SubqueryAlias",
+        "Union",
+        "View",
+    }
+)
+
+
+@dataclass
+class AuditOutput:
+    """Rows that a job writes, or a function returns.
+
+    Attributes:
+        name: the path or table, as the user wrote it.
+        place: the line that wrote it.
+        attribution: its plan; None: its rows are not followed.
+        why: the reason for that.
+        sources: the numbers of all sources in its plan, also of consulted ones.
+        routes: the main routes to its rows.
+        arrived: the records in its rows that came on a main route, sorted.
+        reads: the outputs that its plan reads.
+    """
+
+    name: str
+    place: str
+    attribution: Attribution | None = None
+    why: str = ""
+    sources: frozenset[int] = frozenset()
+    routes: Sequence[Route] = ()
+    arrived: Ids = field(default_factory=lambda: NO_IDS)
+    reads: list["AuditOutput"] = field(default_factory=list)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether its rows are those of its inputs, without a filter, a join or a group."""
+        return self.attribution is not None and _copies(self.attribution, self.attribution.plan)
+
+    def follow(self, attribution: Attribution) -> None:
+        """Follow the rows of a plan. Raises CarryError if that is not possible."""
+        self.sources = frozenset(sources_in(attribution, attribution.plan))
+        require_no_file_names(attribution, attribution.plan)
+        self.routes = main_routes(attribution, attribution.plan)
+        self.attribution = attribution
+
+
+@dataclass
+class OutputLeaf:
+    """A leaf that reads outputs of the same job, whose files have the column ``HIDDEN``: the ids
+    of each row's records on main routes, without an occurrence.
+    """
+
+    outputs: Sequence[AuditOutput]
+    is_text: bool
+    is_restrictable: bool = False
+
+    @property
+    def name(self) -> str:
+        return ", ".join(output.name for output in self.outputs)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(sorted({route.source for each in self.outputs for route in each.routes}))
+
+    def ids_of(self, source: int) -> Ids:
+        every = [output.arrived for output in self.outputs]
+        ids: Ids = np.unique(np.concatenate(every)) if every else NO_IDS
+        of_source: Ids = ids[record_ids.sources_of(ids) == source]
+        return of_source
+
+    def visible(self, catalyst: Catalyst, node: Node) -> list[Expression]:
+        return [each for each in catalyst.output(node) if each.name() != HIDDEN]
+
+    def carried(
+        self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
+    ) -> Carried:
+        (hidden,) = [each for each in catalyst.output(node) if each.name() == HIDDEN]
+        ids = catalyst.column(hidden)
+        if self.is_text:
+            ids = ids_of_text(ids)
+        if occurrence:
+            offset = F.lit(occurrence << record_ids.ROW_BITS).cast("bigint")
+            ids = F.transform(ids, lambda value: value + offset)
+        plan, own = catalyst.projected(node, self.visible(catalyst, node), [ids])
+        return plan, Anchors((AnchorPart(False, tuple(own)),))
+
+
+def text_of_ids(ids: Column) -> Column:
+    """Return a list of ids as a text without commas, quotes or spaces, such as r12x345."""
+    return F.concat(F.lit("r"), F.array_join(ids.cast("array<string>"), "x"))
+
+
+def ids_of_text(text: Column) -> Column:
+    """Return the ids in a text that ``text_of_ids`` has made."""
+    parts = F.filter(F.split(F.substring(text, 2, 2**31 - 1), "x"), lambda part: part != "")
+    return parts.cast("array<bigint>")
+
+
+def on_main_routes(ids: Column, routes: Sequence[Route]) -> Column:
+    """Return the records of a list of ids that came on a main route."""
+    mains = {record_ids.tag(route.source, route.occurrence) for route in routes}
+    if not any(route.occurrence for route in routes):
+        return ids
+    main = F.filter(ids, lambda each: F.shiftright(each, record_ids.ROW_BITS).isin(mains))
+    mask = F.lit(~record_ids.OCCURRENCE_MASK)
+    return F.array_distinct(F.transform(main, lambda each: each.bitwiseAND(mask)))
+
+
+def _copies(attribution: Attribution, node: Node) -> bool:
+    children = attribution.catalyst.children(node)
+    if not children:
+        return attribution.sources.leaf_of(node) is not None
+    return simple_name(node) in _COPYING and all(_copies(attribution, each) for each in children)

@@ -1,0 +1,136 @@
+"""Judge the records of all sources by the outputs that they have reached."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ledger.auditing import ids as record_ids
+from ledger.auditing.ids import Ids
+from ledger.auditing.operations import operation
+from ledger.auditing.outputs import AuditOutput
+from ledger.auditing.reasons import Reasons
+from ledger.auditing.report import AuditReport, Loss, OutputResult, SourceResult, union_ids
+from ledger.auditing.routes import missing_on
+from ledger.auditing.sources import AuditSource, Sources
+
+CONSULTED = "only consulted: no row of its own is expected"
+OPTIONAL = "optional side of an outer join"
+
+
+def judged(
+    sources: Sources,
+    outputs: Sequence[AuditOutput],
+    final: Sequence[str] = (),
+    on_output: Callable[[str], None] = lambda name: None,
+) -> AuditReport:
+    """Return the report on all sources.
+
+    ``final``: names of the outputs that a record has to reach; without one, those that no other
+    output reads. ``on_output`` is called before the losses of each output are looked for.
+    """
+    ends = _final(outputs, final)
+    lost: dict[int, Ids] = {}
+    notes: dict[int, str] = {}
+    for source in sources.sources:
+        own = _ends_of(source, ends)
+        arrived = union_ids(output.arrived for output in own)
+        lost[source.number] = np.setdiff1d(source.all_ids, arrived, assume_unique=True)
+        of_each = [_note(source, output) for output in own]
+        notes[source.number] = of_each[0] if of_each and all(of_each) else ""
+    losses: list[Loss] = []
+    for output in outputs:
+        if output.attribution is not None:
+            on_output(output.name)
+            losses += _losses(sources, output, lost)
+    losses = _merged(losses)
+    results = [
+        SourceResult.of(
+            source,
+            lost[source.number],
+            [loss for loss in losses if not loss.has_arrived],
+            notes[source.number],
+            _unknown(source, ends),
+        )
+        for source in sources.sources
+    ]
+    listed = [
+        OutputResult(each.name, each.place, each.why, is_final=each in ends) for each in outputs
+    ]
+    return AuditReport(results, losses, sources, listed)
+
+
+def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOutput]:
+    if names:
+        return [output for output in outputs if output.name in names]
+    inner = {id(each) for output in outputs for each in output.reads}
+    return [output for output in outputs if id(output) not in inner]
+
+
+def _ends_of(source: AuditSource, ends: Sequence[AuditOutput]) -> list[AuditOutput]:
+    """The final outputs that have a source in their plan; plain copies only if there is no other
+    one.
+    """
+    own = [each for each in ends if each.attribution is not None and source.number in each.sources]
+    return [output for output in own if not output.is_copy] or own
+
+
+def _note(source: AuditSource, output: AuditOutput) -> str:
+    """Say why a record of a source needs no row of its own in an output; empty: it needs one."""
+    own = [route for route in output.routes if route.source == source.number]
+    if not own:
+        return CONSULTED
+    return OPTIONAL if all(route.is_optional for route in own) else ""
+
+
+def _unknown(source: AuditSource, ends: Sequence[AuditOutput]) -> str:
+    """Say why it is not known which records of a source have arrived; empty: it is known."""
+    for output in ends:
+        if output.attribution is None and source.number in output.sources:
+            return f"not known: {output.name} is not followed"
+    return ""
+
+
+def _losses(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> Iterator[Loss]:
+    """Yield the losses on the way to one output: of records that reach no final output, and of
+    those that reach another one.
+    """
+    assert output.attribution is not None
+    reasons = Reasons(output.attribution)
+    for each in output.attribution.losses(missing_on(output.routes, output.arrived)):
+        for reason in reasons.of(each):
+            numbers = record_ids.sources_of(reason.ids)
+            for number in map(int, np.unique(numbers)):
+                source = sources.sources[number]
+                note = _note(source, output)
+                ids = record_ids.records_of(reason.ids[numbers == number])
+                loss = Loss(
+                    source=source,
+                    operation=operation(each.node),
+                    place=each.place,
+                    reason=reason.text,
+                    is_intended=reason.is_intended or bool(note),
+                    ids=np.intersect1d(ids, lost[number], assume_unique=True),
+                    note=note,
+                    is_repeatable=each.is_repeatable,
+                    outputs=(output.name,),
+                )
+                elsewhere = np.setdiff1d(ids, lost[number], assume_unique=True)
+                yield loss
+                yield replace(loss, ids=elsewhere, has_arrived=True)
+
+
+def _merged(losses: Sequence[Loss]) -> list[Loss]:
+    """Losses by most records first; one that several outputs have in common is one."""
+    merged: dict[tuple[object, ...], Loss] = {}
+    for loss in losses:
+        if not len(loss.ids):
+            continue
+        what = (loss.source.number, loss.operation, loss.place, loss.reason, loss.note)
+        key = (*what, loss.is_intended, loss.is_repeatable, loss.has_arrived)
+        other = merged.get(key)
+        if other is not None:
+            outputs = tuple(dict.fromkeys((*other.outputs, *loss.outputs)))
+            loss = replace(loss, ids=np.union1d(other.ids, loss.ids), outputs=outputs)
+        merged[key] = loss
+    return sorted(merged.values(), key=lambda loss: -loss.records)
