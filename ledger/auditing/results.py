@@ -7,10 +7,11 @@ import numpy as np
 
 from ledger.auditing import ids as record_ids
 from ledger.auditing.ids import Ids
+from ledger.auditing.losses import Loss, OutputResult, SourceResult, union_ids
 from ledger.auditing.operations import operation
 from ledger.auditing.outputs import AuditOutput
 from ledger.auditing.reasons import Reasons
-from ledger.auditing.report import AuditReport, Loss, OutputResult, SourceResult, union_ids
+from ledger.auditing.report import AuditReport
 from ledger.auditing.routes import missing_on
 from ledger.auditing.sources import AuditSource, Sources
 
