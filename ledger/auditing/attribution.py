@@ -95,7 +95,7 @@ class Attribution:
         missing = {source: values for source, values in missing.items() if len(values)}
         if not missing:
             return []
-        losing = [node for node in self._nodes(self.plan) if losing_sides(node)]
+        losing = [node for node in self.nodes(self.plan) if losing_sides(node)]
         present = self._present(losing, missing)
         losses: list[Lost] = []
         self._walk(self.plan, missing, present, losses)
@@ -142,9 +142,10 @@ class Attribution:
             self._random[identity] = is_free or any(map(self._is_random, below))
         return self._random[identity]
 
-    def _nodes(self, node: Node) -> Iterator[Node]:
+    def nodes(self, node: Node) -> Iterator[Node]:
+        """Yield a node and those below it whose rows reach it, children first."""
         for child in self._followed(node):
-            yield from self._nodes(child)
+            yield from self.nodes(child)
         yield node
 
     def _followed(self, node: Node) -> list[Node]:

@@ -13,7 +13,8 @@ from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution, Lost, restricted
 from ledger.auditing.conditions import Condition, Conjunct, negated
 from ledger.auditing.ids import NO_IDS, Ids
-from ledger.auditing.operations import conjuncts, join_type, references, simple_class, text_of
+from ledger.auditing.join_keys import join_keys
+from ledger.auditing.operations import join_type, simple_class, text_of
 from ledger.auditing.parsing import parsed_texts
 from ledger.auditing.sources import ID, column_of
 from ledger.lineage.catalyst import Catalyst, Expression, Node
@@ -142,7 +143,7 @@ class Reasons:
                     )
 
         child = self._catalyst.children(lost.node)[0]
-        rows = self._rows(child, lost.ids, counted)
+        rows = self.rows(child, lost.ids, counted)
         if rows is None:
             return NO_IDS
         sums = rows.groupBy(ID).agg(F.sum(_REASON).alias(_REASON))
@@ -155,7 +156,7 @@ class Reasons:
         is_intended = kind in CONSULTING_JOINS
         if lost.node.condition().isEmpty():
             return [Reason("the other side has no rows", is_intended, lost.ids)]
-        keys, has_more = self._keys(lost.node, lost.side)
+        keys, has_more = join_keys(self._catalyst, lost.node, lost.side)
         if not keys:
             return [Reason("no partner by the condition", is_intended, lost.ids)]
         causes = [
@@ -179,36 +180,6 @@ class Reasons:
 
     def _text(self, expression: Expression) -> str:
         return text_of(expression, self._catalyst)
-
-    def _keys(self, node: Node, side: int) -> tuple[list[tuple[Expression, bool]], bool]:
-        """The expressions of one side that the condition of a join compares for equality, each
-        with whether NULL equals NULL; and whether the condition asks for more.
-        """
-        sides = [
-            {int(attribute.exprId().id()) for attribute in self._catalyst.output(child)}
-            for child in self._catalyst.children(node)
-        ]
-        keys: list[tuple[Expression, bool]] = []
-        has_more = False
-        for part in conjuncts(node.condition().get(), self._catalyst):
-            key = None
-            kind = simple_class(part)
-            if kind in ("EqualTo", "EqualNullSafe"):
-                key = self._key(part, sides[side], sides[1 - side])
-            if key is None:
-                has_more = True
-            else:
-                keys.append((key, kind == "EqualNullSafe"))
-        return keys, has_more
-
-    def _key(self, equality: Expression, own: set[int], other: set[int]) -> Expression | None:
-        """The operand that has columns of one side, if the other operand has the other side's."""
-        operands = self._catalyst.items(equality.children())
-        used = [references(operand, self._catalyst) for operand in operands]
-        for at in (0, 1):
-            if used[at] and used[1 - at] and used[at] <= own and used[1 - at] <= other:
-                return operands[at]
-        return None
 
     def _having(self, node: Node, condition: Column) -> Callable[[Ids], Ids]:
         """Return a function that selects ids with a row of a node for which a condition holds."""
@@ -255,7 +226,7 @@ class Reasons:
 
     def _with_reason(self, child: Node, values: Ids, reason: Column) -> DataFrame | None:
         """The rows of a node that have some records, with the number of their reason."""
-        return self._rows(
+        return self.rows(
             child,
             values,
             lambda frame, hidden: iter(
@@ -263,14 +234,15 @@ class Reasons:
             ),
         )
 
-    def _rows(
+    def rows(
         self,
         child: Node,
         values: Ids,
         selected: Callable[[DataFrame, Column], Iterator[DataFrame]],
     ) -> DataFrame | None:
-        """The rows of a node that have some records, in a selection by their list of ids. None: no
-        record's source is below the node.
+        """Return the rows of a node that have some records, in a selection by their list of ids.
+
+        None: no record's source is below the node.
         """
         below = self._attribution.sources_below(child)
         frames: list[DataFrame] = []

@@ -9,17 +9,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.auditing.losses import Loss, OutputResult, SourceResult
+from ledger.auditing.remarks import IGNORED, MERGED, SEVERAL_ROWS, Remark
 from ledger.auditing.sources import ID, Sources
 from ledger.errors import InputError
 
 MAX_EXAMPLE = 90  # characters
+_REMARKS = {
+    SEVERAL_ROWS: "SEVERAL ROWS FROM ONE RECORD: keys of the other side are doubled",
+    MERGED: "MERGED: the kept row of the key has other values",
+    IGNORED: "IGNORED: an aggregate skipped these records",
+}
 # Reports with frames over their copies, which have to stay until Python ends.
 _with_frames: list["AuditReport"] = []
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The result of an audit: each source, and losses with the most records first.
+    """The result of an audit: each source, and losses and remarks with the most records first.
+
+    Remarks are about records that arrived. They are no losses.
 
     The copies of the inputs are removed with the report, or when Python ends once ``lost`` or
     ``lost_of`` has returned a frame over them.
@@ -29,6 +37,7 @@ class AuditReport:
     losses: Sequence[Loss]
     _sources: Sources
     outputs: Sequence[OutputResult] = ()
+    remarks: Sequence[Remark] = ()
 
     @property
     def lost(self) -> DataFrame:
@@ -83,6 +92,10 @@ class AuditReport:
         ):
             if losses:
                 lines += ["", title, *_aligned([self._line(loss) for loss in losses], right={3})]
+        for kind, title in _REMARKS.items():
+            rows = [self._line(remark) for remark in self.remarks if remark.kind == kind]
+            if rows:
+                lines += ["", title, *_aligned(rows, right={3})]
         for result in self.results:
             if len(result.unplaced):
                 lines += ["", self._unplaced(result)]
@@ -94,7 +107,7 @@ class AuditReport:
             "result was computed again: it depends on random values, or on a limit without an order"
         )
 
-    def _line(self, loss: Loss) -> tuple[str, ...]:
+    def _line(self, loss: Loss | Remark) -> tuple[str, ...]:
         return (
             loss.operation,
             loss.place,
@@ -103,12 +116,12 @@ class AuditReport:
             f"{loss.source.name}: {self.example(loss)}",
         )
 
-    def example(self, loss: Loss) -> str:
+    def example(self, loss: Loss | Remark) -> str:
         """Return the first of the records as text, with the columns of the reason first."""
         wanted = self._sources.frame_of(loss.ids[:1])
         row = loss.source.rows(wanted).drop(ID).first()
         values = list(zip(loss.source.columns, row or (), strict=False))
-        words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", loss.reason)))
+        words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", loss.text)))
         values.sort(key=lambda pair: pair[0] not in words)
         text = ", ".join(f"{name}={'NULL' if v is None else v}" for name, v in values)
         return text if len(text) <= MAX_EXAMPLE else f"{text[: MAX_EXAMPLE - 3]}..."

@@ -11,6 +11,7 @@ from ledger.auditing.losses import Loss, OutputResult, SourceResult, union_ids
 from ledger.auditing.operations import operation
 from ledger.auditing.outputs import AuditOutput
 from ledger.auditing.reasons import Reasons
+from ledger.auditing.remarks import remarks
 from ledger.auditing.report import AuditReport
 from ledger.auditing.routes import missing_on
 from ledger.auditing.sources import AuditSource, Sources
@@ -58,7 +59,8 @@ def judged(
     listed = [
         OutputResult(each.name, each.place, each.why, is_final=each in ends) for each in outputs
     ]
-    return AuditReport(results, losses, sources, listed)
+    attributions = [each.attribution for each in outputs if each.attribution is not None]
+    return AuditReport(results, losses, sources, listed, remarks(attributions))
 
 
 def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOutput]:

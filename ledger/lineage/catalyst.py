@@ -146,6 +146,16 @@ class Catalyst:
             nothing,
         )
 
+    def is_in(self, value: Expression, values: Any) -> Column:
+        """Return whether a value is in a Scala Set of values of its type, in Spark's own form."""
+        in_set = getattr(self._jvm, "org.apache.spark.sql.catalyst.expressions.InSet")
+        return self.column(in_set(value, values))
+
+    def is_orderable(self, value: Expression) -> bool:
+        """Return whether values of an expression's type can be compared; maps cannot."""
+        ordering = "org.apache.spark.sql.catalyst.expressions.RowOrdering"
+        return bool(getattr(self._jvm, ordering).isOrderable(value.dataType()))
+
     def joined_null_safe(
         self, left: Node, right: Node, pairs: Sequence[tuple[Expression, Expression]], how: str
     ) -> Node:

@@ -1,0 +1,42 @@
+"""The expressions that the condition of a join compares for equality."""
+
+from ledger.auditing.operations import conjuncts, references, simple_class
+from ledger.lineage.catalyst import Catalyst, Expression, Node
+
+
+def join_keys(
+    catalyst: Catalyst, node: Node, side: int
+) -> tuple[list[tuple[Expression, bool]], bool]:
+    """Return the keys of one side of a join, each with whether NULL equals NULL; and whether the
+    condition asks for more.
+    """
+    if node.condition().isEmpty():
+        return [], False
+    sides = [
+        {int(attribute.exprId().id()) for attribute in catalyst.output(child)}
+        for child in catalyst.children(node)
+    ]
+    keys: list[tuple[Expression, bool]] = []
+    has_more = False
+    for part in conjuncts(node.condition().get(), catalyst):
+        key = None
+        kind = simple_class(part)
+        if kind in ("EqualTo", "EqualNullSafe"):
+            key = _key(catalyst, part, sides[side], sides[1 - side])
+        if key is None:
+            has_more = True
+        else:
+            keys.append((key, kind == "EqualNullSafe"))
+    return keys, has_more
+
+
+def _key(
+    catalyst: Catalyst, equality: Expression, own: set[int], other: set[int]
+) -> Expression | None:
+    """The operand that has columns of one side, if the other operand has the other side's."""
+    operands = catalyst.items(equality.children())
+    used = [references(operand, catalyst) for operand in operands]
+    for at in (0, 1):
+        if used[at] and used[1 - at] and used[at] <= own and used[1 - at] <= other:
+            return operands[at]
+    return None
