@@ -20,6 +20,7 @@ from ledger.lineage.carrier import STREAMING, TOO_DEEP
 from ledger.lineage.carry import require_classic, require_frame
 from ledger.lineage.catalyst import Catalyst
 from ledger.lineage.sites import Sites
+from ledger.lineage.spark_faults import avoid_known_faults
 
 
 def audit(
@@ -65,6 +66,7 @@ def _audited(
     folder: Path,
 ) -> AuditReport:
     spark = inputs[0].sparkSession
+    avoid_known_faults(spark)
     catalyst, sites = Catalyst(spark), Sites()
     sources = Sources(catalyst, folder)
     names = _names(function, len(inputs))

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from ledger.core.connect_server import is_remote, require_server
 from ledger.core.java import require_java
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.lineage.spark_faults import avoid_known_faults
 from ledger.settings import verbose
 from ledger.spark.failures import one_line
 from ledger.spark.quiet import quiet_start
@@ -58,6 +59,7 @@ def build_session(
 def _with_required(session: SparkSession) -> SparkSession:
     for name, value in REQUIRED.items():
         session.conf.set(name, value)
+    avoid_known_faults(session)
     return session
 
 

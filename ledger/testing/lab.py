@@ -47,6 +47,7 @@ from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, suggestion
 from ledger.execution import run_steps, settle_and_follow
+from ledger.lineage.spark_faults import avoid_known_faults
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep, Step
 from ledger.settings import Settings
@@ -215,6 +216,7 @@ class _Lab:
     """A ledger, a storage and a data folder of their own, for one batch and what follows it."""
 
     def __init__(self, spark: SparkSession):
+        avoid_known_faults(spark)
         self.spark = spark
         self._folder = Path(tempfile.mkdtemp(prefix="ackledger-lab-"))
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)

@@ -283,6 +283,16 @@ def test_names_that_are_none(spark):
         testing.crash_at("delta_posted")
 
 
+def test_a_session_that_is_given(spark):
+    """It gets the option without which Spark 4.2.0 may hang, as a session of ours does."""
+    own = spark.newSession()
+    with pytest.raises(DeclarationError, match="no source 'order'"):
+        testing.run_batch(orders(), {"order": ORDERS}, spark=own)
+    expected = "false" if own.version.startswith("4.2.0") else None
+    name = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+    assert own.conf.get(name, None) == expected
+
+
 def test_rows_are_of_the_declared_types(spark):
     """A row that is no row of the source is refused where it was given; a timestamp without a zone
     is UTC; a null goes to the source, which may refuse it."""

@@ -12,6 +12,7 @@ from ledger.spark.session import REQUIRED, build_session
 from tests.support.spark_errors import server_error
 
 SERVER = "sc://h:1"
+COLUMNAR_UDFS = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 class Builder:
@@ -40,6 +41,12 @@ def server(monkeypatch):
         monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=Builder(connect)))
 
     return answers
+
+
+def session_of(version, options):
+    """A session of that version of Spark, which keeps these options."""
+    conf = SimpleNamespace(set=options.__setitem__, get=options.get)
+    return SimpleNamespace(version=version, conf=conf)
 
 
 def raising(exc):
@@ -83,9 +90,28 @@ def test_a_server_that_ends_while_the_session_is_set_up(server):
     with pytest.raises(UnavailableError, match="gave no session"):
         build_session("test", SERVER)
     data = {}
-    server(lambda: SimpleNamespace(conf=SimpleNamespace(set=data.__setitem__)))
+    server(lambda: session_of("4.3.0", data))
     build_session("test", SERVER)
     assert data == REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "expected"),
+    [
+        ("4.0.2", {}, {}),
+        ("4.2.0", {}, {COLUMNAR_UDFS: "false"}),
+        ("4.2.0-vendor-1", {}, {COLUMNAR_UDFS: "false"}),
+        ("4.2.0", {COLUMNAR_UDFS: "true"}, {COLUMNAR_UDFS: "true"}),
+        ("4.2.1", {}, {}),
+        ("4.3.0", {}, {}),
+    ],
+)
+def test_a_version_that_hangs(server, version, before, expected):
+    """Only the version that needs the option gets it, and a user's own value stays."""
+    data = dict(before)
+    server(lambda: session_of(version, data))
+    build_session("test", SERVER)
+    assert data == {**REQUIRED, **expected}
 
 
 def test_an_error_without_words(server):
