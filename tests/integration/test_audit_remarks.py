@@ -161,6 +161,22 @@ def test_lookups_and_other_joins_are_quiet(spark):
     assert named(report, "several rows") == {}
 
 
+def test_a_followed_dimension_with_doubled_keys(spark):
+    """Doubled shops are named if orders that are not followed are doubled as well."""
+    shops = spark.createDataFrame([("x", "s1"), ("y", "s1"), ("z", "s2")], "id string, shop string")
+    orders = spark.createDataFrame([("s1",), ("s1",), ("s2",), (None,)], "shop string")
+
+    def joined(shops: DataFrame, orders: DataFrame) -> DataFrame:
+        return orders.join(shops, "shop", "left")
+
+    report = audit(joined, shops, references={"orders": orders})
+    assert named(report, "several rows") == {
+        ("shops", "left join", "1 doubled key of shop"): ["x", "y"]
+    }
+    once = audit(joined, shops, references={"orders": orders.distinct()})
+    assert named(once, "several rows") == {}
+
+
 def test_the_row_that_is_valid_on_a_day(spark):
     """Versions with doubled keys make several rows only where they overlap."""
     versions = [("v1", 1, 0, 5), ("v2", 1, 5, 9), ("v3", 2, 0, 6), ("v4", 2, 4, 9)]
@@ -338,6 +354,7 @@ def test_ignored_by_each_aggregate(spark):
             (F.sum("v") / F.count("w")).alias("ratio"),
             F.count_if("ok"),
             F.collect_list(F.struct("v", "w")),
+            F.expr("collect_set(w) RESPECT NULLS").alias("all"),
         )
 
     def nulls(*columns: int) -> list[str]:
@@ -409,8 +426,16 @@ def test_ignored_in_grouping_sets(spark, how):
     }
 
 
-@pytest.mark.parametrize("aggregate", [F.sum, F.collect_list], ids=["sum", "collect_list"])
-@pytest.mark.parametrize("values", [[0, 1], [1, None], None], ids=["two", "NULL", "all"])
+@pytest.mark.parametrize(
+    ("aggregate", "values"),
+    [
+        (F.sum, [1, None]),
+        (F.sum, None),
+        (F.collect_list, [0, 1]),
+        (F.collect_list, [1, None]),
+    ],
+    ids=["sum with NULL", "sum of all", "lists of two", "lists with NULL"],
+)
 def test_ignored_by_a_pivot(spark, aggregate, values):
     """Records whose value is not in the list are named, in both plans that Spark makes."""
     rows = random_rows(30, 19)
