@@ -51,12 +51,10 @@ def audit(
     require_classic(function, inputs)
     target = _folder(inputs[0].sparkSession, folder)
     try:
-        report = _audited(function, inputs, references or {}, target)
+        return _audited(function, inputs, references or {}, target)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    weakref.finalize(report, shutil.rmtree, target, ignore_errors=True)
-    return report
 
 
 def _audited(
@@ -69,6 +67,7 @@ def _audited(
     avoid_known_faults(spark)
     catalyst, sites = Catalyst(spark), Sites()
     sources = Sources(catalyst, folder)
+    weakref.finalize(sources, shutil.rmtree, folder, ignore_errors=True)
     names = _names(function, len(inputs))
     frames = [sources.add(name, frame) for name, frame in zip(names, inputs, strict=True)]
     with sites.watching():
@@ -80,18 +79,18 @@ def _audited(
             raise CarryError(STREAMING)
         plan = catalyst.without_ctes(original)
         places = sites.places(catalyst, plan, original)
-        return report_of(Attribution(catalyst, sources, places, plan))
+        return report_of(Attribution(catalyst, sources, places, plan), _name(function))
     except RecursionError:
         raise CarryError(TOO_DEEP) from None
 
 
-def report_of(attribution: Attribution) -> AuditReport:
+def report_of(attribution: Attribution, title: str = "") -> AuditReport:
     """Return the report on each record of an output's sources."""
     _require_all(attribution)
     output = AuditOutput("the result", attribution.place(attribution.plan))
     output.follow(attribution)
     output.arrived = on_main_routes(attribution.arrived_ids(), output.routes)
-    return judged(attribution.sources, [output])
+    return judged(attribution.sources, [output], title=title)
 
 
 def _require_all(attribution: Attribution) -> None:
@@ -122,6 +121,11 @@ def _folder(spark: SparkSession, folder: str | Path | None) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         raise InputError(f"{target}: expected a folder without *, ?, [, ], {{ and }} in its path")
     return target
+
+
+def _name(function: Callable[..., object]) -> str:
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "a function" if name == "<lambda>" else name
 
 
 def _names(function: Callable[..., object], number: int) -> list[str]:

@@ -1,14 +1,19 @@
 """Losses of an audit, and what they mean for each source."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ledger.auditing.ids import Ids
+from ledger.auditing.expected import ExpectedLoss, Key
+from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.sources import AuditSource
 
 NOT_REPEATABLE = "may differ when computed again"
+# Kinds of losses. ELSEWHERE: the records reach another output.
+LOST, EXPECTED, INTENDED = "lost", "expected", "intended"
+NOT_NEEDED, ELSEWHERE = "not needed", "elsewhere"
+KINDS = (LOST, ELSEWHERE, EXPECTED, INTENDED, NOT_NEEDED)
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,9 @@ class Loss:
         ids: the ids of the records.
         outputs: the outputs that the records did not reach.
         has_arrived: the records reached another output.
+        at: the identity of the plan's node, and its child whose rows were lost.
+        expected: the entry for it among the losses that the user expects.
+        too_many: the records of all losses that the entry is for, if they are more than it allows.
     """
 
     source: AuditSource
@@ -34,6 +42,9 @@ class Loss:
     is_repeatable: bool = True
     outputs: tuple[str, ...] = ()
     has_arrived: bool = False
+    at: tuple[int, int] = (0, 0)
+    expected: ExpectedLoss | None = None
+    too_many: int = 0
 
     @property
     def records(self) -> int:
@@ -42,14 +53,40 @@ class Loss:
 
     @property
     def text(self) -> str:
-        """The reason, and whether it may be another one the next time."""
-        return self.reason if self.is_repeatable else f"{self.reason} ({NOT_REPEATABLE})"
+        """The reason, whether it may be another one the next time, and what was expected."""
+        text = self.reason if self.is_repeatable else f"{self.reason} ({NOT_REPEATABLE})"
+        if self.expected is None or not self.too_many:
+            return text
+        return f"{text}: {self.too_many:,} lost, at most {self.expected.at_most:,} expected"
+
+    @property
+    def key(self) -> Key:
+        """What identifies the loss in several runs of a job, whose lines may move."""
+        file = self.place.rpartition(":")[0] or self.place
+        return file, self.source.name, self.operation, self.reason
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What losses of several outputs have in common if they are one loss."""
+        what = (self.source.number, self.operation, self.place, self.reason, self.note)
+        return (*what, self.is_intended, self.is_repeatable, self.has_arrived)
+
+    @property
+    def kind(self) -> str:
+        """One of ``KINDS``. A loss is expected if the user's entry allows as many records."""
+        if self.note:
+            return NOT_NEEDED
+        if self.is_intended:
+            return INTENDED
+        if self.has_arrived:
+            return ELSEWHERE
+        return LOST if self.expected is None or self.too_many else EXPECTED
 
 
 @dataclass(frozen=True)
 class SourceResult:
-    """The records of a source that are lost and those that were dropped on purpose. All others
-    arrived.
+    """The records of a source that are lost, whose loss the user expects, and those that were
+    dropped on purpose. All others arrived.
 
     Attributes:
         unplaced: lost records of which no operation is known.
@@ -63,6 +100,7 @@ class SourceResult:
     unplaced: Ids
     note: str = ""
     unknown: str = ""
+    expected: Ids = field(default_factory=lambda: NO_IDS)
 
     @classmethod
     def of(
@@ -74,18 +112,29 @@ class SourceResult:
         unknown: str = "",
     ) -> "SourceResult":
         """Sort the missing records of a source by the losses that name them."""
-        own = [loss for loss in losses if loss.source is source]
-        loud = union_ids(loss.ids for loss in own if not loss.is_intended)
-        intended = np.setdiff1d(union_ids(loss.ids for loss in own if loss.is_intended), loud)
         if note:
-            return cls(source, loud[:0], missing, loud[:0], note, unknown)
-        unplaced = np.setdiff1d(missing, union_ids([loud, intended]))
-        return cls(source, union_ids([loud, unplaced]), intended, unplaced, note, unknown)
+            return cls(source, NO_IDS, missing, NO_IDS, note, unknown)
+        own = [each for each in losses if each.source is source and not each.has_arrived]
+        loud, expected, intended = (
+            union_ids(loss.ids for loss in own if loss.kind in kinds)
+            for kinds in ((LOST,), (EXPECTED,), (INTENDED, NOT_NEEDED))
+        )
+        unplaced = np.setdiff1d(missing, union_ids([loud, expected, intended]))
+        expected = np.setdiff1d(expected, loud)
+        intended = np.setdiff1d(intended, union_ids([loud, expected]))
+        lost = union_ids([loud, unplaced])
+        return cls(source, lost, intended, unplaced, note, unknown, expected)
 
     @property
     def arrived(self) -> int:
         """The number of records that have a row in the output."""
-        return self.source.records - len(self.lost) - len(self.intended)
+        others = len(self.lost) + len(self.intended) + len(self.expected)
+        return self.source.records - others
+
+    def with_losses(self, losses: Iterable["Loss"]) -> "SourceResult":
+        """Return the result with the same records, sorted by other losses."""
+        missing = union_ids([self.lost, self.intended, self.expected])
+        return self.of(self.source, missing, losses, self.note, self.unknown)
 
 
 @dataclass(frozen=True)
@@ -104,3 +153,33 @@ def union_ids(ids: Iterable[Ids]) -> Ids:
     """Return the distinct ids of several arrays."""
     arrays = list(ids)
     return np.unique(np.concatenate(arrays)) if arrays else np.empty(0, dtype=np.int64)
+
+
+def matched(
+    losses: Sequence[Loss], entries: Sequence[ExpectedLoss]
+) -> tuple[Callable[[Loss], Loss], list[ExpectedLoss]]:
+    """Compare losses with those that the user expects.
+
+    All losses that an entry is for count together, because they differ in their lines only.
+    Returns a function that notes the entry of a loss, and the entries that no loss has.
+    """
+    by_key = {entry.key: entry for entry in entries}
+    totals = {key: len(union_ids(each.ids for each in own)) for key, own in by_keys(losses).items()}
+
+    def noted(loss: Loss) -> Loss:
+        if loss.kind not in (LOST, EXPECTED):
+            return loss
+        entry, total = by_key.get(loss.key), totals[loss.key]
+        too_many = 0 if entry is None or total <= entry.at_most else total
+        return replace(loss, expected=entry, too_many=too_many)
+
+    return noted, [entry for entry in entries if entry.key not in totals]
+
+
+def by_keys(losses: Iterable[Loss]) -> dict[Key, list[Loss]]:
+    """Return lost and expected losses by what identifies them in several runs."""
+    keys: dict[Key, list[Loss]] = {}
+    for loss in losses:
+        if loss.kind in (LOST, EXPECTED):
+            keys.setdefault(loss.key, []).append(loss)
+    return keys

@@ -1,24 +1,42 @@
-"""The report of an audit, as data and as text."""
+"""The report of an audit."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, reduce
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.auditing.losses import Loss, OutputResult, SourceResult
-from ledger.auditing.remarks import IGNORED, MERGED, SEVERAL_ROWS, Remark
+from ledger.auditing.data import (
+    VERSION,
+    graph_data,
+    loss_data,
+    output_data,
+    remark_data,
+    source_data,
+)
+from ledger.auditing.expected import ExpectedLoss, read_expected, write_expected
+from ledger.auditing.graph import JobGraph
+from ledger.auditing.html import save
+from ledger.auditing.losses import (
+    LOST,
+    Loss,
+    OutputResult,
+    SourceResult,
+    by_keys,
+    matched,
+    union_ids,
+)
+from ledger.auditing.remarks import Remark
 from ledger.auditing.sources import ID, Sources
+from ledger.auditing.text import WIDTH, lines
 from ledger.errors import InputError
 
-MAX_EXAMPLE = 90  # characters
-_REMARKS = {
-    SEVERAL_ROWS: "SEVERAL ROWS FROM ONE RECORD: keys of the other side are doubled",
-    MERGED: "MERGED: the kept row of the key has other values",
-    IGNORED: "IGNORED: an aggregate skipped these records",
-}
+MAX_EXAMPLES = 3  # records of a loss
 # Reports with frames over their copies, which have to stay until Python ends.
 _with_frames: list["AuditReport"] = []
 
@@ -29,6 +47,8 @@ class AuditReport:
 
     Remarks are about records that arrived. They are no losses.
 
+    ``not_found``: expected losses that are none.
+
     The copies of the inputs are removed with the report, or when Python ends once ``lost`` or
     ``lost_of`` has returned a frame over them.
     """
@@ -38,13 +58,16 @@ class AuditReport:
     _sources: Sources
     outputs: Sequence[OutputResult] = ()
     remarks: Sequence[Remark] = ()
+    title: str = ""
+    graph: JobGraph = field(default_factory=JobGraph)
+    not_found: Sequence[ExpectedLoss] = ()
 
     @property
     def lost(self) -> DataFrame:
-        """The lost records that were not dropped on purpose: their columns, ``source``,
-        ``operation``, ``place`` and ``reason``; ``lost_source`` and so on if a source has such a
-        column. A column that has several types in several sources is a string. A record that two
-        operations lost has two rows.
+        """The lost records that were neither dropped on purpose nor expected: their columns,
+        ``source``, ``operation``, ``place`` and ``reason``; ``lost_source`` and so on if a source
+        has such a column. A column that has several types in several sources is a string. A record
+        that two operations lost has two rows.
         """
         return self._frame(self._loud())
 
@@ -57,74 +80,97 @@ class AuditReport:
 
     @property
     def lost_records(self) -> int:
-        """The number of records that are lost and were not dropped on purpose."""
+        """The number of lost records that were neither dropped on purpose nor expected."""
         return sum(len(result.lost) for result in self.results)
 
     def _loud(self) -> list[Loss]:
-        return [loss for loss in self.losses if not loss.is_intended and not loss.has_arrived]
+        return [loss for loss in self.losses if loss.kind == LOST]
+
+    def expecting(self, path: str | Path) -> "AuditReport":
+        """Return the report with the losses that a file of expected losses covers set apart.
+
+        A loss with more records than its entry allows stays lost as a whole. Raises InputError for
+        a file of another form.
+        """
+        noted, not_found = matched(self.losses, read_expected(path))
+        losses = [noted(loss) for loss in self.losses]
+        return replace(
+            self,
+            results=[result.with_losses(losses) for result in self.results],
+            losses=losses,
+            graph=self.graph.with_losses(noted),
+            not_found=not_found,
+        )
+
+    def write_expected(self, path: str | Path) -> None:
+        """Write all losses to a file of expected losses, with their numbers of records.
+
+        Entries of the file that the report was compared with keep their ``why``, and greater
+        numbers. Entries that no loss has are left out.
+        """
+        entries = []
+        for key, losses in by_keys(self.losses).items():
+            records = len(union_ids(loss.ids for loss in losses))
+            entry = losses[0].expected or ExpectedLoss(*key, at_most=records)
+            entries.append(replace(entry, at_most=max(entry.at_most, records)))
+        write_expected(path, entries)
+
+    def as_dict(self, examples: int = MAX_EXAMPLES) -> dict[str, Any]:
+        """Return the report as plain data, for JSON.
+
+        ``examples``: the number of records of each loss that are shown, at most 3.
+        """
+        return {
+            "version": VERSION,
+            "title": self.title,
+            "lost": self.lost_records,
+            "sources": [source_data(result) for result in self.results],
+            "losses": [
+                loss_data(loss, self.examples(loss)[: max(examples, 0)]) for loss in self.losses
+            ],
+            "remarks": [
+                remark_data(remark, self.examples(remark)[: max(examples, 0)])
+                for remark in self.remarks
+            ],
+            "outputs": [output_data(output) for output in self.outputs],
+            "not_found": [asdict(entry) for entry in self.not_found],
+            "graph": graph_data(self.graph, self.losses),
+        }
+
+    def save_html(self, path: str | Path, examples: int = MAX_EXAMPLES) -> None:
+        """Write the report to one HTML file, which loads nothing else.
+
+        ``examples``: as of ``as_dict``.
+        """
+        save(path, self.as_dict(examples))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self) -> list[str]:
-        """Return the report as text for a terminal."""
-        rows: list[tuple[str, ...]] = [("source", "in", "arrived", "lost", "intended", "")]
-        for result in self.results:
-            name, counts = result.source.name, f"{result.source.records:,}"
-            if result.unknown:
-                rows.append((name, counts, "?", "?", "?", result.unknown))
-                continue
-            others = (result.arrived, len(result.lost), len(result.intended))
-            rows.append((name, counts, *(f"{count:,}" for count in others), result.note))
-        lines = _aligned(rows, right={1, 2, 3, 4})
-        lost = [loss for loss in self.losses if not loss.has_arrived]
-        for title, losses in (
-            ("LOST: these records reach no output", self._loud()),
-            (
-                "INTENDED: dropped on purpose",
-                [loss for loss in lost if loss.is_intended and not loss.note],
-            ),
-            ("NOT EXPECTED: records that need no row of their own", [x for x in lost if x.note]),
-            (
-                "BY OUTPUT: these records reach another output",
-                [loss for loss in self.losses if loss.has_arrived and not loss.is_intended],
-            ),
-        ):
-            if losses:
-                lines += ["", title, *_aligned([self._line(loss) for loss in losses], right={3})]
-        for kind, title in _REMARKS.items():
-            rows = [self._line(remark) for remark in self.remarks if remark.kind == kind]
-            if rows:
-                lines += ["", title, *_aligned(rows, right={3})]
-        for result in self.results:
-            if len(result.unplaced):
-                lines += ["", self._unplaced(result)]
-        return lines
+    def lines(self, width: int | None = None) -> list[str]:
+        """Return the report as text for a terminal of a width; by default, this one's."""
+        return lines(self.as_dict(1), width or get_terminal_size((WIDTH, 24)).columns)
 
-    def _unplaced(self, result: SourceResult) -> str:
-        return (
-            f"{len(result.unplaced):,} lost records of {result.source.name} arrived when the "
-            "result was computed again: it depends on random values, or on a limit without an order"
-        )
-
-    def _line(self, loss: Loss | Remark) -> tuple[str, ...]:
-        return (
-            loss.operation,
-            loss.place,
-            loss.text,
-            f"{loss.records:,}",
-            f"{loss.source.name}: {self.example(loss)}",
-        )
-
-    def example(self, loss: Loss | Remark) -> str:
-        """Return the first of the records as text, with the columns of the reason first."""
-        wanted = self._sources.frame_of(loss.ids[:1])
-        row = loss.source.rows(wanted).drop(ID).first()
-        values = list(zip(loss.source.columns, row or (), strict=False))
+    def examples(self, loss: Loss | Remark) -> list[dict[str, object]]:
+        """Return the values of some of a loss's records, those of the reason first."""
         words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", loss.text)))
-        values.sort(key=lambda pair: pair[0] not in words)
-        text = ", ".join(f"{name}={'NULL' if v is None else v}" for name, v in values)
-        return text if len(text) <= MAX_EXAMPLE else f"{text[: MAX_EXAMPLE - 3]}..."
+        columns = sorted(enumerate(loss.source.columns), key=lambda pair: pair[1] not in words)
+        values = [self._values.get(int(each)) for each in loss.ids[:MAX_EXAMPLES]]
+        return [{name: row[at] for at, name in columns} for row in values if row is not None]
+
+    @cached_property
+    def _values(self) -> dict[int, tuple[object, ...]]:
+        """The values of the records that are shown, by their id."""
+        wanted: dict[int, list[Loss | Remark]] = {}
+        every: list[Loss | Remark] = [*self.losses, *self.remarks]
+        for loss in every:
+            wanted.setdefault(loss.source.number, []).append(loss)
+        values = {}
+        for losses in wanted.values():
+            ids = union_ids(loss.ids[:MAX_EXAMPLES] for loss in losses)
+            for record, *row in losses[0].source.rows(self._sources.frame_of(ids)).collect():
+                values[int(record)] = tuple(row)
+        return values
 
     def _frame(self, losses: Sequence[Loss]) -> DataFrame:
         if not losses:
@@ -159,14 +205,3 @@ def _free(name: str, taken: set[str]) -> str:
     while name in taken:
         name = f"lost_{name}"
     return name
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: set[int]) -> list[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if at in right else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ledger.auditing import ids as record_ids
+from ledger.auditing.graph import graph_of
 from ledger.auditing.ids import Ids
 from ledger.auditing.losses import Loss, OutputResult, SourceResult, union_ids
 from ledger.auditing.operations import operation
@@ -25,6 +26,7 @@ def judged(
     outputs: Sequence[AuditOutput],
     final: Sequence[str] = (),
     on_output: Callable[[str], None] = lambda name: None,
+    title: str = "",
 ) -> AuditReport:
     """Return the report on all sources.
 
@@ -45,12 +47,13 @@ def judged(
         if output.attribution is not None:
             on_output(output.name)
             losses += _losses(sources, output, lost)
+    graph = graph_of(sources, outputs, losses)
     losses = _merged(losses)
     results = [
         SourceResult.of(
             source,
             lost[source.number],
-            [loss for loss in losses if not loss.has_arrived],
+            losses,
             notes[source.number],
             _unknown(source, ends),
         )
@@ -60,7 +63,8 @@ def judged(
         OutputResult(each.name, each.place, each.why, is_final=each in ends) for each in outputs
     ]
     attributions = [each.attribution for each in outputs if each.attribution is not None]
-    return AuditReport(results, losses, sources, listed, remarks(attributions))
+    noted = remarks(attributions)
+    return AuditReport(results, losses, sources, listed, noted, title, graph)
 
 
 def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOutput]:
@@ -117,6 +121,7 @@ def _losses(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> I
                     note=note,
                     is_repeatable=each.is_repeatable,
                     outputs=(output.name,),
+                    at=(output.attribution.catalyst.identity(each.node), each.side),
                 )
                 elsewhere = np.setdiff1d(ids, lost[number], assume_unique=True)
                 yield loss
@@ -129,11 +134,9 @@ def _merged(losses: Sequence[Loss]) -> list[Loss]:
     for loss in losses:
         if not len(loss.ids):
             continue
-        what = (loss.source.number, loss.operation, loss.place, loss.reason, loss.note)
-        key = (*what, loss.is_intended, loss.is_repeatable, loss.has_arrived)
-        other = merged.get(key)
+        other = merged.get(loss.identity)
         if other is not None:
             outputs = tuple(dict.fromkeys((*other.outputs, *loss.outputs)))
             loss = replace(loss, ids=np.union1d(other.ids, loss.ids), outputs=outputs)
-        merged[key] = loss
+        merged[loss.identity] = loss
     return sorted(merged.values(), key=lambda loss: -loss.records)

@@ -532,7 +532,7 @@ def test_joins_of_all_kinds(spark, how, arrived, loud_reasons, quiet_reasons, no
     assert loud(report) == loud_reasons
     assert quiet(report) == quiet_reasons
     assert (report.results[0].arrived, report.results[0].note) == (arrived, note)
-    assert ("NOT EXPECTED: records that need no row" in str(report)) == bool(note)
+    assert ("NOT NEEDED: records that need no row" in str(report)) == bool(note)
     assert "INTENDED" not in str(report) or not note
 
 

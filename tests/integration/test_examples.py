@@ -14,7 +14,9 @@ from deltalake import CommitProperties, write_deltalake
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
+from ledger.auditing.expected import read_expected
 from tests.support import examples
+from tests.support.audits import loss, report, source
 from tests.support.examples import proves
 from tests.support.places import ROOT
 
@@ -432,6 +434,16 @@ def _audited(block, spark):
     texts = []
     placed = examples.run(job, None)["placed"]
     examples.run(block, None, placed=placed, orders=orders, shops=shops, print=texts.append)
-    for report in texts:
-        assert "condition NULL: state = 'paid'" in str(report)
-        assert "did not parse: TRY_CAST(cents AS INT)" in str(report)
+    for text in map(str, texts):
+        assert "condition NULL: state = 'paid'" in text
+        assert "did not parse: TRY_CAST(cents AS INT)" in text
+
+
+@proves("docs/how-to/audit.md", 'report.write_expected("expected.json")', "compared")
+def _expected(block, spark):
+    """What is written is expected, so nothing is lost in a report that is compared with it."""
+    with TemporaryDirectory() as folder, chdir(folder):
+        audited = report([loss(source(), 0, 3)])
+        audited.write_expected("expected.json")
+        examples.run(block, None, report=audited)
+        assert read_expected("expected.json")[0].at_most == 3

@@ -35,8 +35,9 @@ def test_the_wheel_has_one_package(tmp_path):
     assert {"migrations/versions/0001_baseline.py", "migrations/baseline/tables.sql"} <= files
     sources = {f"ledger/store/{name}" for name in files if not name.endswith(".pyc")}
     assert sources == {name for name in names if name.startswith("ledger/store/migrations/")}
-    templates = (ROOT / "ledger" / "cli" / "new").iterdir()
-    assert {f"ledger/cli/new/{path.name}" for path in templates} <= set(names)
+    for place in ("cli/new", "auditing/templates"):
+        templates = (ROOT / "ledger" / place).iterdir()
+        assert {f"ledger/{place}/{path.name}" for path in templates} <= set(names)
 
 
 def test_the_wheel_has_the_pages(tmp_path):

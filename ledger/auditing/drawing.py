@@ -1,0 +1,194 @@
+"""Draw the graph of a job: boxes, edges and labels with their places, for SVG."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.auditing.layout import layout
+from ledger.auditing.losses import ELSEWHERE, EXPECTED, INTENDED, LOST, NOT_NEEDED
+
+# All in pixels.
+PADDING, LINE, MARGIN = 12.0, 17.0, 8.0
+LETTER, BOLD = 7.1, 7.9  # the width of a letter
+LEAST_WIDTH, GAP, GAP_OF_LABELS = 96.0, 34.0, 30.0
+MAX_LETTERS = 32  # of a line in a box
+_WORDS = {
+    LOST: "lost",
+    EXPECTED: "expected",
+    ELSEWHERE: "in another output",
+    INTENDED: "on purpose",
+    NOT_NEEDED: "not needed",
+}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node at its place. ``lines``: texts with their class; ``title``: all of the node's text."""
+
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+    lines: Sequence[tuple[str, str]]
+    title: str
+
+
+@dataclass(frozen=True)
+class Label:
+    """The number of records that an edge loses. ``loss``: the index of the first of the losses."""
+
+    kind: str
+    text: str
+    x: float
+    y: float
+    width: float
+    loss: int
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An edge. ``kind``: "lost", "dropped" or "plain"; ``path``: as SVG has it."""
+
+    kind: str
+    path: str
+    is_dashed: bool
+    labels: Sequence[Label]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph with all places. ``description``: a sentence for each edge."""
+
+    width: float
+    height: float
+    boxes: Sequence[Box]
+    arrows: Sequence[Arrow]
+    description: Sequence[str]
+
+
+def drawn(data: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Draw the plain data of a graph. ``losses``: those that its edges name by their index."""
+    nodes, edges = data["nodes"], data["edges"]
+    texts = [list(_lines(node)) for node in nodes]
+    widths = [
+        max(
+            LEAST_WIDTH,
+            *(2 * PADDING + (BOLD if role == "label" else LETTER) * len(t) for t, role in lines),
+        )
+        for lines in texts
+    ]
+    heights = [2 * PADDING + LINE * len(lines) - 5 for lines in texts]
+    places = layout(widths, [(edge["start"], edge["end"]) for edge in edges])
+    tops, bottoms = _layers(edges, places.layers, heights)
+    boxes = []
+    for node, lines, width, height, layer, center in zip(
+        nodes, texts, widths, heights, places.layers, places.centers, strict=True
+    ):
+        y = (tops[layer] + bottoms[layer] - height) / 2
+        x = center - width / 2 + MARGIN
+        boxes.append(Box(node["kind"], x, y, width, height, lines, _title(node)))
+    entries = _entries(edges, boxes, places.bends)
+    arrows = []
+    for at, edge in enumerate(edges):
+        start, end, layer = boxes[edge["start"]], boxes[edge["end"]], places.layers[edge["start"]]
+        points = [(start.x + start.width / 2, start.y + start.height)]
+        for step, center in enumerate(places.bends[at], 1):
+            points += [(center + MARGIN, y[layer + step]) for y in (tops, bottoms)]
+        last = points[-1]
+        points.append((entries[at], end.y))
+        arrows.append(_arrow(edge, points, (last, points[-1]), losses))
+    description = [_sentence(nodes[edge["start"]], nodes[edge["end"]], edge) for edge in edges]
+    height = max(bottoms, default=0.0) + MARGIN
+    return Drawing(places.width + 2 * MARGIN, height, boxes, arrows, description)
+
+
+def _lines(node: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield _short(node["label"], node["kind"] in ("source", "output")), "label"
+    if node["detail"]:
+        yield _short(node["detail"]), "detail"
+    if node["place"]:
+        yield _short(node["place"], True), "place"
+
+
+def _short(text: str, from_end: bool = False) -> str:
+    """A text of one line; of a path the end stays."""
+    if len(text) <= MAX_LETTERS:
+        return text
+    return f"…{text[1 - MAX_LETTERS :]}" if from_end else f"{text[: MAX_LETTERS - 1]}…"
+
+
+def _title(node: Mapping[str, str]) -> str:
+    return ", ".join(filter(None, (node["label"], node["detail"], node["place"])))
+
+
+def _layers(
+    edges: Sequence[Mapping[str, Any]], layers: Sequence[int], heights: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """The top and bottom of each layer, with room for the labels of the edges above it."""
+    labels = [0] * (max(layers, default=-1) + 1)
+    for edge in edges:
+        layer = layers[edge["end"]]
+        labels[layer] = max(labels[layer], len(edge["records"]))
+    tops, bottoms, y = [], [], MARGIN - GAP
+    for layer, number in enumerate(labels):
+        y += GAP + (GAP_OF_LABELS if number else 0.0) + LINE * max(number - 1, 0)
+        tops.append(y)
+        y += max(h for h, at in zip(heights, layers, strict=True) if at == layer)
+        bottoms.append(y)
+    return tops, bottoms
+
+
+def _entries(
+    edges: Sequence[Mapping[str, Any]],
+    boxes: Sequence[Box],
+    bends: Mapping[int, Sequence[float]],
+) -> dict[int, float]:
+    """Where each edge meets its end: side by side, in the order in which they come."""
+    entries = {}
+    for end, box in enumerate(boxes):
+        own = [at for at, edge in enumerate(edges) if edge["end"] == end]
+        froms = {
+            at: bends[at][-1]
+            if bends[at]
+            else boxes[edges[at]["start"]].x + boxes[edges[at]["start"]].width / 2
+            for at in own
+        }
+        own.sort(key=froms.__getitem__)
+        space = min(40.0, box.width / (len(own) + 1))
+        for position, at in enumerate(own):
+            entries[at] = box.x + box.width / 2 + (position - (len(own) - 1) / 2) * space
+    return entries
+
+
+def _arrow(
+    edge: Mapping[str, Any],
+    points: Sequence[tuple[float, float]],
+    last: tuple[tuple[float, float], tuple[float, float]],
+    losses: Sequence[Mapping[str, Any]],
+) -> Arrow:
+    """An edge through points: curved between layers, straight where it passes one."""
+    (x, y), *others = points
+    path = f"M{x:.1f},{y:.1f}"
+    for at, (next_x, next_y) in enumerate(others):
+        if at % 2:
+            path += f" L{next_x:.1f},{next_y:.1f}"
+        else:
+            middle = (y + next_y) / 2
+            path += f" C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_y:.1f}"
+        x, y = next_x, next_y
+    (from_x, from_y), (to_x, to_y) = last
+    center, top = (from_x + to_x) / 2, (from_y + to_y) / 2 - LINE * (len(edge["records"]) - 1) / 2
+    labels = []
+    for at, (kind, number) in enumerate(edge["records"].items()):
+        loss = next(index for index in edge["losses"] if losses[index]["kind"] == kind)
+        text = f"{number:,} {_WORDS[kind]}"
+        width = (BOLD if kind == LOST else LETTER) * len(text) + 4
+        labels.append(Label(kind, text, center, top + LINE * at + 4, width, loss))
+    kind = "lost" if LOST in edge["records"] else "dropped" if edge["records"] else "plain"
+    return Arrow(kind, path, edge["is_consulted"], labels)
+
+
+def _sentence(start: Mapping[str, str], end: Mapping[str, str], edge: Mapping[str, Any]) -> str:
+    counts = "".join(f", {number:,} {_WORDS[kind]}" for kind, number in edge["records"].items())
+    return f"{_title(start)} to {_title(end)}{counts}"
