@@ -1,5 +1,6 @@
 """Draw the graph of a job: boxes, edges and labels with their places, for SVG."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from ledger.auditing.losses import ELSEWHERE, EXPECTED, INTENDED, LOST, NOT_NEED
 # All in pixels.
 PADDING, LINE, MARGIN = 12.0, 17.0, 8.0
 LETTER, BOLD = 7.1, 7.9  # the width of a letter
-LEAST_WIDTH, GAP, GAP_OF_LABELS = 96.0, 34.0, 30.0
+LEAST_WIDTH, GAP, GAP_OF_LABELS = 96.0, 34.0, 24.0
+HEAD = 9.0  # of an arrow
 MAX_LETTERS = 32  # of a line in a box
 _WORDS = {
     LOST: "lost",
@@ -79,7 +81,16 @@ def drawn(data: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Drawi
         for lines in texts
     ]
     heights = [2 * PADDING + LINE * len(lines) - 5 for lines in texts]
-    places = layout(widths, [(edge["start"], edge["end"]) for edge in edges])
+    starts = Counter(edge["start"] for edge in edges)
+    ends = Counter(edge["end"] for edge in edges)
+    # Where edges meet, a label is below the edge's start, and else above its end.
+    at_start = [ends[edge["end"]] > 1 and starts[edge["start"]] == 1 for edge in edges]
+    labels = [list(_labels(edge, losses)) for edge in edges]
+    places = layout(
+        widths,
+        [(edge["start"], edge["end"]) for edge in edges],
+        [max((width for *_, width in own), default=0.0) for own in labels],
+    )
     tops, bottoms = _layers(edges, places.layers, heights)
     boxes = []
     for node, lines, width, height, layer, center in zip(
@@ -95,12 +106,22 @@ def drawn(data: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Drawi
         points = [(start.x + start.width / 2, start.y + start.height)]
         for step, center in enumerate(places.bends[at], 1):
             points += [(center + MARGIN, y[layer + step]) for y in (tops, bottoms)]
-        last = points[-1]
         points.append((entries[at], end.y))
-        arrows.append(_arrow(edge, points, (last, points[-1]), losses))
+        is_at_start = at_start[at] or (len(points) > 2 and ends[edge["end"]] > 1)
+        arrows.append(_arrow(edge, points, labels[at], is_at_start))
     description = [_sentence(nodes[edge["start"]], nodes[edge["end"]], edge) for edge in edges]
     height = max(bottoms, default=0.0) + MARGIN
     return Drawing(places.width + 2 * MARGIN, height, boxes, arrows, description)
+
+
+def _labels(
+    edge: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str, int, float]]:
+    """The kind, text, loss and width of each label of an edge."""
+    for kind, number in edge["records"].items():
+        loss = next(index for index in edge["losses"] if losses[index]["kind"] == kind)
+        text = f"{number:,} {_WORDS[kind]}"
+        yield kind, text, loss, (BOLD if kind == LOST else LETTER) * len(text) + 4
 
 
 def _lines(node: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -164,27 +185,34 @@ def _entries(
 def _arrow(
     edge: Mapping[str, Any],
     points: Sequence[tuple[float, float]],
-    last: tuple[tuple[float, float], tuple[float, float]],
-    losses: Sequence[Mapping[str, Any]],
+    texts: Sequence[tuple[str, str, int, float]],
+    is_at_start: bool,
 ) -> Arrow:
-    """An edge through points: curved between layers, straight where it passes one."""
+    """An edge through points: curved between layers, straight where it passes one and where it has
+    its labels, in the gap above its end.
+    """
+    room = LINE * len(texts) + 8 if texts else 0.0
     (x, y), *others = points
     path = f"M{x:.1f},{y:.1f}"
+    labels: list[Label] = []
     for at, (next_x, next_y) in enumerate(others):
         if at % 2:
             path += f" L{next_x:.1f},{next_y:.1f}"
         else:
-            middle = (y + next_y) / 2
-            path += f" C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_y:.1f}"
+            is_last = at == len(others) - 1
+            top = y + (room if is_last and is_at_start else 0.0)
+            bottom = next_y - (HEAD if is_last else 0.0)
+            bottom -= room if is_last and not is_at_start else 0.0
+            middle = (top + bottom) / 2
+            path += f" L{x:.1f},{top:.1f} C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f}"
+            path += f" {next_x:.1f},{bottom:.1f} L{next_x:.1f},{next_y:.1f}"
+            if is_last:
+                center, first = (x, y + 20) if is_at_start else (next_x, bottom + 15)
+                labels = [
+                    Label(kind, text, center, first + LINE * line, width, loss)
+                    for line, (kind, text, loss, width) in enumerate(texts)
+                ]
         x, y = next_x, next_y
-    (from_x, from_y), (to_x, to_y) = last
-    center, top = (from_x + to_x) / 2, (from_y + to_y) / 2 - LINE * (len(edge["records"]) - 1) / 2
-    labels = []
-    for at, (kind, number) in enumerate(edge["records"].items()):
-        loss = next(index for index in edge["losses"] if losses[index]["kind"] == kind)
-        text = f"{number:,} {_WORDS[kind]}"
-        width = (BOLD if kind == LOST else LETTER) * len(text) + 4
-        labels.append(Label(kind, text, center, top + LINE * at + 4, width, loss))
     kind = "lost" if LOST in edge["records"] else "dropped" if edge["records"] else "plain"
     return Arrow(kind, path, edge["is_consulted"], labels)
 

@@ -70,6 +70,9 @@ def _audited(
     weakref.finalize(sources, shutil.rmtree, folder, ignore_errors=True)
     names = _names(function, len(inputs))
     frames = [sources.add(name, frame) for name, frame in zip(names, inputs, strict=True)]
+    for name, value in references.items():
+        if isinstance(value, DataFrame):
+            sources.refer(name, value)
     with sites.watching():
         result = function(*frames, **references)
     require_frame(function, result, spark)

@@ -165,8 +165,9 @@ class _Drawing:
         below = [self.rows(attribution, child) for child in catalyst.children(node)]
         consulted = [self.rows(attribution, plan) for plan in catalyst.subqueries(node)]
         if not below and not consulted:
-            reference = GraphNode(REFERENCE, "not followed", place)
-            return (self.node((REFERENCE, catalyst.identity(node)), reference),)
+            known = attribution.sources.reference_of(node)
+            own = GraphNode(REFERENCE, known or "table", "", "not followed")
+            return (self.node((REFERENCE, known or catalyst.identity(node)), own),)
         if not consulted and not losing_sides(node) and name not in _MERGING and name != "Join":
             return tuple(dict.fromkeys(index for indexes in below for index in indexes))
         if name == "Aggregate" and self._is_pivot(below, place):
@@ -199,12 +200,13 @@ def _detail(attribution: Attribution, node: Node) -> str:
         return ""
     catalyst, value = attribution.catalyst, getattr(node, shown)()
     if shown in ("groupingExpressions", "keys"):
-        return ", ".join(text_of(each, catalyst) for each in catalyst.items(value))
+        keys = ", ".join(text_of(each, catalyst) for each in catalyst.items(value))
+        return f"by {keys}" if keys else ""
     if shown == "condition" and simple_name(node) == "Join":
         if value.isEmpty():
             return ""
         # Both sides of a key have the same name after join("key").
-        return re.sub(r"^(\w+) = \1$", r"\1", text_of(value.get(), catalyst))
+        return "on " + re.sub(r"^(\w+) = \1$", r"\1", text_of(value.get(), catalyst))
     return text_of(value, catalyst)
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 Edges = Sequence[tuple[int, int]]
 SWEEPS = 12
 GAP = 28.0  # between two nodes of a layer
+SIDE = 0.1  # the weight of a node without others above it
 BEND = 12.0  # the width of an edge that passes a layer
 
 
@@ -23,11 +25,13 @@ class Placement:
     width: float
 
 
-def layout(widths: Sequence[float], edges: Edges) -> Placement:
+def layout(
+    widths: Sequence[float], edges: Edges, labels: Sequence[float] | None = None
+) -> Placement:
     """Place nodes so that few edges cross: the longest path gives a node's layer, the mean of its
     neighbours its order and its center.
 
-    ``edges``: pairs of indexes, without a circle.
+    ``edges``: pairs of indexes, without a circle. ``labels``: the width that each edge needs.
     """
     layers = _layers(len(widths), edges)
     rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
@@ -40,7 +44,7 @@ def layout(widths: Sequence[float], edges: Edges) -> Placement:
         for layer in range(layers[start] + 1, layers[end]):
             chain.append(len(sizes))
             rows[layer].append(len(sizes))
-            sizes.append(BEND)
+            sizes.append(max(BEND, labels[at] if labels else 0.0))
         passing[at] = chain[1:]
         links += list(zip(chain, [*chain[1:], end], strict=True))
     above: list[list[int]] = [[] for _ in sizes]
@@ -116,36 +120,42 @@ def _centers(
 ) -> list[float]:
     """The center of each node, close to the mean of its neighbours, without overlaps."""
     centers = [0.0] * len(sizes)
-    for row in rows:
-        for node, center in zip(row, _spread([0.0] * len(row), row, sizes), strict=True):
-            centers[node] = center
+    # Chains stay straight: a node without others above it stands beside them.
+    weights = [1.0 if nodes else SIDE for nodes in above]
     for sweep in range(SWEEPS):
         for row in reversed(rows) if sweep % 2 else rows:
             wanted = []
             for node in row:
-                near = (below if sweep % 2 else above)[node] or [node]
-                near = near if sweep < SWEEPS - 2 else [*above[node], *below[node]] or [node]
-                wanted.append(fmean(centers[each] for each in near))
-            for node, center in zip(row, _spread(wanted, row, sizes), strict=True):
+                near = (below if sweep % 2 else above)[node]
+                if sweep >= SWEEPS - 2:
+                    near = [*above[node], *below[node]]
+                near = near or [node]
+                wanted.append(fmean((centers[at] for at in near), [weights[at] for at in near]))
+            widths = [sizes[node] for node in row]
+            spread = _spread(wanted, widths, [weights[node] for node in row])
+            for node, center in zip(row, spread, strict=True):
                 centers[node] = center
     return centers
 
 
-def _spread(wanted: Sequence[float], row: Sequence[int], sizes: Sequence[float]) -> list[float]:
-    """Centers as close to the wanted ones as the sizes allow, by least squares.
+def _spread(
+    wanted: Sequence[float], widths: Sequence[float], weights: Sequence[float]
+) -> list[float]:
+    """Centers as close to the wanted ones as the widths allow, by weighted least squares.
 
     Neighbours that would overlap form a block, which has the mean of their wishes (pool adjacent
     violators).
     """
-    offsets, at = [], 0.0
-    for index, node in enumerate(row):
-        at += (sizes[row[index - 1]] + sizes[node]) / 2 + GAP if index else 0.0
-        offsets.append(at)
-    blocks: list[list[float]] = []
-    for wish, offset in zip(wanted, offsets, strict=True):
-        blocks.append([wish - offset])
-        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
-            last = blocks.pop()
-            blocks[-1] += last
-    starts = [fmean(block) for block in blocks for _ in block]
+    offsets = [0.0]
+    for left, right in pairwise(widths):
+        offsets.append(offsets[-1] + (left + right) / 2 + GAP)
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, nodes
+    for wish, offset, weight in zip(wanted, offsets, weights, strict=True):
+        mean, total, number = wish - offset, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            other, more, nodes = blocks.pop()
+            mean = (mean * total + other * more) / (total + more)
+            total, number = total + more, number + nodes
+        blocks.append((mean, total, number))
+    starts = [mean for mean, _, number in blocks for _ in range(number)]
     return [start + offset for start, offset in zip(starts, offsets, strict=True)]

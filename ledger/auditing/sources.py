@@ -118,6 +118,7 @@ class Sources:
     _by_relation: dict[int, Leaf] = field(default_factory=dict)
     _relations: list[Any] = field(default_factory=list)  # so that no identity is given twice
     _files: int = 0
+    _references: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def leaf_of(self, node: Node) -> Leaf | None:
         """Return what a node reads; None: it is no leaf, or its rows are not followed."""
@@ -129,6 +130,16 @@ class Sources:
         relation = relation_of(node)
         self._relations.append(relation)
         self._by_relation[self.catalyst.identity(relation)] = leaf
+
+    def refer(self, name: str, frame: DataFrame) -> None:
+        """Note the name of a frame that is not followed."""
+        for node in self.catalyst.nodes(self.catalyst.analyzed(frame)):
+            if not self.catalyst.children(node):
+                self._references.setdefault(_shape(node), name)
+
+    def reference_of(self, node: Node) -> str:
+        """Return the name of a frame that a leaf reads and that is not followed; empty: none."""
+        return self._references.get(_shape(node), "")
 
     def add(self, name: str, frame: DataFrame) -> DataFrame:
         """Copy a frame as a source, and return its records as a frame over the copy."""
@@ -188,6 +199,11 @@ def _require_copyable(name: str, frame: DataFrame) -> None:
         raise InputError(
             f"input {name!r} has columns with equal names, {', '.join(twice)}: rename one of them"
         )
+
+
+def _shape(node: Node) -> tuple[str, int]:
+    """What copies of a leaf have in common."""
+    return simple_name(node), int(node.semanticHash())
 
 
 def _observed(written: Observation) -> int:
