@@ -1,6 +1,7 @@
 """The report of an audit."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
@@ -148,8 +149,10 @@ class AuditReport:
         return "\n".join(self.lines())
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Return the report as text for a terminal of a width; by default, this one's."""
-        return lines(self.as_dict(1), width or get_terminal_size((WIDTH, 24)).columns)
+        """Return the report as text for a width; by default, that of the terminal, or 120."""
+        if width is None:
+            width = get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        return lines(self.as_dict(1), width)
 
     def examples(self, loss: Loss | Remark) -> list[dict[str, object]]:
         """Return the values of some of a loss's records, those of the reason first."""
