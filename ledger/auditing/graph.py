@@ -165,9 +165,9 @@ class _Drawing:
         below = [self.rows(attribution, child) for child in catalyst.children(node)]
         consulted = [self.rows(attribution, plan) for plan in catalyst.subqueries(node)]
         if not below and not consulted:
-            known = attribution.sources.reference_of(node)
-            own = GraphNode(REFERENCE, known or "table", "", "not followed")
-            return (self.node((REFERENCE, known or catalyst.identity(node)), own),)
+            label = attribution.sources.reference_of(node)
+            own = GraphNode(REFERENCE, label or "table", "", "not followed")
+            return (self.node((REFERENCE, label or catalyst.identity(node)), own),)
         if not consulted and not losing_sides(node) and name not in _MERGING and name != "Join":
             return tuple(dict.fromkeys(index for indexes in below for index in indexes))
         if name == "Aggregate" and self._is_pivot(below, place):

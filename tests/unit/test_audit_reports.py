@@ -13,6 +13,7 @@ from ledger.auditing.remarks import IGNORED, Remark
 from ledger.auditing.report import AuditReport
 from ledger.errors import InputError
 from tests.support.audits import loss, report, source
+from tests.support.places import ROOT
 
 ENTRY = {
     "file": "shop.py",
@@ -309,3 +310,14 @@ def test_a_page_of_a_job_without_losses_says_so(tmp_path):
     text = Elements((tmp_path / "report.html").read_text()).text
     assert "No record is lost" in text
     assert "These records" not in text
+
+
+def test_the_page_of_the_documents_names_each_key(shop):
+    """What a program may read of the JSON is documented, and nothing is left out."""
+    text = (ROOT / "docs" / "how-to" / "audit.md").read_text()
+    section = text.partition("## The report as JSON")[2].partition("\n## ")[0]
+    data = shop.as_dict()
+    parts = [data, data["sources"][0], data["losses"][0], data["outputs"][0]]
+    parts += [data["graph"]["nodes"][0], data["graph"]["edges"][0]]
+    keys = {key for part in parts for key in part}
+    assert keys - {"nodes", "edges"} <= set(re.findall(r"`(\w+)`", section))
