@@ -34,8 +34,8 @@ def test_the_graph_has_what_can_lose_or_merge(spark):
 
     def totals(orders: DataFrame, shops: DataFrame, *, closed: DataFrame) -> DataFrame:
         paid = orders.where("state = 'paid'").withColumn("x", F.lit(1)).select("id", "shop", "x")
-        known = paid.join(shops.withColumn("y", F.lit(1)), "shop")
-        open_ones = known.join(closed, "shop", "left_anti")
+        stocked = paid.join(shops.withColumn("y", F.lit(1)), "shop")
+        open_ones = stocked.join(closed, "shop", "left_anti")
         return open_ones.groupBy("country").pivot("x", [1, 2]).count()
 
     shops = spark.createDataFrame([("s1", "DE"), ("s2", "FR")], "shop string, country string")
@@ -78,8 +78,8 @@ def test_outputs_share_their_operations(spark, tmp_path):
     sources = Sources(catalyst, tmp_path)
     orders = sources.add("orders", spark.createDataFrame(ROWS, ORDERS))
     with sites.watching():
-        known = orders.where("shop IS NOT NULL")
-        frames = {"paid": known.where("state = 'paid'"), "all": known.groupBy("shop").count()}
+        stocked = orders.where("shop IS NOT NULL")
+        frames = {"paid": stocked.where("state = 'paid'"), "all": stocked.groupBy("shop").count()}
     outputs = [AuditOutput("rdd", "job.py:9", why="rows of an RDD", sources=frozenset({0}))]
     for name, frame in frames.items():
         plan = catalyst.analyzed(frame)
@@ -100,7 +100,7 @@ def test_outputs_share_their_operations(spark, tmp_path):
     ]
     assert [output["is_followed"] for output in data["outputs"]] == [False, True, True]
     text = "\n".join(report.lines(100))
-    assert "NOT FOLLOWED: outputs whose records are not known" in text
+    assert "NOT FOLLOWED: outputs whose records are not stocked" in text
     assert "rows of an RDD" in text
 
 
