@@ -100,7 +100,7 @@ def test_outputs_share_their_operations(spark, tmp_path):
     ]
     assert [output["is_followed"] for output in data["outputs"]] == [False, True, True]
     text = "\n".join(report.lines(100))
-    assert "NOT FOLLOWED: outputs whose records are not stocked" in text
+    assert "NOT FOLLOWED: outputs whose records are not known" in text
     assert "rows of an RDD" in text
 
 
