@@ -76,6 +76,19 @@ class Attribution:
         frame, (ids,) = self._carrier(only).carried(node)
         return frame, ids
 
+    def with_ids(self, name: str, selected: Callable[[Column], Column]) -> DataFrame:
+        """Return the rows of the output with a last column, made of the list of their ids."""
+        ids: Column
+        if self.sources_below(self.plan):
+            frame, ids = self.carried(self.plan, {})
+            plan = self.catalyst.analyzed(frame)
+        else:
+            plan, ids = self.plan, F.array().cast("array<bigint>")
+        visible = self.catalyst.output(self.plan)
+        plan, _ = self.catalyst.projected(plan, visible, [selected(ids)])
+        frame = self.catalyst.frame(plan)
+        return frame.withColumnRenamed(frame.columns[-1], name)
+
     def arrived_ids(self) -> Ids:
         """Return the distinct ids in the rows of the output."""
         if not self.sources_below(self.plan):

@@ -14,7 +14,7 @@ from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.routes import Route, main_routes, sources_in
 from ledger.lineage.anchors import AnchorPart, Anchors
 from ledger.lineage.carrier import Carried
-from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 HIDDEN = "__ackledger_ids"
@@ -64,7 +64,7 @@ class AuditOutput:
 
     def follow(self, attribution: Attribution) -> None:
         """Follow the rows of a plan. Raises CarryError if that is not possible."""
-        self.sources = frozenset(sources_in(attribution, attribution.plan))
+        self.sources |= frozenset(sources_in(attribution, attribution.plan))
         require_no_file_names(attribution, attribution.plan)
         self.routes = main_routes(attribution, attribution.plan)
         self.attribution = attribution
@@ -72,11 +72,12 @@ class AuditOutput:
 
 @dataclass
 class OutputLeaf:
-    """A leaf that reads outputs of the same job, whose files have the column ``HIDDEN``: the ids
-    of each row's records on main routes, without an occurrence.
+    """A leaf that reads outputs of the same job, whose files have a column ``hidden``: the ids of
+    each row's records on main routes, without an occurrence. ``is_text``: as a text.
     """
 
     outputs: Sequence[AuditOutput]
+    hidden: str
     is_text: bool
     is_restrictable: bool = False
 
@@ -94,20 +95,18 @@ class OutputLeaf:
         of_source: Ids = ids[record_ids.sources_of(ids) == source]
         return of_source
 
-    def visible(self, catalyst: Catalyst, node: Node) -> list[Expression]:
-        return [each for each in catalyst.output(node) if each.name() != HIDDEN]
-
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
     ) -> Carried:
-        (hidden,) = [each for each in catalyst.output(node) if each.name() == HIDDEN]
+        output = catalyst.output(node)
+        (hidden,) = [each for each in output if each.name() == self.hidden]
         ids = catalyst.column(hidden)
         if self.is_text:
             ids = ids_of_text(ids)
         if occurrence:
             offset = F.lit(occurrence << record_ids.ROW_BITS).cast("bigint")
             ids = F.transform(ids, lambda value: value + offset)
-        plan, own = catalyst.projected(node, self.visible(catalyst, node), [ids])
+        plan, own = catalyst.projected(node, output, [ids])
         return plan, Anchors((AnchorPart(False, tuple(own)),))
 
 

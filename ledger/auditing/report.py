@@ -23,6 +23,7 @@ from ledger.auditing.data import (
 from ledger.auditing.expected import ExpectedLoss, read_expected, write_expected
 from ledger.auditing.graph import JobGraph
 from ledger.auditing.html import save
+from ledger.auditing.ids import Ids
 from ledger.auditing.losses import (
     LOST,
     Loss,
@@ -48,7 +49,8 @@ class AuditReport:
 
     Remarks are about records that arrived. They are no losses.
 
-    ``not_found``: expected losses that are none.
+    ``not_found``: expected losses that are none. ``notes``: what else was noticed, in sentences.
+    ``failure``: how a script ended that did not end well; empty: it did.
 
     The copies of the inputs are removed with the report, or when Python ends once ``lost`` or
     ``lost_of`` has returned a frame over them.
@@ -56,12 +58,14 @@ class AuditReport:
 
     results: Sequence[SourceResult]
     losses: Sequence[Loss]
-    _sources: Sources
+    _sources: Sources | None
     outputs: Sequence[OutputResult] = ()
     remarks: Sequence[Remark] = ()
     title: str = ""
     graph: JobGraph = field(default_factory=JobGraph)
     not_found: Sequence[ExpectedLoss] = ()
+    notes: Sequence[str] = ()
+    failure: str = ""
 
     @property
     def lost(self) -> DataFrame:
@@ -83,6 +87,26 @@ class AuditReport:
     def lost_records(self) -> int:
         """The number of lost records that were neither dropped on purpose nor expected."""
         return sum(len(result.lost) for result in self.results)
+
+    def of_sources(self, names: Sequence[str]) -> "AuditReport":
+        """Return the report on some of the sources; of all, if there is no name.
+
+        Raises InputError if the job did not read one.
+        """
+        names_of_all = [result.source.name for result in self.results]
+        for name in names:
+            if name not in names_of_all:
+                raise InputError(f"no source {name!r}: expected one of {', '.join(names_of_all)}")
+        if not names:
+            return self
+        results = [result for result in self.results if result.source.name in names]
+        losses = [loss for loss in self.losses if loss.source.name in names]
+        remarks = [remark for remark in self.remarks if remark.source.name in names]
+        return replace(self, results=results, losses=losses, remarks=remarks)
+
+    def _ids_frame(self, ids: Ids) -> DataFrame:
+        assert self._sources is not None  # a report with losses has sources
+        return self._sources.frame_of(ids)
 
     def _loud(self) -> list[Loss]:
         return [loss for loss in self.losses if loss.kind == LOST]
@@ -134,6 +158,8 @@ class AuditReport:
                 for remark in self.remarks
             ],
             "outputs": [output_data(output) for output in self.outputs],
+            "notes": list(self.notes),
+            "failure": self.failure,
             "not_found": [asdict(entry) for entry in self.not_found],
             "graph": graph_data(self.graph, self.losses),
         }
@@ -171,7 +197,7 @@ class AuditReport:
         values = {}
         for losses in wanted.values():
             ids = union_ids(loss.ids[:MAX_EXAMPLES] for loss in losses)
-            for record, *row in losses[0].source.rows(self._sources.frame_of(ids)).collect():
+            for record, *row in losses[0].source.rows(self._ids_frame(ids)).collect():
                 values[int(record)] = tuple(row)
         return values
 
@@ -190,7 +216,7 @@ class AuditReport:
         return reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), frames)
 
     def _rows(self, loss: Loss, taken: set[str], as_text: set[str]) -> DataFrame:
-        rows = loss.source.rows(self._sources.frame_of(loss.ids)).drop(ID)
+        rows = loss.source.rows(self._ids_frame(loss.ids)).drop(ID)
         columns = [
             F.col(f"`{name.replace('`', '``')}`").cast("string").alias(name)
             if name.lower() in as_text

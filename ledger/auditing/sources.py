@@ -20,7 +20,7 @@ from ledger.auditing.ids import Ids
 from ledger.errors import CarryError, InputError
 from ledger.lineage.anchors import Anchors
 from ledger.lineage.carrier import Carried
-from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 ID = "__ackledger_id"
@@ -36,17 +36,16 @@ class Leaf(Protocol):
         is_restrictable: ``carried`` obeys ``only``.
     """
 
-    name: str
     is_restrictable: bool
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def numbers(self) -> tuple[int, ...]: ...
 
     def ids_of(self, source: int) -> Ids:
         """Return the ids of a source's records in it, without an occurrence."""
-
-    def visible(self, catalyst: Catalyst, node: Node) -> list[Expression]:
-        """Return the attributes of a leaf that the user's plan has."""
 
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
@@ -82,9 +81,6 @@ class AuditSource:
     def ids_of(self, source: int) -> Ids:
         return self.all_ids
 
-    def visible(self, catalyst: Catalyst, node: Node) -> list[Expression]:
-        return catalyst.output(node)[: len(self.columns)]
-
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
     ) -> Carried:
@@ -96,7 +92,7 @@ class AuditSource:
             base = catalyst.analyzed(catalyst.frame(copied).join(wanted, ID, "left_semi"))
         visible = [
             catalyst.renamed(column, attribute)
-            for column, attribute in zip(columns, self.visible(catalyst, node), strict=True)
+            for column, attribute in zip(columns, catalyst.output(node), strict=False)
         ]
         at = catalyst.column(record_id) + F.lit(occurrence << ids.ROW_BITS)
         plan, (attribute,) = catalyst.projected(base, visible, [at])

@@ -31,7 +31,10 @@ Row = tuple[str, str, str, str, str]
 
 def lines(data: Mapping[str, Any], width: int = WIDTH) -> list[str]:
     """Return a report's plain data as lines of a width, what is lost first."""
-    text = _sources(data["sources"], width)
+    if not data["sources"] and not data["outputs"]:
+        text = ["the script wrote no output"]
+    else:
+        text = _sources(data["sources"], width)
     text += _losses(data, (_LOST,), width)
     text += _unplaced(data["sources"], width)
     text += _not_followed(data["outputs"], width)
@@ -46,6 +49,11 @@ def lines(data: Mapping[str, Any], width: int = WIDTH) -> list[str]:
         for entry in data["not_found"]:
             place = f"{entry['operation']} in {entry['file']}, {entry['source']}"
             text += _wrapped(f"{place}: {entry['reason']}", width)
+    if data["notes"]:
+        text += ["", "NOTES", *(line for note in data["notes"] for line in _wrapped(note, width))]
+    if data["failure"]:
+        sentence = f"{data['title']} {data['failure']}: what comes after it is not in this report"
+        text += ["", *textwrap.wrap(sentence, width)]
     return text
 
 

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from ledger.cli import (  # noqa: F401  # each registers its commands
+    auditing,
     backfilling,
     checking,
     failing,

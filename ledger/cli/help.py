@@ -9,6 +9,7 @@ from typer.models import CommandFunctionType
 
 # The groups of --help with their commands, both in the order of use.
 PANELS = {
+    "Try": ("audit",),
     "Run": ("run", "backfill", "replay", "restart", "publish"),
     "Look": ("status", "failed", "explain", "trace", "sql"),
     "Decide": ("quarantine", "accept", "release"),

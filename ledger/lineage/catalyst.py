@@ -180,13 +180,17 @@ class Catalyst:
                 "a query WITH a common table expression and random values cannot be followed: "
                 "write the random values to a table first"
             )
-        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        loader = self.class_loader()
         name = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
         parameters = loader.loadClass(name).getConstructors()[0].getParameterTypes()
         always, *others = [True, *[False] * (len(parameters) - 1)]
         inlined = getattr(self._jvm, name)(always, *others).apply(plan)
         inlined.setAnalyzed()
         return inlined
+
+    def class_loader(self) -> Any:
+        """Return the class loader of Spark."""
+        return self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
 
     def nodes(self, plan: Node) -> Iterator[Node]:
         """Yield the nodes of a plan, children first, without those of subqueries."""

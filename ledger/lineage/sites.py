@@ -20,7 +20,8 @@ from ledger.lineage.nodes import simple_name
 
 # Lines of these are not the user's.
 _LIBRARIES = tuple(
-    str(Path(str(file)).parent) + os.sep for file in (pyspark.__file__, __file__.rsplit("/", 1)[0])
+    f"{folder}{os.sep}"
+    for folder in (Path(str(pyspark.__file__)).parent, Path(__file__).parent.parent)
 )
 UNKNOWN = "unknown line"
 
@@ -50,14 +51,21 @@ class Sites:
     _tagged_shapes: set[tuple[str, int]] = field(default_factory=set)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Note the line of each frame that this thread makes in the block."""
+    def watching(self, *, every_thread: bool = False) -> Iterator[None]:
+        """Note the line of each frame that this thread makes in the block, or every thread that
+        has no watcher of its own.
+        """
+        global _watcher_of_all
         token = _watcher.set(self)
+        if every_thread:
+            _watcher_of_all = self
         with _patched():
             try:
                 yield
             finally:
                 _watcher.reset(token)
+                if every_thread:
+                    _watcher_of_all = None
 
     def note(self, frame: DataFrame, line: str) -> None:
         """Note the line that made a frame."""
@@ -130,6 +138,7 @@ class Sites:
 
 
 _watcher: ContextVar[Sites | None] = ContextVar("_watcher", default=None)
+_watcher_of_all: Sites | None = None
 _lock = Lock()
 _blocks = 0  # of all threads that watch now
 _unpatched = DataFrame.__init__
@@ -153,7 +162,7 @@ def _patched() -> Iterator[None]:
 
 def _noted(frame: DataFrame, jdf: Any, sql_ctx: Any) -> None:
     _unpatched(frame, jdf, sql_ctx)
-    watcher = _watcher.get()
+    watcher = _watcher.get() or _watcher_of_all
     line = user_line(sys._getframe(1)) if watcher else None
     if watcher and line is not None:
         watcher.note(frame, line)

@@ -96,7 +96,7 @@ def test_every_argument_and_option_says_what_it_is(path):
 
 
 def test_commands_stand_in_groups_in_the_order_in_which_one_needs_them():
-    """Each command has a group, what it does fits a line, and ``run`` comes first."""
+    """Each command has a group, what it does fits a line, and ``audit`` comes first."""
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
     assert {name for names in PANELS.values() for name in names} == {*get_command(app).commands}
     wanted = [word for panel, names in PANELS.items() for word in (f"╭─ {panel}", *names)]

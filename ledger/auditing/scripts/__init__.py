@@ -1,0 +1,1 @@
+"""Audit a script as it is: its reads and writes are intercepted while it runs."""

@@ -1,0 +1,278 @@
+"""The audit of one script: its sources, its outputs, and how it ended."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from threading import RLock
+
+import numpy as np
+from py4j.protocol import Py4JError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ledger.auditing.attribution import Attribution
+from ledger.auditing.ids import NO_IDS
+from ledger.auditing.losses import OutputResult
+from ledger.auditing.outputs import HIDDEN, OutputLeaf, on_main_routes
+from ledger.auditing.report import AuditReport
+from ledger.auditing.results import judged
+from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.written import (
+    Destination,
+    Written,
+    WrittenOutput,
+    full_path,
+    table_key,
+    view_of,
+)
+from ledger.auditing.sources import AuditSource, Sources, column_of, relation_of
+from ledger.errors import CarryError, InputError
+from ledger.lineage.carrier import STREAMING, TOO_DEEP
+from ledger.lineage.catalyst import Catalyst, Node
+from ledger.lineage.sites import UNKNOWN, Sites, user_line
+
+_OF_NO_FILE = (
+    "its rows come from no file or table in its plan, but from createDataFrame(), collect(), "
+    "toPandas() or an RDD"
+)
+
+
+@dataclass
+class JobAudit:
+    """Everything that is learnt of a script while it runs.
+
+    ``folder``: of all copies. ``on_output`` is called with each output once it is written.
+    """
+
+    folder: Path
+    on_output: Callable[[WrittenOutput], None] = lambda output: None
+    sites: Sites = field(default_factory=Sites)
+    notes: list[str] = field(default_factory=list)
+    others: list[OutputResult] = field(default_factory=list)
+    lock: RLock = field(default_factory=RLock)
+    written: Written = field(init=False)
+    _sources: Sources | None = None
+    _by_key: dict[tuple[str, ...], AuditSource] = field(default_factory=dict)
+    _read: list[tuple[DataFrame, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.written = Written(self.folder)
+
+    def note_read(self, frame: DataFrame) -> None:
+        """Note a frame that the script has read from files or a table."""
+        self._read.append((frame, user_line() or UNKNOWN))
+
+    def write(self, frame: DataFrame, destination: Destination) -> WrittenOutput:
+        """Write the rows of a frame to a copy, with the ids of their records."""
+        with self.lock:
+            copy = self.written.next_copy()
+            place = user_line() or UNKNOWN
+            output = WrittenOutput(destination.name, place, destination=destination, copy=copy)
+            carried = self._followed(frame, output)
+            rows = frame if carried is None else carried
+            hidden = [] if carried is None else [HIDDEN]
+            numbered = [f"c{at}" for at in range(len(destination.columns))]
+            rows.toDF(*numbered, *hidden).write.parquet(f"file://{copy}")
+            self.written.outputs.append(output)
+            if carried is not None:
+                ids = frame.sparkSession.read.parquet(f"file://{copy}")
+                output.arrived = np.sort(
+                    column_of(ids.select(F.explode(HIDDEN).alias(HIDDEN)).distinct())
+                )
+            self.on_output(output)
+            return output
+
+    def note_pandas(self, name: str, method: str) -> None:
+        """Note an output that pandas would have written."""
+        place = user_line() or UNKNOWN
+        why = f"pandas {method}() is left out: its rows went through the driver"
+        self.others.append(OutputResult(name, place, why, is_final=True))
+
+    def table(self, spark: SparkSession, name: str) -> DataFrame | None:
+        """Return the rows of a table that the script has written; None: it has not."""
+        live = self.written.live("table", table_key(name))
+        if not live:
+            return None
+        to = live[-1].destination
+        columns = [name for name in to.columns if name not in to.partitions] + [*to.partitions]
+        frames = [output.rows(spark).drop(HIDDEN) for output in live]
+        rows = reduce(DataFrame.union, frames)
+        return rows.select(*(f"`{column.replace('`', '``')}`" for column in columns))
+
+    def show_table(self, spark: SparkSession, to: Destination) -> None:
+        """Show a table that the script has written as a temporary view of its last name."""
+        view = view_of(to.key)
+        others = {
+            each.destination.key
+            for each in self.written.outputs
+            if each.destination.kind == "table"
+        }
+        twin = next((key for key in others - {to.key} if view_of(key) == view), None)
+        if twin is not None:
+            raise ScriptStop(
+                f"writes tables {twin} and {to.key}, which the audit cannot tell apart: expected "
+                "tables with different names"
+            )
+        rows = self.table(spark, to.key)
+        if rows is not None:
+            rows.createOrReplaceTempView(view)
+
+    def report(
+        self, final: Sequence[str], on_output: Callable[[str], None] = lambda name: None
+    ) -> AuditReport:
+        """Return the report on all outputs. ``final``: see ``judged``."""
+        notes = [*self._unused(), *self.notes]
+        if self._sources is None:
+            return AuditReport([], [], None, self.others, notes=notes)
+        report = judged(self._sources, self.written.outputs, final, on_output)
+        return replace(report, outputs=[*report.outputs, *self.others], notes=notes)
+
+    def _unused(self) -> Iterator[str]:
+        """Say which files and tables were read, and are in the plan of no output."""
+        named = set()
+        for frame, place in self._read:
+            catalyst = Catalyst(frame.sparkSession)
+            for node in _leaves(catalyst, catalyst.analyzed(frame)):
+                key = _key(catalyst, node)
+                if relation_of(node) is None or key in self._by_key or key in named:
+                    continue
+                if not self._outputs_in(catalyst, node):
+                    named.add(key)
+                    yield (
+                        f"{_name(catalyst, node)}, read at {place}, is in the plan of no output: "
+                        "its records are not followed"
+                    )
+
+    def _followed(self, frame: DataFrame, output: WrittenOutput) -> DataFrame | None:
+        """The rows of a frame with their records; None: they cannot be followed."""
+        catalyst = Catalyst(frame.sparkSession)
+        if self._sources is None:
+            self._sources = Sources(catalyst, self.folder)
+        try:
+            return self._carried(catalyst, self._sources, frame, output)
+        except (CarryError, InputError) as error:
+            output.why = str(error)
+        except RecursionError:
+            output.why = TOO_DEEP
+        output.attribution, output.routes, output.arrived = None, (), NO_IDS
+        return None
+
+    def _carried(
+        self, catalyst: Catalyst, sources: Sources, frame: DataFrame, output: WrittenOutput
+    ) -> DataFrame:
+        original = catalyst.analyzed(frame)
+        if original.isStreaming():
+            raise CarryError(STREAMING)
+        plan = catalyst.without_ctes(original)
+        places = self.sites.places(catalyst, plan, original)
+        refused = self._follow_leaves(catalyst, sources, plan, output)
+        output.follow(Attribution(catalyst, sources, places, plan))
+        if refused:
+            raise CarryError(refused)
+        assert output.attribution is not None
+        if not output.sources:
+            raise CarryError(_OF_NO_FILE)
+
+        def on_mains(ids: Column) -> Column:
+            return on_main_routes(ids, output.routes)
+
+        return output.attribution.with_ids(HIDDEN, on_mains)
+
+    def _follow_leaves(
+        self, catalyst: Catalyst, sources: Sources, plan: Node, output: WrittenOutput
+    ) -> str:
+        """Follow all files and tables that a plan reads. Returns why one cannot be followed."""
+        refused = ""
+        for node in _leaves(catalyst, plan):
+            relation = relation_of(node)
+            if relation is None or sources.leaf_of(node) is not None:
+                continue
+            read = self._outputs_in(catalyst, node)
+            if read:
+                output.reads += read
+                unfollowed = next((each for each in read if each.attribution is None), None)
+                if unfollowed is not None:
+                    output.sources |= unfollowed.sources
+                    refused = f"it reads {unfollowed.name}, which is not followed"
+                    continue
+                names = [each.name() for each in catalyst.output(node)]
+                hidden = HIDDEN if HIDDEN in names else read[0].last_of_csv
+                is_text = read[0].destination.is_text and not _reads(catalyst, node, read[0].copy)
+                sources.follow(node, OutputLeaf(read, hidden, is_text))
+            else:
+                sources.follow(node, self._source(catalyst, sources, node))
+        return refused
+
+    def _source(self, catalyst: Catalyst, sources: Sources, node: Node) -> AuditSource:
+        """The source that a leaf reads; leaves that read the same in the same way are one."""
+        key = _key(catalyst, node)
+        if key not in self._by_key:
+            name = _name(catalyst, node)
+            same = sum(source.name.split(" (")[0] == name for source in self._by_key.values())
+            if same:
+                name = f"{name} ({same + 1})"
+            self._by_key[key] = sources.copied(name, catalyst.frame(node))
+        return self._by_key[key]
+
+    def _outputs_in(self, catalyst: Catalyst, node: Node) -> list[WrittenOutput]:
+        """The outputs of the script that a leaf reads."""
+        paths = [Path(full_path(path)) for path in _paths(catalyst, node)]
+        outputs = []
+        for output in self.written.outputs:
+            places = [each for each in (output.copy, output.files) if each is not None]
+            if any(_are_one(path, place) for path in paths for place in places):
+                outputs.append(output)
+            elif any(full_path(str(path)) == output.destination.key for path in paths):
+                raise CarryError(
+                    f"{output.name} is read in a way that the audit does not see: read it with "
+                    "spark.read"
+                )
+        return outputs
+
+
+def _leaves(catalyst: Catalyst, node: Node) -> list[Node]:
+    below = [*catalyst.children(node), *catalyst.subqueries(node)]
+    return [leaf for child in below for leaf in _leaves(catalyst, child)] if below else [node]
+
+
+def _paths(catalyst: Catalyst, node: Node) -> list[str]:
+    """The paths of the files that a leaf reads; none: it reads no files."""
+    relation = relation_of(node)
+    try:
+        return [str(path) for path in catalyst.items(relation.location().rootPaths())]
+    except Py4JError:  # it has no location
+        return []
+
+
+def _reads(catalyst: Catalyst, node: Node, folder: Path) -> bool:
+    return any(Path(full_path(path)) == folder for path in _paths(catalyst, node))
+
+
+def _are_one(path: Path, place: Path) -> bool:
+    return path == place or path in place.parents or place in path.parents
+
+
+def _key(catalyst: Catalyst, node: Node) -> tuple[str, ...]:
+    """What a leaf reads, and how."""
+    relation, schema = relation_of(node), str(node.schema().json())
+    paths = _paths(catalyst, node)
+    if paths:
+        kind = str(relation.fileFormat().getClass().getName())
+        return (kind, str(relation.options().toString()), schema, *paths)
+    if relation is None:
+        return ()
+    return (str(relation.toString()), schema, str(catalyst.identity(relation)))
+
+
+def _name(catalyst: Catalyst, node: Node) -> str:
+    """What a user calls the files or the table that a leaf reads."""
+    paths = _paths(catalyst, node)
+    if not paths:
+        relation = relation_of(node)
+        return str(relation.toString() if relation is not None else node.nodeName())
+    full = [full_path(path) for path in paths]
+    common = full[0] if len(full) == 1 else f"{os.path.commonpath(full)}/*"
+    here = f"{os.getcwd()}/"
+    return common.removeprefix(here)

@@ -1,0 +1,65 @@
+"""Methods of classes that are others while a script runs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+_own = ContextVar("_own", default=False)
+
+
+class Patches:
+    """Methods that a script gets instead of those of a class, until ``undo``."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[type, str, Any]] = []
+
+    def replace(self, owner: type, name: str, other: Callable[..., Any]) -> None:
+        """Have ``other(method, self, *args, **kwargs)`` called for a method.
+
+        ``method`` is what the class had. Calls that come from the audit itself, in a block of
+        ``own_calls``, and calls within the method are not intercepted. A method that the class
+        does not have is left out: it belongs to another version of Spark.
+        """
+        method = owner.__dict__.get(name)
+        if method is None:
+            return
+
+        @wraps(method)
+        def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _own.get():
+                return method(self, *args, **kwargs)
+            with own_calls():
+                return other(method, self, *args, **kwargs)
+
+        self._replaced.append((owner, name, method))
+        setattr(owner, name, replaced)
+
+    def replace_property(self, owner: type, name: str, other: Callable[[Any], Any]) -> None:
+        """Have ``other(self)`` called for a property."""
+        before = owner.__dict__.get(name)
+        if before is None:
+            return
+
+        def replaced(self: Any) -> Any:
+            return before.__get__(self, owner) if _own.get() else other(self)
+
+        self._replaced.append((owner, name, before))
+        setattr(owner, name, property(replaced))
+
+    def undo(self) -> None:
+        """Put back what the classes had."""
+        while self._replaced:
+            owner, name, before = self._replaced.pop()
+            setattr(owner, name, before)
+
+
+@contextmanager
+def own_calls() -> Iterator[None]:
+    """Let the calls in the block through: they are the audit's own."""
+    token = _own.set(True)
+    try:
+        yield
+    finally:
+        _own.reset(token)

@@ -1,0 +1,189 @@
+"""Reads of a script: those of its own outputs read the copies."""
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+from ledger.auditing.outputs import HIDDEN
+from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.written import NATIVE, WrittenOutput, full_path
+
+_READING = ("csv", "json", "load", "orc", "parquet", "text", "xml")
+_STATE = "_ackledger_state"
+
+
+def intercept_reads(patches: Patches, job: JobAudit) -> None:
+    """Have reads of what a script has written read the copies, and note all other reads."""
+
+    def configured(
+        method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
+    ) -> DataFrameReader:
+        state = reader.__dict__.setdefault(_STATE, {})
+        bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
+        if method.__name__ == "options":
+            state |= {name.lower(): value for name, value in bound.get("options", {}).items()}
+        elif method.__name__ == "option":
+            state[str(bound["key"]).lower()] = bound["value"]
+        else:
+            state[f"_{method.__name__}"] = bound.get("source", bound.get("schema"))
+        result: DataFrameReader = method(reader, *args, **kwargs)
+        return result
+
+    def read(
+        method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
+    ) -> DataFrame:
+        with job.lock:
+            frame = _of_outputs(job, method, reader, args, kwargs)
+        if frame is None:
+            frame = method(reader, *args, **kwargs)
+            job.note_read(frame)
+        return frame
+
+    def table(method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> DataFrame:
+        name = str(next(iter((*args, *kwargs.values()))))
+        session = owner if isinstance(owner, SparkSession) else owner._spark
+        frame = job.table(session, name)
+        if frame is None:
+            frame = method(owner, *args, **kwargs)
+            job.note_read(frame)
+        return frame
+
+    def jdbc(
+        method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
+    ) -> DataFrame:
+        bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
+        if job.written.live("other", f"{bound['url']} {bound['table']}"):
+            raise ScriptStop(
+                f"{bound['table']} is read by JDBC after the script has written it: the audit has "
+                "not written it. Audit what comes before"
+            )
+        frame: DataFrame = method(reader, *args, **kwargs)
+        job.note_read(frame)
+        return frame
+
+    for name in ("format", "option", "options", "schema"):
+        patches.replace(DataFrameReader, name, configured)
+    for name in _READING:
+        patches.replace(DataFrameReader, name, read)
+    patches.replace(DataFrameReader, "jdbc", jdbc)
+    patches.replace(DataFrameReader, "table", table)
+    patches.replace(SparkSession, "table", table)
+
+
+def _of_outputs(
+    job: JobAudit,
+    method: Callable[..., Any],
+    reader: DataFrameReader,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> DataFrame | None:
+    """Read outputs of the script from their copies; None: the call reads other files."""
+    state: dict[str, Any] = reader.__dict__.get(_STATE, {})
+    bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
+    names = ("path", "paths")
+    wanted = next((bound[name] for name in names if name in bound), state.get("path"))
+    if not isinstance(wanted, (str, os.PathLike, list, tuple)):
+        return None  # nothing, or an RDD of texts
+    paths = [wanted] if isinstance(wanted, (str, os.PathLike)) else [*wanted]
+    read: list[str] = []
+    outputs: list[WrittenOutput] = []
+    for path in paths:
+        files, written = job.written.files_of(reader._spark, full_path(os.fspath(path)))
+        read += files or [os.fspath(path)]
+        outputs += written
+    if not outputs:
+        return None
+    format_ = method.__name__
+    if format_ == "load":
+        default = reader._spark.conf.get("spark.sql.sources.default", "parquet")
+        format_ = str(bound.get("format") or state.get("_format", default)).lower()
+    _require_readable(outputs, format_, len(read) > len(outputs))
+    return _read(reader, state, bound, format_, read, outputs)
+
+
+def _require_readable(outputs: list[WrittenOutput], format_: str, has_others: bool) -> None:
+    """Stop the script if copies cannot be read as the outputs would have been."""
+    for output in outputs:
+        written = output.destination.format
+        if written not in NATIVE:
+            advice = "the audit has written Parquet instead. Audit what comes before and after"
+            raise ScriptStop(f"{output.name} was written as {written} and is read again: {advice}")
+        if written != format_ or written == "text":
+            raise ScriptStop(
+                f"{output.name} was written as {written} and is read as {format_}: rows cannot be "
+                "followed through such files. Write Parquet, CSV or JSON and read the same"
+            )
+    if has_others:
+        raise ScriptStop(
+            f"{outputs[0].name} is read together with files that the script has not written: "
+            "expected a read of one of them. Read them one by one, and use union()"
+        )
+
+
+def _read(
+    reader: DataFrameReader,
+    state: dict[str, Any],
+    bound: dict[str, Any],
+    format_: str,
+    paths: list[str],
+    outputs: list[WrittenOutput],
+) -> DataFrame:
+    is_followed = all(output.attribution is not None for output in outputs)
+    arguments = {k: v for k, v in bound.items() if k not in ("self", "path", "paths", "format")}
+    arguments |= arguments.pop("options", {})
+    schema = arguments.pop("schema", None) or state.get("_schema")
+    options = {k: v for k, v in state.items() if not k.startswith("_") and k != "path"}
+    options |= {name.lower(): value for name, value in arguments.items() if value is not None}
+    if "basepath" in options:
+        options["basepath"] = _base(options["basepath"], outputs)
+    redirected = reader._spark.read.format(format_).options(**options)
+    if schema is not None:
+        schema = _with_hidden(schema, outputs[0]) if is_followed else schema
+        redirected = redirected.schema(schema)
+    frame = redirected.load(paths)
+    if not is_followed:
+        return frame
+    if HIDDEN not in frame.columns:  # a CSV file without a header
+        last = outputs[0].last_of_csv
+        if last not in frame.columns:
+            raise ScriptStop(
+                f"{outputs[0].name} is read with other columns than it was written with: expected "
+                f"{', '.join(outputs[0].destination.columns)}"
+            )
+        frame = frame.withColumnRenamed(last, HIDDEN)
+    return frame.drop(HIDDEN)
+
+
+def _base(path: str, outputs: list[WrittenOutput]) -> str:
+    """The folder of an output's files in place of the option ``basePath``."""
+    for output in outputs:
+        if output.destination.key == full_path(path):
+            return f"file://{output.files}"
+    raise ScriptStop(
+        f"{outputs[0].name} is read with basePath {path}: expected {outputs[0].destination.key}"
+    )
+
+
+def _parsed(schema: str) -> StructType:
+    parsed = StructType.fromDDL(schema)
+    return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
+
+
+def _with_hidden(schema: StructType | str, output: WrittenOutput) -> StructType:
+    """A schema with the column of ids behind the others."""
+    to = output.destination
+    parsed = schema if isinstance(schema, StructType) else _parsed(schema)
+    in_files = [name for name in parsed.names if name not in to.partitions]
+    if to.format == "csv" and len(in_files) != len(output.in_files):
+        raise ScriptStop(
+            f"{output.name} is read with a schema of {len(in_files)} columns and was written with "
+            f"{len(output.in_files)}: rows cannot be followed. Give all columns"
+        )
+    kind = StringType() if to.is_text else ArrayType(LongType())
+    return StructType([*parsed.fields, StructField(HIDDEN, kind)])

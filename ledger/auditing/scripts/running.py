@@ -1,0 +1,122 @@
+"""Run a script as ``python script.py`` does, and audit it."""
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from ledger.auditing.report import AuditReport
+from ledger.auditing.scripts.forbidden import CONNECT, forbid
+from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.patches import Patches, own_calls
+from ledger.auditing.scripts.readers import intercept_reads
+from ledger.auditing.scripts.statements import intercept_statements
+from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.writers import intercept_writes
+from ledger.errors import InputError
+from ledger.lineage.spark_faults import avoid_known_faults
+
+
+@dataclass(frozen=True)
+class ScriptProgress:
+    """Who is notified of an audit while it runs. ``on_write``: of an output and its line, once it
+    is written. ``on_ended``: of the number of outputs, once the script has ended. ``on_output``:
+    of an output whose losses are looked for.
+    """
+
+    on_write: Callable[[str, str], None] = lambda name, place: None
+    on_ended: Callable[[int], None] = lambda outputs: None
+    on_output: Callable[[str], None] = lambda name: None
+
+
+def audit_script(
+    script: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    final: Sequence[str] = (),
+    progress: ScriptProgress = ScriptProgress(),
+) -> AuditReport:
+    """Run a script with its reads and writes intercepted, and return what became of its records.
+
+    ``folder``: an empty one for the copies. ``final``: names of the outputs that count. Raises
+    InputError if there is no such script or output.
+    """
+    if not script.is_file():
+        raise InputError(f"{script}: expected a Python script, found no file")
+    if os.environ.get("SPARK_REMOTE"):
+        raise InputError(f"{script} {CONNECT}")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    job = JobAudit(folder, lambda output: progress.on_write(output.name, output.place))
+    failure = ""
+    with intercepted(job):
+        try:
+            _run(script, arguments)
+        except ScriptStop as stop:
+            failure = f"stopped at {stop}"
+        except SystemExit as exit_:
+            if exit_.code not in (None, 0):
+                failure = f"ended with {exit_.code!r}"
+        except Exception as error:
+            failure = _sentence_on(script, error)
+    with own_calls():
+        _require_outputs(job, final)
+        progress.on_ended(len(job.written.outputs))
+        return replace(job.report(final, progress.on_output), title=script.name, failure=failure)
+
+
+@contextmanager
+def intercepted(job: JobAudit) -> Iterator[None]:
+    """Have reads, writes and statements in the block intercepted."""
+    patches = Patches()
+
+    def with_options(
+        method: Callable[..., Any], session: SparkSession, *args: Any, **kwargs: Any
+    ) -> None:
+        method(session, *args, **kwargs)
+        avoid_known_faults(session)
+
+    patches.replace(SparkSession, "__init__", with_options)
+    intercept_reads(patches, job)
+    intercept_writes(patches, job)
+    intercept_statements(patches, job)
+    forbid(patches, job)
+    try:
+        with job.sites.watching(every_thread=True):
+            yield
+    finally:
+        patches.undo()
+
+
+def _run(script: Path, arguments: Sequence[str]) -> None:
+    before, path = sys.argv, sys.path[:]
+    sys.argv = [str(script), *arguments]
+    sys.path[0] = str(script.resolve().parent)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before, path
+
+
+def _sentence_on(script: Path, error: Exception) -> str:
+    """An error of the script with its last line in the script."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if Path(each.filename).name == script.name]
+    place = f" at {script.name}:{own[-1].lineno}" if own else ""
+    message = str(error).strip().split("\n")[0]
+    return f"failed{place}: {type(error).__name__}: {message}"
+
+
+def _require_outputs(job: JobAudit, final: Sequence[str]) -> None:
+    names = [output.name for output in job.written.outputs]
+    for name in final:
+        if name not in names:
+            written = ", ".join(names) or "none"
+            raise InputError(f"the script wrote no output {name!r}: expected one of {written}")

@@ -1,0 +1,154 @@
+"""SQL statements of a script: what they write goes to copies, or ends the script."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.sql_formatter import SQLStringFormatter
+
+from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.written import Destination, table_key, view_of
+from ledger.lineage.catalyst import Catalyst, Node
+from ledger.lineage.nodes import simple_name
+
+# Statements that write nothing of the user's.
+_HARMLESS = re.compile(
+    r"(Add|CacheTable|ClearCache|CreateFunctionCommand|CreateTempView|CreateUserDefinedFunction"
+    r"|CreateVariable|Describe|DropFunction|DropTempView|DropVariable|Explain|List|Refresh|Reset"
+    r"|Set|Show|UncacheTable|UseCommand)\w*"
+)
+# Statements that the audit leaves out, because nothing that it reads depends on them.
+_LEFT_OUT = {
+    "AnalyzeColumn": "ANALYZE TABLE",
+    "AnalyzeTable": "ANALYZE TABLE",
+    "CreateNamespace": "CREATE DATABASE",
+    "CreateTable": "CREATE TABLE",
+    "DropNamespace": "DROP DATABASE",
+    "DropTable": "DROP TABLE",
+    "OptimizeTable": "OPTIMIZE",
+    "RepairTable": "MSCK REPAIR TABLE",
+    "TruncateTable": "TRUNCATE TABLE",
+}
+_WRITING = {
+    "CreateTableAsSelect": "overwrite",
+    "InsertIntoStatement": "append",
+    "ReplaceTableAsSelect": "overwrite",
+}
+_COMMANDS = ("Command", "ParsedStatement")
+_MORE = ("InsertIntoDir",)  # commands that are neither
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
+_TEXT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+
+
+def intercept_statements(patches: Patches, job: JobAudit) -> None:
+    """Have a script's SQL statements executed by the audit."""
+
+    def executed(
+        method: Callable[..., Any], spark: SparkSession, *positional: Any, **kwargs: Any
+    ) -> DataFrame:
+        query = positional[0] if positional else kwargs.pop("sqlQuery")
+        args = positional[1] if len(positional) > 1 else kwargs.pop("args", None)
+        formatter = SQLStringFormatter(spark)
+        try:
+            text = formatter.format(query, **kwargs) if kwargs else query
+            text = _with_views(text, job)
+            frame = _executed(job, method, spark, text, args)
+        finally:
+            formatter.clear()
+        return frame
+
+    patches.replace(SparkSession, "sql", executed)
+
+
+def _executed(
+    job: JobAudit, method: Callable[..., Any], spark: SparkSession, text: str, args: Any
+) -> DataFrame:
+    catalyst = Catalyst(spark)
+    plan = _parsed(spark, text)
+    commands = [] if plan is None else list(_commands(catalyst, plan))
+    for command in commands:
+        name = simple_name(command)
+        if name in _WRITING and len(commands) == 1:
+            _written(job, catalyst, plan, command, args)
+            return spark.range(0).select()
+        if name in _LEFT_OUT:
+            note = f"{_LEFT_OUT[name]} in SQL is left out"
+            if note not in job.notes:
+                job.notes.append(note)
+            return spark.range(0).select()
+        if name == "CreateViewCommand" and "Persisted" not in str(command.viewType().toString()):
+            continue
+        if name.startswith("DropView"):
+            continue
+        if not _HARMLESS.fullmatch(name):
+            raise ScriptStop(
+                f"{_words(text)} is SQL that writes, which the audit does not execute: expected "
+                "SELECT, INSERT or CREATE TABLE AS, or a write of a DataFrame"
+            )
+    frame: DataFrame = method(spark, text, args) if args else method(spark, text)
+    return frame
+
+
+def _written(job: JobAudit, catalyst: Catalyst, plan: Node, command: Node, args: Any) -> None:
+    """Write the query of INSERT or CREATE TABLE AS to a copy."""
+    if args:
+        raise ScriptStop("INSERT and CREATE TABLE AS with args= are not audited: expected a text")
+    name = simple_name(command)
+    if name == "InsertIntoStatement":
+        target, query = command.table(), command.query()
+        parts = target.multipartIdentifier()
+        mode = "overwrite" if command.overwrite() else "append"
+    else:
+        target, query, mode = command.name(), command.query(), _WRITING[name]
+        parts = target.nameParts() if simple_name(target) == "UnresolvedIdentifier" else None
+    if parts is None:
+        raise ScriptStop("writes a table whose name the audit cannot read: expected its name")
+    if simple_name(plan) == "UnresolvedWith":
+        query = plan.withNewChildren(catalyst.scala([query]))
+    table = ".".join(str(part) for part in catalyst.items(parts))
+    frame = catalyst.frame(query)
+    to = Destination(table, table_key(table), "table", "parquet", mode, tuple(frame.columns))
+    job.write(frame, to)
+    job.show_table(catalyst.spark, to)
+
+
+def _parsed(spark: SparkSession, text: str) -> Node | None:
+    """The plan of a statement; None: Spark cannot parse it, and says so itself."""
+    session: Any = spark._jsparkSession
+    try:
+        return session.sessionState().sqlParser().parsePlan(text)
+    except Py4JError:
+        return None
+
+
+def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:
+    """The nodes of a parsed statement that are no part of a query."""
+    loader = catalyst.class_loader()
+    kinds = [loader.loadClass(f"{_LOGICAL}{name}") for name in _COMMANDS]
+    for node in catalyst.nodes(plan):
+        if simple_name(node) in _MORE or any(kind.isInstance(node) for kind in kinds):
+            yield node
+
+
+def _with_views(text: str, job: JobAudit) -> str:
+    """A statement with the views of written tables in place of their names with a database."""
+    for output in job.written.outputs:
+        to = output.destination
+        if to.kind == "table" and "." in to.key:
+            names = r"\s*\.\s*".join(rf"`?{re.escape(part)}`?" for part in to.key.split("."))
+            catalog = r"(?:`?spark_catalog`?\s*\.\s*)?"
+            pattern = re.compile(rf"(?<![\w.`]){catalog}{names}(?![\w`])", re.IGNORECASE)
+            parts = _TEXT.split(text)
+            parts[::2] = [pattern.sub(view_of(to.key), part) for part in parts[::2]]
+            text = "".join(parts)
+    return text
+
+
+def _words(text: str) -> str:
+    """The first words of a statement."""
+    words = " ".join(text.split())
+    return words if len(words) <= 40 else f"{words[:37]}..."

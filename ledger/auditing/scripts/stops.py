@@ -1,0 +1,17 @@
+"""What ends a script that does something the audit can neither do nor leave out."""
+
+from ledger.lineage.sites import UNKNOWN, user_line
+
+
+class ScriptStop(BaseException):
+    """Ends the script at a line. No ``except Exception`` of the script catches it.
+
+    Attributes:
+        place: the line, as ``file:line``.
+        what: what it does there, and what to do instead.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.place = user_line() or UNKNOWN
+        self.what = what
+        super().__init__(f"{self.place}: {what}")

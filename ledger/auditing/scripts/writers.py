@@ -1,0 +1,128 @@
+"""Writes of a script: each goes to a copy, and is followed."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, DataFrameWriter
+
+from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.written import Destination, full_path, table_key
+
+_CONFIGURING = ("bucketBy", "clusterBy", "format", "mode", "option", "options", "sortBy")
+_ENDING = (
+    *("csv", "insertInto", "jdbc", "json", "orc"),
+    *("parquet", "save", "saveAsTable", "text", "xml"),
+)
+_TABLES = ("insertInto", "saveAsTable")
+_CALLS = "_ackledger_calls"
+# Arguments of the methods that end a write and are no options of a format.
+_ARGUMENTS = frozenset(
+    {
+        *("format", "mode", "name", "overwrite", "partitionBy", "path"),
+        *("properties", "self", "table", "tableName", "url"),
+    }
+)
+
+
+def intercept_writes(patches: Patches, job: JobAudit) -> None:
+    """Have the writes of a script done to copies."""
+
+    def configured(
+        method: Callable[..., Any], writer: DataFrameWriter, *args: Any, **kwargs: Any
+    ) -> DataFrameWriter:
+        calls = writer.__dict__.setdefault(_CALLS, [])
+        calls.append((method.__name__, args, kwargs))
+        result: DataFrameWriter = method(writer, *args, **kwargs)
+        return result
+
+    def ended(
+        method: Callable[..., Any], writer: DataFrameWriter, *args: Any, **kwargs: Any
+    ) -> None:
+        frame: DataFrame = writer._df
+        destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
+        live = job.written.live(destination.kind, destination.key)
+        if live and destination.mode == "ignore":
+            return
+        job.write(frame, destination)
+        if destination.kind == "table":
+            job.show_table(frame.sparkSession, destination)
+
+    for name in (*_CONFIGURING, "partitionBy"):
+        patches.replace(DataFrameWriter, name, configured)
+    for name in _ENDING:
+        patches.replace(DataFrameWriter, name, ended)
+
+
+def _destination(
+    method: Callable[..., Any],
+    writer: DataFrameWriter,
+    frame: DataFrame,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    number: int,
+) -> Destination:
+    """Where and how a call writes."""
+    bound = inspect.signature(method).bind(writer, *args, **kwargs).arguments
+    values = {name: value for name, value in bound.items() if value is not None}
+    values |= values.pop("options", {})
+    calls = [*writer.__dict__.get(_CALLS, ())]
+    options = {name: value for name, value in values.items() if name not in _ARGUMENTS}
+    if options:
+        calls.append(("options", (), options))
+    kind = "table" if method.__name__ in _TABLES else "path"
+    default = frame.sparkSession.conf.get("spark.sql.sources.default", "parquet")
+    format_ = _last(calls, "format", default)
+    if method.__name__ not in ("save", *_TABLES):
+        format_ = method.__name__
+    format_ = str(values.get("format", format_)).lower()
+    mode = str(values.get("mode", _last(calls, "mode", "error"))).lower()
+    if method.__name__ == "insertInto":
+        is_overwrite = values.get("overwrite", mode == "overwrite")
+        mode = "overwrite" if is_overwrite else "append"
+    partitions = [args for name, args, _ in calls if name == "partitionBy"]
+    partitions += [(values["partitionBy"],)] if "partitionBy" in values else []
+    path = values.get("path", _option(calls, "path"))
+    table = values.get("table", _option(calls, "dbtable"))
+    if kind == "table":
+        name = str(values.get("name", values.get("tableName")))
+        key = table_key(name)
+    elif format_ == "jdbc" and table is not None:
+        kind, name, key = "other", str(table), f"{values.get('url', _option(calls, 'url'))} {table}"
+    elif path is not None:
+        name, key = str(path), full_path(str(path))
+    else:
+        kind, name, key = "other", f"{format_} output {number + 1}", f"{format_} {number}"
+    return Destination(
+        name=name,
+        key=key,
+        kind=kind,
+        format=format_,
+        mode={"errorifexists": "error", "default": "error"}.get(mode, mode),
+        columns=tuple(frame.columns),
+        partitions=tuple(_flat(partitions[-1])) if partitions else (),
+        calls=[call for call in calls if call[0] not in ("partitionBy", "format")],
+    )
+
+
+def _last(calls: list[Any], name: str, default: Any) -> Any:
+    values = [args[0] if args else None for called, args, _ in calls if called == name]
+    return values[-1] if values else default
+
+
+def _option(calls: list[Any], name: str) -> Any:
+    """The value of an option; its name is in any case."""
+    value = None
+    for called, args, kwargs in calls:
+        if called == "options":
+            value = next((v for key, v in kwargs.items() if key.lower() == name), value)
+        elif called == "option" and str(args[0] if args else kwargs.get("key")).lower() == name:
+            value = args[1] if len(args) > 1 else kwargs.get("value")
+    return value
+
+
+def _flat(columns: tuple[Any, ...]) -> list[str]:
+    return [
+        name for each in columns for name in (each if isinstance(each, (list, tuple)) else [each])
+    ]

@@ -1,0 +1,461 @@
+"""``ackledger audit``: scripts as they are, whose writes go to copies and are followed."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ledger.auditing.report import AuditReport
+from ledger.auditing.scripts.running import audit_script
+from ledger.errors import InputError
+
+# Spark's working folder is that of the tests.
+START = """\
+import os; from pyspark.sql import SparkSession, functions as F
+HERE = os.getcwd()
+spark = SparkSession.builder.getOrCreate()
+orders = spark.read.csv(f"{HERE}/orders.csv", header=True)
+"""
+# 12 orders: 5 paid of a known shop, 2 of an unknown shop, 2 open, 2 without a state, 1 no number
+ORDERS = """\
+order_id,shop,state,cents
+o1,s1,paid,1
+o2,s1,paid,2
+o3,s2,paid,3
+o4,s2,paid,4
+o5,s2,paid,5
+o6,s9,paid,6
+o7,s9,paid,7
+o8,s1,open,8
+o9,s1,open,9
+o10,s1,,10
+o11,s1,,11
+o12,s1,paid,n/a
+"""
+PAID = "condition false: state = 'paid'"
+NO_STATE = "condition NULL: state = 'paid'"
+UNKNOWN = "no partner for shop"
+JOINED = """\
+paid = orders.where("state = 'paid'")
+shops = spark.createDataFrame([("s1",), ("s2",)], "shop string")
+known = paid.join(shops, "shop")
+"""
+
+Audit = Callable[..., AuditReport]
+
+
+@pytest.fixture
+def audited(spark: SparkSession, tmp_path: Path, monkeypatch) -> Iterator[Audit]:
+    """Audit a script's text in a folder with ``orders.csv``, and require that it wrote nothing."""
+    here, number = tmp_path / "job", iter(range(100))
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "orders.csv").write_text(ORDERS)
+
+    def run(text: str, *arguments: str, start: str = START, **options) -> AuditReport:
+        at = next(number)
+        script = here / "job.py"
+        script.write_text(start + dedent(text))
+        copies = tmp_path / f"copies-{at}"
+        copies.mkdir()
+        before = sorted(here.rglob("*"))
+        report = audit_script(script, arguments, copies, **options)
+        assert sorted(here.rglob("*")) == before
+        return report
+
+    yield run
+    for view in ("k", "known", "t"):
+        spark.catalog.dropTempView(view)
+
+
+def reasons(report: AuditReport, *, has_arrived: bool = False) -> Counter:
+    """How many records were lost for each reason."""
+    return Counter(
+        {loss.reason: loss.records for loss in report.losses if loss.has_arrived == has_arrived}
+    )
+
+
+def numbers(report: AuditReport, source: str = "orders.csv") -> tuple[int, int, int, int]:
+    """In, arrived, lost and intended of a source."""
+    (result,) = [each for each in report.results if each.source.name == source]
+    lost, intended = len(result.lost), len(result.intended)
+    return result.source.records, result.arrived, lost, intended
+
+
+def why(report: AuditReport) -> dict[str, str]:
+    """Why outputs are not followed."""
+    return {output.name: output.why for output in report.outputs if output.why}
+
+
+LOST = {PAID: 2, NO_STATE: 2, UNKNOWN: 2}
+
+
+def test_a_script_as_it_is(audited):
+    """Reads, actions and the end of the session stay as they are; losses have their line."""
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        shops = spark.createDataFrame([("s1",), ("s2",)], "shop string")
+        known = paid.join(shops, "shop")
+        assert known.count() == 6 and known.columns == ["shop", "order_id", "state", "cents"]
+        known.write.parquet("out/known")
+        spark.stop()
+        """
+    )
+    assert numbers(report) == (12, 6, 4, 2)
+    assert reasons(report) == LOST
+    assert {(loss.operation, loss.place) for loss in report.losses} == {
+        ("filter", "job.py:6"),
+        ("inner join", "job.py:8"),
+    }
+    (output,) = report.outputs
+    assert (output.name, output.place, output.is_final) == ("out/known", "job.py:10", True)
+
+
+# How a script writes and reads an output of its own.
+ROUND_TRIPS = {
+    "parquet": ('w.parquet("out")', 'spark.read.parquet("out")'),
+    "parquet by format": ('w.format("parquet").save("out")', 'spark.read.load("out")'),
+    "orc": ('w.orc("out")', 'spark.read.orc("out")'),
+    "json": ('w.json("out")', 'spark.read.json("out")'),
+    "json with a schema": (
+        'w.json("out")',
+        'spark.read.schema("cents string, shop string").json("out")',
+    ),
+    "csv with a header": (
+        'w.option("header", True).csv("out")',
+        'spark.read.csv("out", header=True, inferSchema=True)',
+    ),
+    "csv with another separator": (
+        'w.csv("out", sep=";", header=True)',
+        'spark.read.options(sep=";", header=True).csv("out")',
+    ),
+    "csv without a header": (
+        'w.csv("out")',
+        'spark.read.csv("out").toDF("shop", "order_id", "state", "cents")',
+    ),
+    "csv with a schema": (
+        'w.csv("out")',
+        'spark.read.schema("shop string, order_id string, state string, cents string").csv("out")',
+    ),
+    "partitions": ('w.partitionBy("shop").parquet("out")', 'spark.read.parquet("out")'),
+    "partitions of csv": (
+        'w.partitionBy("shop").csv("out", header=True)',
+        'spark.read.csv("out", header=True)',
+    ),
+    "parts of a path": (
+        'w.partitionBy("state").parquet("out")',
+        'spark.read.parquet("out/state=paid")',
+    ),
+    "a wildcard": ('w.parquet("out/a")', 'spark.read.parquet("out/*")'),
+    "the folder above": (
+        'w.parquet("out/state=x")',
+        'spark.read.parquet("out").drop("state")',
+    ),
+    "a full path": ('w.parquet("out")', 'spark.read.parquet(f"file://{os.getcwd()}/out")'),
+    "a table": ('w.saveAsTable("known")', 'spark.table("known")'),
+    "a table of a database": (
+        'w.saveAsTable("shop.known")',
+        'spark.sql("SELECT * FROM shop.known")',
+    ),
+    "a table by its reader": ('w.saveAsTable("known")', 'spark.read.table("known")'),
+    "a partitioned table": (
+        'w.partitionBy("shop").saveAsTable("known")',
+        'spark.table("known").select("order_id", "state", "cents", "shop")',
+    ),
+    "insertInto": ('w.insertInto("known")', 'spark.table("known")'),
+    "CREATE TABLE AS": (
+        'known.createOrReplaceTempView("k"); spark.sql("CREATE TABLE t AS SELECT * FROM k")',
+        'spark.table("t")',
+    ),
+    "INSERT with a WITH": (
+        'known.createOrReplaceTempView("k");'
+        'spark.sql("WITH x AS (SELECT * FROM k) INSERT INTO db.t SELECT * FROM x")',
+        'spark.sql("SELECT t.shop, t.cents FROM db.t")',
+    ),
+}
+
+
+@pytest.mark.parametrize(("write", "read"), ROUND_TRIPS.values(), ids=ROUND_TRIPS)
+def test_outputs_that_are_read_again(audited, write, read):
+    """Rows keep their records through files and tables of the script's own, in each format."""
+    report = audited(
+        f"""
+        import os
+        {JOINED.replace(chr(10), chr(10) + " " * 8)}
+        w = known.write
+        {write}
+        back = {read}
+        assert back.count() == 6, back.count()
+        big = back.where("try_cast(cents AS INT) > 2")
+        big.write.parquet("big")
+        """
+    )
+    small = "condition false: TRY_CAST(cents AS INT) > 2"
+    null = "condition NULL: TRY_CAST(cents AS INT) > 2"
+    assert report.failure == ""
+    assert numbers(report) == (12, 3, 5, 4)
+    assert reasons(report) == LOST | {small: 2, null: 1}
+    assert [output.is_final for output in report.outputs] == [False, True]
+
+
+def test_an_output_that_is_written_twice(audited):
+    """The second write replaces the first, or is appended to it, as its mode says."""
+    text = """
+        paid = orders.where("state = 'paid'")
+        paid.where("shop = 's1'").write.parquet("out")
+        paid.where("shop = 's2'").write.mode({mode!r}).parquet("out")
+        spark.read.parquet("out").write.parquet("end")
+        """
+    assert numbers(audited(text.format(mode="append"))) == (12, 6, 2, 4)
+    report = audited(text.format(mode="overwrite"))
+    assert numbers(report) == (12, 3, 2, 7)
+
+
+def test_records_that_miss_one_of_two_outputs(audited):
+    """They are no losses, and listed apart with the output."""
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        paid.write.parquet("paid")
+        paid.join(spark.createDataFrame([("s1",)], "shop string"), "shop").write.parquet("s1")
+        """
+    )
+    assert numbers(report) == (12, 8, 2, 2)
+    assert reasons(report) == {PAID: 2, NO_STATE: 2}
+    assert reasons(report, has_arrived=True) == {UNKNOWN: 5}
+    (loss,) = [loss for loss in report.losses if loss.has_arrived]
+    assert loss.outputs == ("s1",)
+    report = audited(
+        """
+        orders.where("state = 'paid'").write.parquet("paid")
+        orders.where("state = 'open'").write.parquet("open")
+        """,
+        final=["open"],
+    )
+    assert numbers(report) == (12, 2, 2, 8)
+
+
+def test_a_copy_is_no_arrival(audited):
+    """A copy of the source as it is counts only if there is no other output."""
+    copy = 'orders.withColumn("day", F.lit(1)).write.parquet("bronze")\n'
+    assert numbers(audited(copy)) == (12, 12, 0, 0)
+    paid = "orders.where(\"state = 'paid'\").write.parquet('paid')\n"
+    assert numbers(audited(copy + paid)) == (12, 8, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("raise ValueError('no day')", "failed at job.py:6: ValueError: no day"),
+        ("import sys; sys.exit(3)", "ended with 3"),
+        ("import sys; sys.exit('no day')", "ended with 'no day'"),
+        ("import sys; sys.exit()", ""),
+        ("int('x')", "failed at job.py:6: ValueError: invalid literal for int()"),
+        ("orders.select('nothing')", "failed at job.py:6: AnalysisException: "),
+    ],
+)
+def test_a_script_that_ends_early(audited, text, failure):
+    """What it wrote until then is reported, with how it ended."""
+    report = audited(f"orders.where(\"state = 'paid'\").write.parquet('paid')\n{text}\n1 / 0\n")
+    assert report.failure.startswith(failure)
+    assert bool(report.failure) == bool(failure)
+    assert numbers(report) == (12, 8, 2, 2)
+
+
+STOPS = {
+    'paid.writeTo("t").create()': "writeTo() writes by DataFrameWriterV2",
+    "paid.foreach(print)": "foreach() may write anywhere",
+    "paid.foreachPartition(print)": "foreachPartition() may write anywhere",
+    "paid.rdd.foreach(print)": "foreach() may write anywhere",
+    'paid.rdd.saveAsTextFile("x")': "saveAsTextFile() may write anywhere",
+    'spark.readStream.format("rate").load()': "reads or writes a stream",
+    "paid.writeStream": "reads or writes a stream",
+    'spark.sql("DELETE FROM t WHERE a = 1")': "DELETE FROM t WHERE a = 1 is SQL that writes",
+    'spark.sql("MERGE INTO t USING o ON t.a = o.a WHEN MATCHED THEN DELETE")': (
+        "MERGE INTO t USING o ON t.a = o.a WHE... is SQL that writes"
+    ),
+    'spark.sql("update t set a = 1")': "update t set a = 1 is SQL that writes",
+    "spark.sql(\"INSERT OVERWRITE DIRECTORY 'x' USING csv SELECT 1\")": "is SQL that writes",
+    'SparkSession.builder.remote("sc://localhost")': "uses Spark Connect",
+    'paid.write.csv("x"); spark.read.text("x")': "x was written as csv and is read as text",
+    'paid.write.csv("x"); spark.read.csv(["x", "orders.csv"])': "read together with files",
+}
+
+
+@pytest.mark.parametrize("text", STOPS)
+def test_what_cannot_be_audited_ends_the_script(audited, text):
+    """Writes that the audit does not see, streams and Connect end the script at their line, even
+    within ``except Exception``; what was written before is reported.
+    """
+    report = audited(
+        f"""
+        paid = orders.where("state = 'paid'")
+        paid.write.parquet("paid")
+        try:
+            {text}
+        except Exception:
+            pass
+        orders.write.parquet("never")
+        """
+    )
+    assert report.failure.startswith("stopped at job.py:9: ")
+    assert STOPS[text] in report.failure
+    assert numbers(report) == (12, 8, 2, 2)
+
+
+def test_writes_that_are_left_out(audited):
+    """JDBC and unknown formats are copied; pandas writes nothing, and its output is named."""
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        paid.write.jdbc("jdbc:postgresql://nowhere/shop", "paid", mode="append")
+        paid.write.format("delta").save("delta")
+        paid.toPandas().to_csv("paid.csv", index=False)
+        orders.toPandas()["cents"].to_json("cents.json")
+        spark.sql("CREATE DATABASE IF NOT EXISTS shop")
+        spark.sql("DROP TABLE IF EXISTS shop.paid")
+        spark.createDataFrame([(1,)], "a int").write.parquet("log")
+        """
+    )
+    assert report.failure == ""
+    assert numbers(report) == (12, 8, 2, 2)
+    assert [output.name for output in report.outputs] == [
+        *("paid", "delta", "log", "paid.csv", "cents.json")
+    ]
+    assert why(report) == {
+        "log": "its rows come from no file or table in its plan, but from createDataFrame(), "
+        "collect(), toPandas() or an RDD",
+        "paid.csv": "pandas to_csv() is left out: its rows went through the driver",
+        "cents.json": "pandas to_json() is left out: its rows went through the driver",
+    }
+    assert report.notes == [
+        "CREATE DATABASE in SQL is left out",
+        "DROP TABLE in SQL is left out",
+    ]
+
+
+def test_a_plan_that_cannot_be_followed(audited):
+    """Its output is named with the line, and no number of its source is guessed, nor downstream."""
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        paid.mapInPandas(lambda frames: frames, paid.schema).write.parquet("mapped")
+        spark.read.parquet("mapped").limit(3).write.parquet("end")
+        """
+    )
+    reason = why(report)
+    assert reason["mapped"].startswith("job.py:7: rows cannot be followed through mapInPandas")
+    assert reason["end"] == "it reads mapped, which is not followed"
+    (result,) = report.results
+    assert result.unknown == "not known: end is not followed"
+    assert "orders.csv  12        ?     ?" in str(report)
+
+
+def test_one_path_that_is_read_twice(audited):
+    """Two reads in the same way are one source, in another way two."""
+    report = audited(
+        """
+        again = spark.read.csv(f"{HERE}/orders.csv", header=True)
+        orders.where("state = 'paid'").union(again.where("state = 'open'")).write.parquet("out")
+        """
+    )
+    assert numbers(report) == (12, 10, 2, 0)
+    report = audited(
+        """
+        lines = spark.read.text(f"{HERE}/orders.csv")
+        orders.where("state = 'paid'").write.parquet("out")
+        lines.where("value NOT LIKE 'order%'").write.parquet("lines")
+        """
+    )
+    assert numbers(report, "orders.csv (2)") == (13, 12, 0, 1)
+
+
+def test_sources_without_records(audited, tmp_path):
+    """An empty source is listed with zeros; one that no plan of an output has is named."""
+    (tmp_path / "job" / "empty.csv").write_text("order_id,shop\n")
+    (tmp_path / "job" / "lookup.csv").write_text("shop\ns1\n")
+    report = audited(
+        """
+        shops = [row.shop for row in spark.read.csv(f"{HERE}/lookup.csv", header=True).collect()]
+        empty = spark.read.csv(f"{HERE}/empty.csv", header=True)
+        orders.join(empty, "order_id").write.parquet("out")
+        """
+    )
+    assert numbers(report) == (12, 0, 12, 0)
+    assert numbers(report, "empty.csv") == (0, 0, 0, 0)
+    assert report.notes == [
+        "lookup.csv, read at job.py:6, is in the plan of no output: its records are not followed"
+    ]
+
+
+def test_a_script_without_outputs(audited):
+    """It is said that nothing was written, and what was read."""
+    report = audited("orders.count()\n")
+    assert report.results == []
+    assert report.outputs == []
+    assert "the script wrote no output" in str(report)
+    assert "orders.csv, read at job.py:4, is in the plan of no output" in str(report)
+
+
+def test_arguments_modules_and_udfs(audited, tmp_path):
+    """The script gets its arguments, imports from its own folder, and its UDFs are executed."""
+    (tmp_path / "job" / "rules.py").write_text("STATE = 'paid'\n")
+    report = audited(
+        """
+        import argparse
+        import rules
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--out")
+        out = parser.parse_args().out
+
+        wanted = rules.STATE
+
+        def is_paid(state):
+            return None if state is None else state == wanted
+
+        if __name__ == "__main__":
+            chosen = orders.where(F.udf(is_paid, "boolean")("state"))
+            chosen.checkpoint().localCheckpoint().write.parquet(out)
+        """,
+        "--out",
+        "here",
+    )
+    assert report.failure == ""
+    assert [output.name for output in report.outputs] == ["here"]
+    assert numbers(report) == (12, 8, 2, 2)
+
+
+def test_frames_of_other_threads(audited):
+    """Their lines are known, too."""
+    report = audited(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        def write(state):
+            orders.where(f"state = '{state}'").write.parquet(state)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(write, ["paid", "open"]))
+        """
+    )
+    assert numbers(report) == (12, 10, 2, 0)
+    assert {loss.place for loss in report.losses} == {"job.py:9"}
+
+
+def test_requests_that_make_no_sense(audited, tmp_path, monkeypatch):
+    """A missing script, an unknown output or source, and Connect are refused in a sentence."""
+    with pytest.raises(InputError, match=r"nothing\.py: expected a Python script, found no file"):
+        audit_script(tmp_path / "nothing.py", [], tmp_path)
+    with pytest.raises(InputError, match="wrote no output 'gold': expected one of out"):
+        audited('orders.write.parquet("out")\n', final=["gold"])
+    with pytest.raises(InputError, match=r"no source 'x': expected one of orders\.csv"):
+        audited('orders.write.parquet("out")\n').of_sources(["x"])
+    monkeypatch.setitem(os.environ, "SPARK_REMOTE", "sc://localhost")
+    with pytest.raises(InputError, match=r"job\.py uses Spark Connect"):
+        audited("")
