@@ -1,17 +1,26 @@
 """Find the operation at which each missing record of an output was lost."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import cast
 
 import numpy as np
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ledger.auditing import ids as record_ids
 from ledger.auditing.ids import NO_IDS, Ids
-from ledger.auditing.operations import ROW_WISE, chooses_freely, is_consulting, losing_sides
+from ledger.auditing.operations import (
+    ROW_WISE,
+    chooses_freely,
+    is_consulting,
+    losing_sides,
+    operation,
+)
 from ledger.auditing.sources import ID, Leaf, Sources, column_of
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS
@@ -20,6 +29,8 @@ from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 _NODE = "__ackledger_node"
+# Errors of Spark on the values of rows. Of an Arrow result py4j does not translate them.
+EXECUTION_ERRORS = (PySparkException, Py4JError)
 
 
 @dataclass(frozen=True)
@@ -38,12 +49,16 @@ class Lost:
 
 @dataclass
 class Attribution:
-    """One output: its plan without CTEs, and the records on their way through it."""
+    """One output: its plan without CTEs, and the records on their way through it.
+
+    ``notes``: sentences on what could not be computed.
+    """
 
     catalyst: Catalyst
     sources: Sources
     place: Callable[[Node], str]
     plan: Node
+    notes: list[str] = field(default_factory=list)
     _occurrences: dict[int, tuple[int, Leaf]] = field(default_factory=dict)
     _random: dict[int, bool] = field(default_factory=dict)
 
@@ -167,25 +182,46 @@ class Attribution:
 
     def _present(self, nodes: Sequence[Node], missing: Mapping[int, Ids]) -> dict[int, Ids]:
         """Return, for each node, which of the missing ids its rows have."""
-        branches: list[DataFrame] = []
+        branches: list[tuple[int, DataFrame]] = []
         for at, node in enumerate(nodes):
             below = self.sources_below(node)
             for source in sorted(set(missing) & set(below)):
                 records = self.records(missing[source])
                 only = {source: records} if self.is_row_wise(node, source) else {}
                 rows = restricted(self.arrived(node, only), records)
-                branches.append(rows.select(F.lit(at).alias(_NODE), ID))
+                branches.append((at, rows.select(F.lit(at).alias(_NODE), ID)))
         if not branches:
             return {}
-        table = reduce(DataFrame.union, branches).distinct().toArrow()
-        numbers, values = (np.asarray(table.column(at).to_numpy()) for at in (0, 1))
+        failing: set[int] = set()
+        try:
+            numbers, values = _numbered([frame for _, frame in branches])
+        except EXECUTION_ERRORS:
+            each = {at: self._numbered_alone(nodes[at], frame) for at, frame in branches}
+            failing = {at for at, pair in each.items() if pair is None}
+            pairs = [pair for pair in each.values() if pair is not None] or [(NO_IDS, NO_IDS)]
+            numbers, values = map(np.concatenate, zip(*pairs, strict=True))
         wanted = np.concatenate(list(missing.values()))
         is_wanted = np.isin(values, wanted)
         values, numbers = values[is_wanted], numbers[is_wanted]
         return {
             self.catalyst.identity(node): np.sort(values[numbers == at])
             for at, node in enumerate(nodes)
+            if at not in failing
         }
+
+    def _numbered_alone(self, node: Node, rows: DataFrame) -> tuple[Ids, Ids] | None:
+        """The numbers and ids of one node; None: they cannot be computed, which is noted.
+
+        Rows that a later operation drops are computed here, and Spark may fail on their values.
+        """
+        try:
+            return _numbered([rows])
+        except EXECUTION_ERRORS as error:
+            self.notes.append(
+                f"{operation(node)} at {self.place(node)} fails on rows that the job does not "
+                f"compute ({condition_of(error)}): what it lost is listed at a later operation"
+            )
+            return None
 
     def records(self, values: Ids) -> DataFrame:
         """Return the records of ids as a frame, without their occurrence."""
@@ -222,6 +258,19 @@ class Attribution:
         if not all(each.deterministic() for each in self.catalyst.items(node.expressions())):
             return False
         return all(self.is_row_wise(child, source) for child in with_source)
+
+
+def _numbered(frames: Sequence[DataFrame]) -> tuple[Ids, Ids]:
+    """Numbers of nodes and the ids in their rows, without doubles."""
+    table = reduce(DataFrame.union, frames).distinct().toArrow()
+    numbers, values = (np.asarray(table.column(at).to_numpy()) for at in (0, 1))
+    return numbers, values
+
+
+def condition_of(error: Exception) -> str:
+    """Return what Spark calls an error, such as DIVIDE_BY_ZERO."""
+    condition = re.search(r"\[([A-Z][A-Z0-9_.]+)\]", str(error))
+    return condition[1] if condition else type(error).__name__
 
 
 def is_of_one(leaf: Leaf, other: Leaf) -> bool:

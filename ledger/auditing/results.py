@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from ledger.auditing import ids as record_ids
+from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, Lost, condition_of
 from ledger.auditing.graph import graph_of
 from ledger.auditing.ids import Ids
 from ledger.auditing.losses import Loss, OutputResult, SourceResult, union_ids
 from ledger.auditing.operations import operation
 from ledger.auditing.outputs import AuditOutput
-from ledger.auditing.reasons import Reasons
-from ledger.auditing.remarks import remarks
+from ledger.auditing.reasons import Reason, Reasons
+from ledger.auditing.remarks import Remark, remarks
 from ledger.auditing.report import AuditReport
 from ledger.auditing.routes import missing_on
 from ledger.auditing.sources import AuditSource, Sources
@@ -63,8 +64,9 @@ def judged(
         OutputResult(each.name, each.place, each.why, is_final=each in ends) for each in outputs
     ]
     attributions = [each.attribution for each in outputs if each.attribution is not None]
-    noted = remarks(attributions)
-    return AuditReport(results, losses, sources, listed, noted, title, graph)
+    noted = _remarks(attributions)
+    failed = list(dict.fromkeys(note for each in attributions for note in each.notes))
+    return AuditReport(results, losses, sources, listed, noted, title, graph, notes=failed)
 
 
 def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOutput]:
@@ -105,7 +107,7 @@ def _losses(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> I
     assert output.attribution is not None
     reasons = Reasons(output.attribution)
     for each in output.attribution.losses(missing_on(output.routes, output.arrived)):
-        for reason in reasons.of(each):
+        for reason in _reasons(reasons, each):
             numbers = record_ids.sources_of(reason.ids)
             for number in map(int, np.unique(numbers)):
                 source = sources.sources[number]
@@ -126,6 +128,24 @@ def _losses(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> I
                 elsewhere = np.setdiff1d(ids, lost[number], assume_unique=True)
                 yield loss
                 yield replace(loss, ids=elsewhere, has_arrived=True)
+
+
+def _reasons(reasons: Reasons, lost: Lost) -> list[Reason]:
+    try:
+        return reasons.of(lost)
+    except EXECUTION_ERRORS as error:  # on values of rows that a later operation drops
+        return [Reason(f"reason not known: {condition_of(error)}", False, lost.ids)]
+
+
+def _remarks(attributions: Sequence[Attribution]) -> list[Remark]:
+    try:
+        return remarks(attributions)
+    except EXECUTION_ERRORS as error:
+        attributions[0].notes.append(
+            f"joins, duplicates and aggregates could not be looked at ({condition_of(error)}): "
+            "they fail on rows that the job does not compute"
+        )
+        return []
 
 
 def _merged(losses: Sequence[Loss]) -> list[Loss]:

@@ -172,6 +172,11 @@ ROUND_TRIPS = {
         'known.createOrReplaceTempView("k"); spark.sql("CREATE TABLE t AS SELECT * FROM k")',
         'spark.table("t")',
     ),
+    "INSERT into a partition": (
+        'known.createOrReplaceTempView("k");'
+        """spark.sql("INSERT OVERWRITE TABLE t PARTITION (day = '3') SELECT * FROM k")""",
+        'spark.sql("SELECT shop, cents FROM t WHERE day = 3")',
+    ),
     "INSERT with a WITH": (
         'known.createOrReplaceTempView("k");'
         'spark.sql("WITH x AS (SELECT * FROM k) INSERT INTO db.t SELECT * FROM x")',
@@ -459,3 +464,26 @@ def test_requests_that_make_no_sense(audited, tmp_path, monkeypatch):
     monkeypatch.setitem(os.environ, "SPARK_REMOTE", "sc://localhost")
     with pytest.raises(InputError, match=r"job\.py uses Spark Connect"):
         audited("")
+
+
+def test_operations_that_fail_without_later_ones(audited):
+    """Spark fails on rows that a later filter drops: the numbers stay, the place is a later one."""
+    report = audited(
+        """
+        valid = orders.where("shop <> 's9' AND cents <> 'n/a'")
+        shares = valid.withColumn("n", F.expr("CAST(100 / (CAST(cents AS INT) - 10) AS BIGINT)"))
+        joined = shares.join(spark.range(-200, 200).toDF("n"), "n")
+        joined.where("cents <> '10'").write.parquet("out")
+        """
+    )
+    assert report.failure == ""
+    assert numbers(report)[:2] == (12, 8)
+    assert reasons(report) == {
+        "condition false: NOT (shop = 's9')": 2,
+        "condition false: NOT (cents = 'n/a')": 1,
+        "reason not known: DIVIDE_BY_ZERO": 1,
+    }
+    assert report.notes == [
+        "inner join at job.py:8 fails on rows that the job does not compute (DIVIDE_BY_ZERO): what "
+        "it lost is listed at a later operation"
+    ]

@@ -101,6 +101,18 @@ class JobAudit:
         rows = reduce(DataFrame.union, frames)
         return rows.select(*(f"`{column.replace('`', '``')}`" for column in columns))
 
+    def as_in_table(self, frame: DataFrame, name: str) -> DataFrame:
+        """Return the rows that are inserted into a table under the names of its columns.
+
+        A table that does not exist takes those of the rows.
+        """
+        spark = frame.sparkSession
+        table = self.table(spark, name)
+        if table is None and spark.catalog.tableExists(name):
+            table = spark.table(name)
+        names = frame.columns if table is None else table.columns
+        return frame.toDF(*names) if len(names) == len(frame.columns) else frame
+
     def show_table(self, spark: SparkSession, to: Destination) -> None:
         """Show a table that the script has written as a temporary view of its last name."""
         view = view_of(to.key)
@@ -127,7 +139,8 @@ class JobAudit:
         if self._sources is None:
             return AuditReport([], [], None, self.others, notes=notes)
         report = judged(self._sources, self.written.outputs, final, on_output)
-        return replace(report, outputs=[*report.outputs, *self.others], notes=notes)
+        outputs = [*report.outputs, *self.others]
+        return replace(report, outputs=outputs, notes=[*notes, *report.notes])
 
     def _unused(self) -> Iterator[str]:
         """Say which files and tables were read, and are in the plan of no output."""

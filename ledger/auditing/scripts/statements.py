@@ -6,6 +6,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from ledger.auditing.scripts.job import JobAudit
@@ -111,9 +112,19 @@ def _written(job: JobAudit, catalyst: Catalyst, plan: Node, command: Node, args:
         query = plan.withNewChildren(catalyst.scala([query]))
     table = ".".join(str(part) for part in catalyst.items(parts))
     frame = catalyst.frame(query)
+    if name == "InsertIntoStatement":
+        frame = job.as_in_table(_with_partition(catalyst, frame, command), table)
     to = Destination(table, table_key(table), "table", "parquet", mode, tuple(frame.columns))
     job.write(frame, to)
     job.show_table(catalyst.spark, to)
+
+
+def _with_partition(catalyst: Catalyst, frame: DataFrame, insert: Node) -> DataFrame:
+    """The rows of INSERT with the values of PARTITION (name = value) behind them."""
+    for pair in catalyst.items(insert.partitionSpec().toSeq()):
+        if pair._2().isDefined():
+            frame = frame.withColumn(str(pair._1()), F.lit(str(pair._2().get())))
+    return frame
 
 
 def _parsed(spark: SparkSession, text: str) -> Node | None:

@@ -41,6 +41,8 @@ def intercept_writes(patches: Patches, job: JobAudit) -> None:
         method: Callable[..., Any], writer: DataFrameWriter, *args: Any, **kwargs: Any
     ) -> None:
         frame: DataFrame = writer._df
+        if method.__name__ == "insertInto":
+            frame = job.as_in_table(frame, str(next(iter((*args, *kwargs.values())))))
         destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
         live = job.written.live(destination.kind, destination.key)
         if live and destination.mode == "ignore":
