@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -59,24 +59,24 @@ class Leaf(Protocol):
 @dataclass
 class AuditSource:
     """Rows whose records are followed. ``copy``: its records as Parquet, in columns c0, c1, ...
-    and ``ID``; ``records``: how many.
+    and ``ID``; ``all_ids``: the ids of all records, sorted.
     """
 
     number: int
     name: str
     columns: tuple[str, ...]
     copy: DataFrame
-    records: int
+    all_ids: Ids
     is_restrictable: bool = True
 
     @property
     def numbers(self) -> tuple[int, ...]:
         return (self.number,)
 
-    @cached_property
-    def all_ids(self) -> Ids:
-        """The ids of all records, sorted."""
-        return np.sort(column_of(self.copy.select(ID)))
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return len(self.all_ids)
 
     def ids_of(self, source: int) -> Ids:
         return self.all_ids
@@ -158,29 +158,29 @@ class Sources:
         if number >= ids.MAX_SOURCES:
             raise CarryError(f"more than {ids.MAX_SOURCES} sources: audit a part of the job")
         first, columns = ids.first_id(number), tuple(frame.columns)
-        target = _local(self.folder / f"source-{number}")
+        target = self.folder / f"source-{number}"
         written = Observation(f"audit copy {uuid4()}")
         numbered = frame.toDF(*(f"c{at}" for at in range(len(columns)))).withColumn(
             ID, F.monotonically_increasing_id() + F.lit(first)
         )
         try:
             watched = numbered.observe(written, F.count(F.lit(1)).alias("records"))
-            watched.write.parquet(target)
+            watched.write.parquet(_local(target))
         except AnalysisException as error:
             raise InputError(
                 f"input {name!r} cannot be copied to Parquet: {error.getMessage()}. Cast the column"
             ) from error
-        copy = self.catalyst.spark.read.parquet(target)
-        records, last = copy.agg(F.count(ID), F.max(ID)).first()  # type: ignore[misc]
-        if records != _observed(written):
+        all_ids = ids_in(target, ID)
+        if len(all_ids) != _observed(written):
             raise InputError(
-                f"the copy of input {name!r} in {self.folder} has {records:,} of "
+                f"the copy of input {name!r} in {self.folder} has {len(all_ids):,} of "
                 f"{_observed(written):,} records: expected all of them. Pass folder=, a folder "
                 "that all executors and this process share"
             )
-        if last is not None and last - first >= 1 << ids.ROW_BITS:
+        if len(all_ids) and all_ids[-1] - first >= 1 << ids.ROW_BITS:
             raise CarryError(f"{name} has more than 65,536 partitions: audit a part of it")
-        source = AuditSource(number, name, columns, copy, records)
+        copy = self.catalyst.spark.read.schema(numbered.schema).parquet(_local(target))
+        source = AuditSource(number, name, columns, copy, all_ids)
         self.sources.append(source)
         return source
 
@@ -213,6 +213,16 @@ def _observed(written: Observation) -> int:
 def _local(path: Path) -> str:
     """A local path for Spark, whose default file system may be another."""
     return f"file://{path.absolute()}"
+
+
+def ids_in(folder: Path, column: str) -> Ids:
+    """Return the distinct ids in a column of Parquet files, sorted: ids or lists of ids."""
+    if not folder.is_dir():  # of another machine
+        return ids.NO_IDS
+    values = pq.read_table(folder, columns=[column], partitioning=None).column(0)
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+    return np.unique(values.to_numpy())
 
 
 def column_of(frame: DataFrame) -> Ids:

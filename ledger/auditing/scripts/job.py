@@ -7,10 +7,8 @@ from functools import reduce
 from pathlib import Path
 from threading import RLock
 
-import numpy as np
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.ids import NO_IDS
@@ -27,7 +25,7 @@ from ledger.auditing.scripts.written import (
     table_key,
     view_of,
 )
-from ledger.auditing.sources import AuditSource, Sources, column_of, relation_of
+from ledger.auditing.sources import AuditSource, Sources, ids_in, relation_of
 from ledger.errors import CarryError, InputError
 from ledger.lineage.carrier import STREAMING, TOO_DEEP
 from ledger.lineage.catalyst import Catalyst, Node
@@ -77,10 +75,7 @@ class JobAudit:
             rows.toDF(*numbered, *hidden).write.parquet(f"file://{copy}")
             self.written.outputs.append(output)
             if carried is not None:
-                ids = frame.sparkSession.read.parquet(f"file://{copy}")
-                output.arrived = np.sort(
-                    column_of(ids.select(F.explode(HIDDEN).alias(HIDDEN)).distinct())
-                )
+                output.arrived = ids_in(copy, HIDDEN)
             self.on_output(output)
             return output
 
