@@ -22,6 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import (
+    audited,
     carried,
     data,
     driver,
@@ -337,6 +338,8 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "losses": _losses,
     "sizes": partial(sizes, home=HOME),
     "carried": partial(carried.measure, home=HOME),
+    "audited": partial(audited.audited, home=HOME),
+    "tpch": partial(audited.tpch, home=HOME),
 }
 FIGURES = (*_DRIVERS, *_WARM)
 

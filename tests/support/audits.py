@@ -32,7 +32,8 @@ class HeldSource(AuditSource):
 def source(name: str = "orders", records: int = 100, number: int = 0) -> HeldSource:
     """Orders whose state is NULL."""
     values = [(f"o{at}", None, at) for at in range(records)]
-    return HeldSource(number, name, COLUMNS, cast(Any, None), records, values=values)
+    ids: Ids = np.arange(records, dtype=np.int64) + first_id(number)
+    return HeldSource(number, name, COLUMNS, cast(Any, None), ids, values=values)
 
 
 def loss(of: AuditSource, first: int, records: int, **more: Any) -> Loss:
