@@ -81,7 +81,7 @@ def audit(
 
 
 def _exit_code(report: "AuditReport") -> int:
-    if report.failure or any(result.unknown for result in report.results):
+    if report.failure or not report.results or any(each.unknown for each in report.results):
         return NOT_COMPLETE
     return 1 if report.lost_records else 0
 

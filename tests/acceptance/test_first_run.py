@@ -16,7 +16,10 @@ from deltalake import DeltaTable
 from sqlalchemy import create_engine, text
 
 from ledger.store import embedded
+from tests.support.audited_shop import COMMAND, SCRIPT, write_shop
 from tests.support.newcomer import Newcomer
+from tests.support.pages import blocks, shows, typed
+from tests.support.places import ROOT
 from tests.support.wheels import install_wheel
 
 DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
@@ -167,6 +170,23 @@ def test_a_new_project_runs_as_its_readme_says(newcomer):
     assert [row["failed"] for row in newcomer.json(*status)] == [0, 0]
     sold = ds.dataset(project / "data" / "warehouse", partitioning="hive").to_table()
     assert sorted(sold["country"].to_pylist()) == ["FR", "GB", "SE"]
+
+
+def test_a_script_is_audited_as_the_readme_says(newcomer):
+    """The first command of the README prints its report without a database; nothing is written
+    beside the page that is asked for.
+    """
+    write_shop(newcomer.project)
+    before = {path.name for path in newcomer.project.iterdir()}
+    (audited,) = [
+        line
+        for block in blocks(ROOT / "README.md", "console")
+        for line in typed(block)
+        if line.command == COMMAND
+    ]
+    done = newcomer.run("audit", "--html", "report.html", SCRIPT, code=1, is_quiet=False)
+    assert shows(done.stdout, audited.output), done.stdout
+    assert {path.name for path in newcomer.project.iterdir()} - before == {"report.html"}
 
 
 def _check_sinks(warehouse, url):

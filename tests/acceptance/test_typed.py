@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.cli import app, running
+from tests.support.audited_shop import working_in, write_shop
 from tests.support.flights import write_slice
 from tests.support.pages import PAGES, blocks, shows, typed
 from tests.support.places import ROOT
@@ -22,6 +23,7 @@ FLIGHTS = (
 BEFORE = {
     "README.md": [],
     "docs/how-to/ask.md": [ORDERS],
+    "docs/how-to/audit.md": [],
     "docs/how-to/backup.md": ["ackledger sweep"],
     "docs/how-to/backfill.md": ["cp -r data/orders/2026-01-01 data/orders/2026-01-02"],
     "docs/how-to/cluster.md": [ORDERS],
@@ -47,6 +49,7 @@ NOT_RUN = {
     "make chaos": "make test-all runs its short form",
 }
 OUTCOMES = {0, 3, 4}  # complete, records failed, quarantined: whatever a command is to say
+AUDITED = {0, 1}  # of an audit: nothing is lost, records are lost
 
 
 def test_each_page_with_commands_is_typed():
@@ -57,7 +60,9 @@ def test_each_page_with_commands_is_typed():
 
 @pytest.fixture
 def project(environment, spark, monkeypatch, tmp_path):
-    """A new project, with flights and planes beside its orders; commands run in this process."""
+    """A new project, with flights and planes and a script beside its orders; commands run in this
+    process.
+    """
     result = CliRunner().invoke(app, ["init", "."]) if monkeypatch.chdir(tmp_path) is None else None
     assert result.exit_code == 0, result.output
     for module in ("orders", "jobs.flights", "jobs.trades"):
@@ -66,7 +71,9 @@ def project(environment, spark, monkeypatch, tmp_path):
     monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(running, "spark_session", lambda pipeline, at: spark)
     write_slice(tmp_path / "data")
-    return tmp_path
+    write_shop(tmp_path)
+    with working_in(tmp_path, spark):
+        yield tmp_path
 
 
 @pytest.mark.parametrize("place", BEFORE)
@@ -93,7 +100,7 @@ def type_in(project, command):
         done = CliRunner().invoke(app, arguments, standalone_mode=False)
         code = done.return_value or 0
         assert done.exception is None, done.output
-        assert code in OUTCOMES, done.output
+        assert code in (AUDITED if arguments[0] == "audit" else OUTCOMES), done.output
         return done.output
     done = subprocess.run(["bash", "-c", command], cwd=project, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -285,6 +285,11 @@ STOPS = {
         "MERGE INTO t USING o ON t.a = o.a WHE... is SQL that writes"
     ),
     'spark.sql("update t set a = 1")': "update t set a = 1 is SQL that writes",
+    'spark.sql("ALTER TABLE t ADD COLUMNS (b INT)")': "is SQL that writes",
+    'spark.sql("ALTER TABLE t ADD PARTITION (a = 1)")': "is SQL that writes",
+    "spark.sql(\"ALTER TABLE t SET TBLPROPERTIES ('a' = 'b')\")": "is SQL that writes",
+    'spark.sql("DROP FUNCTION f")': "DROP FUNCTION f is SQL that writes",
+    'spark.catalog.createTable("t", schema=paid.schema)': "createTable() writes to the catalog",
     "spark.sql(\"INSERT OVERWRITE DIRECTORY 'x' USING csv SELECT 1\")": "is SQL that writes",
     'SparkSession.builder.remote("sc://localhost")': "uses Spark Connect",
     'paid.write.csv("x"); spark.read.text("x")': "x was written as csv and is read as text",

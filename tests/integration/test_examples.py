@@ -5,6 +5,7 @@ import textwrap
 from contextlib import chdir
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
@@ -12,12 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 from pyspark.sql import functions as F
+from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.auditing.expected import read_expected
+from ledger.cli import app
 from tests.support import examples
+from tests.support.audited_shop import COMMAND, working_in, write_shop
 from tests.support.audits import loss, report, source
 from tests.support.examples import proves
+from tests.support.pages import blocks, shows, typed
 from tests.support.places import ROOT
 
 
@@ -53,14 +58,33 @@ def _with_a_drop(block, spark):
     assert {row["id"] for row in done.rows["by_country"]} == {"1"}
 
 
+@proves("README.md", "per_country")
+@proves("docs/how-to/audit.md", "per_country")
+def _as_it_is(block, spark):
+    """The command prints the report that the page shows below the script, and writes nothing."""
+    assert block.code == examples.EXAMPLES["README.md", block.name].code
+    shown = [line for each in blocks(block.page, "console") for line in typed(each)]
+    (output,) = [line.output for line in shown if line.command == COMMAND and line.output]
+    with TemporaryDirectory() as folder:
+        write_shop(Path(folder))
+        before = sorted(Path(folder).iterdir())
+        with working_in(Path(folder), spark):
+            done = CliRunner().invoke(app, COMMAND.split()[1:])
+        assert sorted(Path(folder).iterdir()) == before
+    assert done.exit_code == 1, done.output
+    assert len(output) > 8
+    assert shows(done.stdout, output), done.stdout
+
+
 SOLD = "country STRING, cents BIGINT, status STRING"
 
 
-@proves("README.md", "per_country")
-@proves("README.md", "totals")
+@proves("docs/pipelines.md", "per_country")
+@proves("docs/pipelines.md", "totals")
 def _ported(block, spark):
     """The job and its port have the same totals, and the port lists an order without a status."""
-    before, after = (examples.EXAMPLES["README.md", name] for name in ("per_country", "totals"))
+    page = "docs/pipelines.md"
+    before, after = (examples.EXAMPLES[page, name] for name in ("per_country", "totals"))
     sold = [("GB", 5, "paid"), ("GB", 7, "paid"), ("FR", 9, "cancelled")]
     with TemporaryDirectory() as folder:
         day = f"{folder}/orders/2026-01-01"

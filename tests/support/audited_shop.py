@@ -1,42 +1,56 @@
-"""The job of docs/how-to/audit.md with its data, whose report the page and its picture show."""
+"""The job that README.md and docs/how-to/audit.md show, with data, as a project of a user."""
 
 import random
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from ledger import audit
 from ledger.auditing.report import AuditReport
-from tests.support import examples
+from ledger.auditing.scripts.running import audit_script
+from tests.support.pages import blocks
+from tests.support.places import ROOT
 
-ORDERS = "order_id string, state string, cents string, shop string"
-FILE, LINES_ABOVE = "shop.py", 5  # of the job, which the page does not show
-_PAGE = "docs/how-to/audit.md"
+SCRIPT = "my_job.py"
+COMMAND = f"ackledger audit {SCRIPT}"
+_SHOPS = "shop,country\ns1,DE\ns2,FR\ns3,IT\ns4,DE\n"
 
 
-def orders(spark: SparkSession) -> DataFrame:
-    """5,000 orders with states and shops that are NULL, shops that are closed, and bad numbers."""
+def write_shop(folder: Path) -> None:
+    """Write the first code of the README, and what it reads: 5,000 orders, some of them without a
+    state or a shop, of a closed shop, or with a bad number.
+    """
+    (folder / SCRIPT).write_text(blocks(ROOT / "README.md", "python")[0].code)
     pick = random.Random(1)
-    rows = [
-        (
-            f"o{at}",
-            pick.choice(["paid", "paid", "paid", "open", None]),
-            pick.choice(["n/a", *map(str, range(1, 40))]),
-            pick.choice(["s1", "s2", "s3", "s4", "s31", None]),
-        )
-        for at in range(5000)
-    ]
-    return spark.createDataFrame(rows, ORDERS)
+    lines = ["id,state,cents,shop"]
+    for at in range(1, 5001):
+        state = "" if pick.random() < 0.03 else pick.choice(["paid"] * 15 + ["open"] * 4)
+        cents = "n/a" if pick.random() < 0.012 else pick.randrange(1, 40)
+        shop = pick.choice(["", *["s31"] * 3, *["s1", "s2", "s3", "s4"] * 15])
+        lines.append(f"{at},{state},{cents},{shop}")
+    (folder / "orders.csv").write_text("\n".join(lines) + "\n")
+    (folder / "shops.csv").write_text(_SHOPS)
 
 
-def shops(spark: SparkSession) -> DataFrame:
-    """The shops that are open."""
-    rows = [("s1", "DE"), ("s2", "FR"), ("s3", "IT"), ("s4", "DE")]
-    return spark.createDataFrame(rows, "shop string, country string")
+@contextmanager
+def working_in(folder: Path, spark: SparkSession) -> Iterator[None]:
+    """Have relative paths, also those of a session that runs already, begin in a folder."""
+    hadoop = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    files = hadoop.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.Path(str(folder)))
+    try:
+        with chdir(folder):
+            yield
+    finally:
+        files.setWorkingDirectory(before)
 
 
-def shop_report(spark: SparkSession) -> AuditReport:
-    """The report on the page's job, as a file of a user."""
-    code = "\n" * LINES_ABOVE + examples.EXAMPLES[_PAGE, "placed"].code
-    names = {"__name__": "shop", "DataFrame": DataFrame}
-    exec(compile(f"from pyspark.sql import functions as F{code}", FILE, "exec"), names)
-    return audit(names["placed"], orders(spark), references={"shops": shops(spark)})
+def shop_report(spark: SparkSession, folder: Path) -> AuditReport:
+    """The report on the job, which is written to a new folder."""
+    write_shop(folder)
+    copies = folder / "copies"
+    copies.mkdir()
+    with working_in(folder, spark):
+        return audit_script(Path(SCRIPT), [], copies)

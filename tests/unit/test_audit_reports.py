@@ -2,15 +2,19 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from typer.testing import CliRunner
 
 from ledger.auditing import html
 from ledger.auditing.expected import read_expected
 from ledger.auditing.losses import OutputResult
 from ledger.auditing.remarks import IGNORED, Remark
 from ledger.auditing.report import AuditReport
+from ledger.auditing.scripts import running
+from ledger.cli import app
 from ledger.errors import InputError
 from tests.support.audits import loss, report, source
 from tests.support.places import ROOT
@@ -314,10 +318,27 @@ def test_a_page_of_a_job_without_losses_says_so(tmp_path):
 
 def test_the_page_of_the_documents_names_each_key(shop):
     """What a program may read of the JSON is documented, and nothing is left out."""
-    text = (ROOT / "docs" / "how-to" / "audit.md").read_text()
+    text = (ROOT / "docs" / "reference" / "audit.md").read_text()
     section = text.partition("## The report as JSON")[2].partition("\n## ")[0]
     data = shop.as_dict()
     parts = [data, data["sources"][0], data["losses"][0], data["outputs"][0]]
     parts += [data["graph"]["nodes"][0], data["graph"]["edges"][0]]
     keys = {key for part in parts for key in part}
     assert keys - {"nodes", "edges"} <= set(re.findall(r"`(\w+)`", section))
+
+
+@pytest.mark.parametrize(
+    ("audited", "code"),
+    [
+        (report([], [source()]), 0),
+        (report([loss(source(), 0, 3, is_intended=True)]), 0),
+        (report([loss(source(), 0, 3)]), 1),
+        (report([]), 2),
+        (replace(report([loss(source(), 0, 3)]), failure="ended with 3"), 2),
+    ],
+    ids=["all arrived", "intended", "lost", "nothing followed", "failed"],
+)
+def test_the_exit_code_says_what_was_found(monkeypatch, audited, code):
+    """A script that failed, or whose records were in no output that is followed, is not green."""
+    monkeypatch.setattr(running, "audit_script", lambda *_, **__: audited)
+    assert CliRunner().invoke(app, ["audit", "my_job.py"]).exit_code == code

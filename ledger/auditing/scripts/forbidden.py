@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.auditing.scripts.job import JobAudit
@@ -43,6 +44,9 @@ def forbid(patches: Patches, job: JobAudit) -> None:
     second = "{}() writes by DataFrameWriterV2: expected DataFrame.write, which is audited"
     for name in ("mergeInto", "writeTo"):
         patches.replace(ClassicDataFrame, name, stopped(second))
+    tables = "{}() writes to the catalog: expected DataFrame.write or SQL, which are audited"
+    for name in ("createExternalTable", "createTable"):
+        patches.replace(Catalog, name, stopped(tables))
     streams = "reads or writes a stream: expected a batch. Read its source with spark.read"
 
     def stream(owner: Any) -> Any:

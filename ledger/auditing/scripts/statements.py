@@ -18,9 +18,10 @@ from ledger.lineage.nodes import simple_name
 
 # Statements that write nothing of the user's.
 _HARMLESS = re.compile(
-    r"(Add|CacheTable|ClearCache|CreateFunctionCommand|CreateTempView|CreateUserDefinedFunction"
-    r"|CreateVariable|Describe|DropFunction|DropTempView|DropVariable|Explain|List|Refresh|Reset"
-    r"|Set|Show|UncacheTable|UseCommand)\w*"
+    r"(Add(Archives|Files|Jars)|Create(UserDefined)?Function|DropFunction"
+    r"|Set(Catalog|Namespace|Path)?)Command|SetCatalogAndNamespace|SetVariable"
+    r"|(CacheTable|ClearCache|CreateTempView|CreateVariable|Describe|DropTempView|DropVariable"
+    r"|Explain|List|Refresh|Reset|Show|UncacheTable|UseCommand)\w*"
 )
 # Statements that the audit leaves out, because nothing that it reads depends on them.
 _LEFT_OUT = {
