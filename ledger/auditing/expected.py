@@ -73,7 +73,7 @@ def write_expected(path: str | Path, entries: Iterable[ExpectedLoss]) -> None:
         raise InputError(f"{path}: the expected losses cannot be written: {error}") from error
 
 
-_ADVICE = "An audit writes such a file: report.write_expected(path)"
+_ADVICE = "An audit writes such a file: --write-expected FILE, or report.write_expected(path)"
 _KINDS = {bool: "true or false", dict: "an object", list: "a list", str: "a text", int: "a number"}
 
 

@@ -1,18 +1,22 @@
 """The command that audits a script: ``audit``."""
 
 import json
+import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from ledger.cli.base import Json, app, err, example
+from ledger.core.text import quantity
+from ledger.errors import InputError
 
 if TYPE_CHECKING:
     from ledger.auditing.report import AuditReport
@@ -22,50 +26,68 @@ NOT_COMPLETE = 2  # the exit code if a script failed, or records could not be fo
 
 
 @app.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     epilog=example("audit my_job.py", "audit --html report.html my_job.py --date 2026-01-31"),
 )
 def audit(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A PySpark script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Those of the script.")
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENTS", help="Passed to the script, options too."),
     ] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option(help="An output that records have to reach, as the script calls it. Repeat."),
+        typer.Option(metavar="NAME", help="Count only records that reach this output. Repeatable."),
     ] = None,
     source: Annotated[
-        list[str] | None, typer.Option(help="Only report records of this source. Repeat.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Report only records of this source. Repeatable."),
     ] = None,
     expected: Annotated[
-        Path | None, typer.Option(help="A file of expected losses, which are no errors.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Accept the losses that this file lists."),
     ] = None,
     write_expected: Annotated[
-        Path | None, typer.Option(help="Write all losses to a file of expected losses.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all losses to a file for --expected."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write the report, with the job's graph, to a page.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report and the job's graph as a page."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="For the copies: one that the executors see.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Put the temporary copies here. On a cluster, name a shared folder.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Report which records a PySpark script loses, and why.
+    """Find the records that a PySpark script loses, with the line and the reason.
 
-    The script needs no change, and writes nothing: what it writes goes to a temporary folder.
-    Files that Python itself writes are written.
+    The script runs unchanged. What it writes with Spark or pandas goes to temporary copies, which
+    are removed at the end. Files that Python itself writes are written.
 
-    Exit codes: 0 no record is lost unless it is expected, 1 records are lost, 2 the script failed
-    or records could not be followed.
+    Options of this command come before SCRIPT.
+
+    Exit codes: 0 no records are lost except expected ones, 1 records are lost or the command has
+    an error, 2 the script failed or some records could not be followed.
     """
+    from ledger.auditing.expected import read_expected
+    from ledger.auditing.scripts.interrupts import interrupt
+
+    if expected is not None:
+        read_expected(expected)  # before the script runs, not after
+    _require_folders(html, write_expected)
+    signal.signal(signal.SIGTERM, interrupt)  # the copies are removed then, too
+    results = _only_results() if as_json else sys.stdout
     with _folder(folder) as copies, _progress() as progress:
         from ledger.auditing.scripts.running import audit_script
 
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
-            report = audit_script(
-                script, arguments or [], copies, final=output or [], progress=progress
-            )
+        report = audit_script(
+            script, arguments or [], copies, final=output or [], progress=progress
+        )
         report = report.of_sources(source or [])
         if expected is not None:
             report = report.expecting(expected)
@@ -73,11 +95,11 @@ def audit(
             report.write_expected(write_expected)
         if html is not None:
             report.save_html(html)
-        if as_json:
-            sys.stdout.write(json.dumps(report.as_dict(), indent=2) + "\n")
-        else:
-            sys.stdout.write(f"{report}\n")
-        raise typer.Exit(_exit_code(report))
+        text = json.dumps(report.as_dict(), indent=2) if as_json else str(report)
+        code = _exit_code(report)
+    results.write(f"{text}\n")
+    results.flush()
+    raise typer.Exit(code)
 
 
 def _exit_code(report: "AuditReport") -> int:
@@ -86,13 +108,48 @@ def _exit_code(report: "AuditReport") -> int:
     return 1 if report.lost_records else 0
 
 
+def _require_folders(*files: Path | None) -> None:
+    """Raise InputError if a file cannot be written, before the script runs."""
+    for file in filter(None, files):
+        if file.is_dir() or not file.absolute().parent.is_dir():
+            found = "a folder" if file.is_dir() else "no folder for it"
+            raise InputError(f"{file}: expected a file to write, found {found}")
+
+
+def _only_results() -> IO[str]:
+    """Return what was stdout. All else that this process or its JVM prints goes to stderr."""
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return results
+
+
 @contextmanager
 def _folder(parent: Path | None) -> Iterator[Path]:
+    """A temporary folder that is removed once nothing of Spark writes to it."""
+    if parent is not None and not parent.is_dir():
+        raise InputError(f"--folder {parent}: expected a folder, found none")
     folder = Path(tempfile.mkdtemp(prefix="ackledger-audit-", dir=parent)).absolute()
+    end = ""
     try:
         yield folder
+    except KeyboardInterrupt:
+        end = "ackledger: interrupted, so there is no report"
+        raise
     finally:
+        _stop_spark()
         shutil.rmtree(folder, ignore_errors=True)
+        if end:
+            err.print(end, style="red")
+
+
+def _stop_spark() -> None:
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        with suppress(Exception):  # its JVM has died
+            context.stop()
 
 
 @contextmanager
@@ -101,18 +158,28 @@ def _progress() -> Iterator["ScriptProgress"]:
     from ledger.auditing.scripts.running import ScriptProgress
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20))
-    with Progress(*columns, MofNCompleteColumn(), console=err, transient=True) as bar:
-        bar.stop()  # until the script has ended: it may print
-        task: Any = bar.add_task("looking for lost records", total=None)
+    is_shown = err.is_terminal
+    bar = Progress(*columns, MofNCompleteColumn(), console=err, transient=True)
+    task: Any = bar.add_task("looking for lost records", total=None)
 
-        def on_write(name: str, place: str) -> None:
-            err.print(f"{place} writes {name}, to a copy", highlight=False, soft_wrap=True)
+    def say(line: str) -> None:
+        err.print(line, highlight=False, soft_wrap=True)
 
-        def on_ended(outputs: int) -> None:
-            bar.update(task, total=outputs)
+    def on_write(name: str, place: str) -> None:
+        say(f"{place} writes {name}, to a copy")
+
+    def on_ended(outputs: int) -> None:
+        bar.update(task, total=outputs)
+        if is_shown:
             bar.start()
+        elif outputs:
+            say(f"looking for lost records of {quantity(outputs, 'output')}")
 
-        def on_output(name: str) -> None:
-            bar.update(task, description=f"looking for lost records of {name}", advance=1)
+    def on_output(name: str) -> None:
+        bar.update(task, description=f"looking for lost records of {name}", advance=1)
 
+    try:
         yield ScriptProgress(on_write, on_ended, on_output)
+    finally:
+        if is_shown:
+            bar.stop()

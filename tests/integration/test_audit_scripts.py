@@ -261,6 +261,15 @@ def test_a_copy_is_no_arrival(audited):
         ("import sys; sys.exit('no day')", "ended with 'no day'"),
         ("import sys; sys.exit()", ""),
         ("int('x')", "failed at job.py:6: ValueError: invalid literal for int()"),
+        ("assert False", "failed at job.py:6: AssertionError"),
+        (
+            "spark._jvm.java.util.ArrayList().get(0)",
+            "failed at job.py:6: java.lang.IndexOutOfBoundsException: Index 0 out of bounds",
+        ),
+        (
+            "orders.select(F.udf(lambda n: 1 / 0)('cents')).collect()",
+            "failed at job.py:6: PythonException: ZeroDivisionError: division by zero",
+        ),
         ("orders.select('nothing')", "failed at job.py:6: AnalysisException: "),
     ],
 )
@@ -315,6 +324,20 @@ def test_what_cannot_be_audited_ends_the_script(audited, text):
     )
     assert report.failure.startswith("stopped at job.py:9: ")
     assert STOPS[text] in report.failure
+    assert numbers(report) == (12, 8, 2, 2)
+
+
+def test_a_write_that_fails_and_is_tried_again(audited):
+    """The rows of the write that failed are no output, and the next one is not in its way."""
+    report = audited(
+        """
+        try:
+            orders.select(F.raise_error(F.lit("no"))).write.csv("paid")
+        except Exception:
+            orders.where("state = 'paid'").write.csv("paid")
+        """
+    )
+    assert report.failure == ""
     assert numbers(report) == (12, 8, 2, 2)
 
 

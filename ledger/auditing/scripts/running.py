@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from ledger.auditing.report import AuditReport
 from ledger.auditing.scripts.forbidden import CONNECT, forbid
+from ledger.auditing.scripts.interrupts import take_interrupts
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches, own_calls
 from ledger.auditing.scripts.readers import intercept_reads
@@ -50,10 +52,12 @@ def audit_script(
     InputError if there is no such script or output.
     """
     if not script.is_file():
-        raise InputError(f"{script}: expected a Python script, found no file")
+        found = "a folder" if script.is_dir() else "no file"
+        raise InputError(f"{script}: expected a Python script, found {found}")
     if os.environ.get("SPARK_REMOTE"):
         raise InputError(f"{script} {CONNECT}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # the job's folder stays as it is
     job = JobAudit(folder, lambda output: progress.on_write(output.name, output.place))
     failure = ""
     with intercepted(job):
@@ -82,6 +86,7 @@ def intercepted(job: JobAudit) -> Iterator[None]:
     ) -> None:
         method(session, *args, **kwargs)
         avoid_known_faults(session)
+        take_interrupts()
 
     patches.replace(SparkSession, "__init__", with_options)
     intercept_reads(patches, job)
@@ -96,13 +101,14 @@ def intercepted(job: JobAudit) -> Iterator[None]:
 
 
 def _run(script: Path, arguments: Sequence[str]) -> None:
-    before, path = sys.argv, sys.path[:]
+    before, path, writes_no_bytecode = sys.argv, sys.path[:], sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
     sys.argv = [str(script), *arguments]
     sys.path[0] = str(script.resolve().parent)
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:
-        sys.argv, sys.path[:] = before, path
+        sys.argv, sys.path[:], sys.dont_write_bytecode = before, path, writes_no_bytecode
 
 
 def _sentence_on(script: Path, error: Exception) -> str:
@@ -110,8 +116,20 @@ def _sentence_on(script: Path, error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if Path(each.filename).name == script.name]
     place = f" at {script.name}:{own[-1].lineno}" if own else ""
-    message = str(error).strip().split("\n")[0]
-    return f"failed{place}: {type(error).__name__}: {message}"
+    message = _first_line(str(error))
+    if isinstance(error, SyntaxError) and error.filename:
+        place, message = f" at {Path(error.filename).name}:{error.lineno}", error.msg
+    name = type(error).__name__
+    words = [message] if isinstance(error, Py4JError) else filter(None, [name, message])
+    return f"failed{place}: {': '.join(words)}"
+
+
+def _first_line(message: str) -> str:
+    """The line of an error's message that says what is wrong: a worker's own, or Java's."""
+    message = message.strip()
+    for mark in ("\n: ", "Traceback (most recent call last):\n"):
+        message = message.rpartition(mark)[2]
+    return next((line for line in message.split("\n") if not line.startswith(" ")), "")
 
 
 def _require_outputs(job: JobAudit, final: Sequence[str]) -> None:

@@ -3,8 +3,9 @@
 import fnmatch
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,11 @@ class Written:
 
     folder: Path
     outputs: list[WrittenOutput] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def next_copy(self) -> Path:
-        """Return a folder for the copy of the next output."""
-        return self.folder / f"output-{len(self.outputs)}"
+        """Return a folder for the copy of the next output; a write that fails leaves its own."""
+        return self.folder / f"output-{next(self._numbers)}"
 
     def live(self, kind: str, key: str) -> list[WrittenOutput]:
         """Return the outputs that are at a path or table now: the last one, and those that it was

@@ -1,0 +1,39 @@
+"""Ctrl-C while a script is audited."""
+
+import logging
+import signal
+from contextlib import suppress
+from threading import Thread, current_thread, main_thread
+from typing import NoReturn
+
+from pyspark import SparkContext
+
+_SECONDS = 5
+
+
+def interrupt(signal_number: int, frame: object) -> NoReturn:
+    """Handle a signal as Ctrl-C, without the stacks that Spark and py4j log of what it cuts off.
+
+    The handler that Spark installs calls its JVM in the middle of another call. Another thread may
+    call it.
+    """
+    logging.disable()
+    thread = Thread(target=_quieten, daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    raise KeyboardInterrupt
+
+
+def _quieten() -> None:
+    context = SparkContext._active_spark_context
+    if context is not None:
+        with suppress(Exception):  # its JVM does not answer
+            context.setLogLevel("OFF")
+
+
+def take_interrupts() -> None:
+    """Handle Ctrl-C in place of Spark, once the script has a session."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_sparks = str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    if is_sparks and current_thread() is main_thread():
+        signal.signal(signal.SIGINT, interrupt)
