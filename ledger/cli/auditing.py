@@ -64,7 +64,7 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the records that a PySpark script loses, with the line and the reason.
+    """Report which records a PySpark script loses, and why.
 
     The script runs unchanged. What it writes with Spark or pandas goes to temporary copies, which
     are removed at the end. Files that Python itself writes are written.
@@ -111,9 +111,10 @@ def _exit_code(report: "AuditReport") -> int:
 def _require_folders(*files: Path | None) -> None:
     """Raise InputError if a file cannot be written, before the script runs."""
     for file in filter(None, files):
-        if file.is_dir() or not file.absolute().parent.is_dir():
-            found = "a folder" if file.is_dir() else "no folder for it"
-            raise InputError(f"{file}: expected a file to write, found {found}")
+        if file.is_dir():
+            raise InputError(f"{file}: expected a file to write, found a folder")
+        if not file.absolute().parent.is_dir():
+            raise InputError(f"{file}: expected a file to write, found no folder for it")
 
 
 def _only_results() -> IO[str]:

@@ -37,7 +37,7 @@ print(back.count(), "placed")
 back.groupBy("shop").agg(F.sum("cents")).write.csv("out/totals", header=True)
 spark.stop()
 """
-KNOWN = 30
+SHOPS = 30
 PAID, CENTS, SHOP = "filter job.py:9", "filter job.py:10", "inner join job.py:11"
 SECONDS = 150
 
@@ -126,7 +126,7 @@ def write_orders(folder: Path, rows: list[dict[str, str]]) -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    shops = "".join(f"s{n},AT\n" for n in range(KNOWN))
+    shops = "".join(f"s{n},AT\n" for n in range(SHOPS))
     (folder / "shops.csv").write_text(f"shop,country\n{shops}")
 
 
@@ -141,7 +141,7 @@ def expected_losses(rows: list[dict[str, str]]) -> dict[tuple[str, str], int]:
             key = CENTS, "condition NULL: cents >= 0"
         elif not row["shop"]:
             key = SHOP, "key NULL: shop"
-        elif int(row["shop"][1:]) >= KNOWN:
+        elif int(row["shop"][1:]) >= SHOPS:
             key = SHOP, "no partner for shop"
         if key is not None:
             losses[key] = losses.get(key, 0) + 1
@@ -161,16 +161,16 @@ def test_a_job_from_its_first_report_to_expected_losses(terminal, tmp_path):
     """Numbers are those of plain Python; stdout has only JSON; options behind the script are the
     script's; losses in the file that was written are expected, and one more is not.
     """
-    page, known = tmp_path / "report.html", tmp_path / "expected.json"
-    options = ("--json", "--html", page, "--write-expected", known)
+    page, allowed = tmp_path / "report.html", tmp_path / "expected.json"
+    options = ("--json", "--html", page, "--write-expected", allowed)
     out, errors = terminal.run(*options, "job.py", "--output", "x", "--json", code=1)
     report = json.loads(out)
-    found = {
+    counted = {
         (f"{loss['operation']} {loss['place']}", loss["text"]): loss["records"]
         for loss in report["losses"]
     }
     wanted = expected_losses(orders())
-    assert found == wanted
+    assert counted == wanted
     intended = wanted[PAID, "condition false: state = 'paid'"]
     sources = {source["name"]: source for source in report["sources"]}
     assert set(sources) == {"orders.csv", "shops.csv"}
@@ -190,11 +190,11 @@ def test_a_job_from_its_first_report_to_expected_losses(terminal, tmp_path):
         assert line in lines, errors
     assert "no partner for shop" in page.read_text()
     terminal.write("job.py", f"{JOB}sys.exit(0)\n")
-    out, _ = terminal.run("--expected", known, "job.py", code=0)
+    out, _ = terminal.run("--expected", allowed, "job.py", code=0)
     assert "EXPECTED: lost, and in the list of expected losses" in out
     assert max(map(len, out.splitlines())) <= 120
     write_orders(terminal.job, orders(more=1))
-    out, _ = terminal.run("--expected", known, "job.py", code=1)
+    out, _ = terminal.run("--expected", allowed, "job.py", code=1)
     assert "no partner for shop" in out.partition("LOST")[2].partition("EXPECTED")[0]
 
 

@@ -39,6 +39,13 @@ def even(record):
 for name in ("even", "json", "parquet"):
     pipeline.sink(f"{name}_out", ParquetSink(name), reads=name)
 """
+SCRIPT = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+orders = spark.read.csv("orders.csv", header=True)
+orders.where("shop = 's1'").write.parquet("out")
+"""
 DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
 
 
@@ -89,6 +96,18 @@ def test_a_pipeline_runs(small):
     assert done.returncode == 3, done.stderr  # the project's first day has a failed record
     assert "with_country" in small("ackledger", "failed").stdout
     assert small("ackledger", "status").returncode == 0
+
+
+def test_a_script_is_audited(small, tmp_path):
+    """Without a ledger; the page needs a template that is a file of the wheel."""
+    (tmp_path / "orders.csv").write_text("order_id,shop\no1,s1\no2,\n")
+    (tmp_path / "job.py").write_text(SCRIPT)
+    page = str(tmp_path / "page.html")
+    done = small("ackledger", "audit", "--html", page, "job.py", ledger=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "condition NULL: shop = 's1'" in done.stdout
+    assert "condition NULL: shop = &#39;s1&#39;" in Path(page).read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "orders.csv", "page.html"]
 
 
 def test_tasks_of_every_kind_run(small, tmp_path):

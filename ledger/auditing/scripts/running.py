@@ -51,9 +51,10 @@ def audit_script(
     ``folder``: an empty one for the copies. ``final``: names of the outputs that count. Raises
     InputError if there is no such script or output.
     """
+    if script.is_dir():
+        raise InputError(f"{script}: expected a Python script, found a folder")
     if not script.is_file():
-        found = "a folder" if script.is_dir() else "no file"
-        raise InputError(f"{script}: expected a Python script, found {found}")
+        raise InputError(f"{script}: expected a Python script, found no file")
     if os.environ.get("SPARK_REMOTE"):
         raise InputError(f"{script} {CONNECT}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
