@@ -87,15 +87,31 @@ class Attribution:
         return self._occurrences[key][0]
 
     def carried(self, node: Node, only: Mapping[int, DataFrame]) -> tuple[DataFrame, Column]:
-        """Return the rows of a node with the list of their ids; a source has to be below it."""
-        frame, (ids,) = self._carrier(only).carried(node)
+        """Return the rows of a node, in any order, with the list of their ids. A source has to be
+        below it.
+        """
+        frame, (ids,) = self._carrier(only).carried(self._unsorted(node))
         return frame, ids
+
+    def _unsorted(self, node: Node) -> Node:
+        """A node without sorts that no row depends on: these may fail on unread values."""
+        name = simple_name(node)
+        children = self.catalyst.children(node)
+        if name not in ROW_WISE or not children:
+            return node
+        below = [self._unsorted(child) for child in children]
+        if name == "Sort":
+            return below[0]
+        pairs = zip(children, below, strict=True)
+        if all(self.catalyst.identity(old) == self.catalyst.identity(new) for old, new in pairs):
+            return node
+        return self.catalyst.with_children(node, below)
 
     def with_ids(self, name: str, selected: Callable[[Column], Column]) -> DataFrame:
         """Return the rows of the output with a last column, made of the list of their ids."""
         ids: Column
         if self.sources_below(self.plan):
-            frame, ids = self.carried(self.plan, {})
+            frame, (ids,) = self._carrier({}).carried(self.plan)
             plan = self.catalyst.analyzed(frame)
         else:
             plan, ids = self.plan, F.array().cast("array<bigint>")

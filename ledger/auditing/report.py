@@ -85,8 +85,10 @@ class AuditReport:
 
     @property
     def lost_records(self) -> int:
-        """The number of lost records that were neither dropped on purpose nor expected."""
-        return sum(len(result.lost) for result in self.results)
+        """The number of lost records that were neither dropped on purpose nor expected, of the
+        sources of which it is known.
+        """
+        return sum(len(result.lost) for result in self.results if not result.unknown)
 
     def of_sources(self, names: Sequence[str]) -> "AuditReport":
         """Return the report on some of the sources; of all, if there is no name.

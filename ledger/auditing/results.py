@@ -97,6 +97,8 @@ def _unknown(source: AuditSource, ends: Sequence[AuditOutput]) -> str:
     for output in ends:
         if output.attribution is None and source.number in output.sources:
             return f"not known: {output.name} is not followed"
+    if not any(source.number in output.sources for output in ends):
+        return "not known: it is in the plan of no output"
     return ""
 
 

@@ -494,6 +494,36 @@ def test_requests_that_make_no_sense(audited, tmp_path, monkeypatch):
         audited("")
 
 
+def test_a_sort_is_not_computed_again(audited):
+    """Its key may fail on rows that a later filter drops, and no record depends on it."""
+    report = audited(
+        """
+        valid = orders.where("cents <> 'n/a'")
+        shares = valid.withColumn("n", F.expr("100 / (CAST(cents AS INT) - 10)"))
+        shares.orderBy("n").where("shop <> 's1'").write.parquet("out")
+        """
+    )
+    assert numbers(report) == (12, 5, 0, 7)
+    assert reasons(report) == {
+        "condition false: NOT (cents = 'n/a')": 1,
+        "condition false: NOT (shop = 's1')": 6,
+    }
+    assert report.notes == []
+
+
+def test_a_write_that_fails(audited):
+    """Nothing is known of the sources of an output that could not be written."""
+    report = audited(
+        """
+        orders.select(F.expr("CAST(cents AS INT)")).write.parquet("out")
+        """
+    )
+    assert report.failure.startswith("failed at job.py:6: NumberFormatException")
+    (result,) = report.results
+    assert result.unknown == "not known: it is in the plan of no output"
+    assert (report.lost_records, report.losses) == (0, [])
+
+
 def test_operations_that_fail_without_later_ones(audited):
     """Spark fails on rows that a later filter drops: the numbers stay, the place is a later one."""
     report = audited(

@@ -115,7 +115,8 @@ def _run(script: Path, arguments: Sequence[str]) -> None:
 def _sentence_on(script: Path, error: Exception) -> str:
     """An error of the script with its last line in the script."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if Path(each.filename).name == script.name]
+    path = script.resolve()
+    own = [each for each in frames if Path(each.filename).resolve() == path]
     place = f" at {script.name}:{own[-1].lineno}" if own else ""
     message = _first_line(str(error))
     if isinstance(error, SyntaxError) and error.filename:
