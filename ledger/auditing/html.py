@@ -19,7 +19,7 @@ _TEMPLATES = files("ledger.auditing") / "templates"
 # The sections of losses and remarks: kind, heading, what they are.
 _SECTIONS = (
     (LOST, "Lost", "These records reach no output."),
-    (ELSEWHERE, "Missing in one output", "These records reach another output."),
+    (ELSEWHERE, "Missing in one output", "These records reach another output, or may do."),
     (SEVERAL_ROWS, "Several rows from one record", "Keys of the other side are doubled."),
     (MERGED, "Merged records", "The row that was kept for the key has other values."),
     (IGNORED, "Ignored values", "An aggregate skipped these records, which have arrived."),

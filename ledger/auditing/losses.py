@@ -10,7 +10,7 @@ from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.sources import AuditSource
 
 NOT_REPEATABLE = "may differ when computed again"
-# Kinds of losses. ELSEWHERE: the records reach another output.
+# Kinds of losses. ELSEWHERE: the records reach another output, or may do.
 LOST, EXPECTED, INTENDED = "lost", "expected", "intended"
 NOT_NEEDED, ELSEWHERE = "not needed", "elsewhere"
 KINDS = (LOST, ELSEWHERE, EXPECTED, INTENDED, NOT_NEEDED)

@@ -43,11 +43,12 @@ def judged(
         lost[source.number] = np.setdiff1d(source.all_ids, arrived, assume_unique=True)
         of_each = [_note(source, output) for output in own]
         notes[source.number] = of_each[0] if of_each and all(of_each) else ""
+    unknown = {source.number: _unknown(source, ends) for source in sources.sources}
     losses: list[Loss] = []
     for output in outputs:
         if output.attribution is not None:
             on_output(output.name)
-            losses += _losses(sources, output, lost)
+            losses += _losses(sources, output, lost, unknown)
     graph = graph_of(sources, outputs, losses)
     losses = _merged(losses)
     results = [
@@ -56,7 +57,7 @@ def judged(
             lost[source.number],
             losses,
             notes[source.number],
-            _unknown(source, ends),
+            unknown[source.number],
         )
         for source in sources.sources
     ]
@@ -102,9 +103,11 @@ def _unknown(source: AuditSource, ends: Sequence[AuditOutput]) -> str:
     return ""
 
 
-def _losses(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> Iterator[Loss]:
+def _losses(
+    sources: Sources, output: AuditOutput, lost: Mapping[int, Ids], unknown: Mapping[int, str]
+) -> Iterator[Loss]:
     """Yield the losses on the way to one output: of records that reach no final output, and of
-    those that reach another one.
+    those that reach another one, or may do.
     """
     assert output.attribution is not None
     reasons = Reasons(output.attribution)
@@ -128,7 +131,7 @@ def _losses(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> I
                     at=(output.attribution.catalyst.identity(each.node), each.side),
                 )
                 elsewhere = np.setdiff1d(ids, lost[number], assume_unique=True)
-                yield loss
+                yield replace(loss, has_arrived=bool(unknown[number]))
                 yield replace(loss, ids=elsewhere, has_arrived=True)
 
 

@@ -24,7 +24,7 @@ _REMARKS = (
     (MERGED, "MERGED: the kept row of the key has other values"),
     (IGNORED, "IGNORED: an aggregate skipped these records"),
 )
-_ELSEWHERE = (ELSEWHERE, "BY OUTPUT: these records reach another output")
+_ELSEWHERE = (ELSEWHERE, "BY OUTPUT: these records reach another output, or may do")
 
 Row = tuple[str, str, str, str, str]
 

@@ -387,6 +387,15 @@ def test_a_plan_that_cannot_be_followed(audited):
     (result,) = report.results
     assert result.unknown == "not known: end is not followed"
     assert "orders.csv  12        ?     ?" in str(report)
+    assert report.lost_records == 0
+    report = audited(
+        """
+        orders.mapInPandas(lambda frames: frames, orders.schema).write.parquet("mapped")
+        orders.where("state = 'paid'").write.parquet("paid")
+        """
+    )
+    assert (report.lost_records, reasons(report)) == (0, {})
+    assert reasons(report, has_arrived=True) == {PAID: 2, NO_STATE: 2}
 
 
 def test_one_path_that_is_read_twice(audited):
