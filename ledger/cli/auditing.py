@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +73,7 @@ def audit(
     Options of this command come before SCRIPT.
 
     Exit codes: 0 no records are lost except expected ones, 1 records are lost or the command has
-    an error, 2 the script failed or some records could not be followed.
+    an error, 2 the script failed or some records could not be followed, 130 interrupted.
     """
     from ledger.auditing.expected import read_expected
     from ledger.auditing.scripts.interrupts import interrupt
@@ -162,6 +163,7 @@ def _progress() -> Iterator["ScriptProgress"]:
     is_shown = err.is_terminal
     bar = Progress(*columns, MofNCompleteColumn(), console=err, transient=True)
     task: Any = bar.add_task("looking for lost records", total=None)
+    done = count()
 
     def say(line: str) -> None:
         err.print(line, highlight=False, soft_wrap=True)
@@ -177,7 +179,8 @@ def _progress() -> Iterator["ScriptProgress"]:
             say(f"looking for lost records of {quantity(outputs, 'output')}")
 
     def on_output(name: str) -> None:
-        bar.update(task, description=f"looking for lost records of {name}", advance=1)
+        description = f"looking for lost records of {name}"
+        bar.update(task, description=description, completed=next(done))
 
     try:
         yield ScriptProgress(on_write, on_ended, on_output)
