@@ -7,7 +7,7 @@ from ledger.auditing.routes import sources_in
 from ledger.errors import CarryError
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 
-_FUNCTIONS = {
+FILE_FUNCTIONS = {
     "InputFileBlockLength": "input_file_block_length()",
     "InputFileBlockStart": "input_file_block_start()",
     "InputFileName": "input_file_name()",
@@ -16,27 +16,47 @@ _FUNCTIONS = {
 _METADATA = "__metadata_col"  # Spark's mark of an attribute that is a file's, not a row's
 
 
-def require_no_file_names(attribution: Attribution, node: Node) -> None:
-    """Raise CarryError for an expression over a source that reads its file or its position."""
+def without_file_names(attribution: Attribution) -> Attribution:
+    """Return an attribution. Raises CarryError if an expression over a source reads its file or
+    its position.
+    """
+
     catalyst = attribution.catalyst
-    leaf = attribution.sources.leaf_of(node)
-    if leaf is not None:
-        output = catalyst.output(node)
-        hidden = [each for each in output if each.metadata().contains(_METADATA)]
-        if hidden:
-            raise _refusal(attribution, node, str(hidden[0].name()))
-        return
-    below = [*catalyst.children(node), *catalyst.subqueries(node)]
-    for child in below:
-        require_no_file_names(attribution, child)
-    words = [
-        _FUNCTIONS[kind]
+
+    def require(node: Node) -> None:
+        below = [*catalyst.children(node), *catalyst.subqueries(node)]
+        if attribution.sources.leaf_of(node) is not None:
+            words = [str(each.name()) for each in file_metadata(catalyst, node)]
+        elif any(sources_in(attribution, child) for child in below):
+            words = [FILE_FUNCTIONS[kind] for kind in file_functions(catalyst, node)]
+        else:
+            return
+        for child in below:
+            require(child)
+        if words:
+            raise CarryError(
+                f"{attribution.place(node)}: {words[0]} cannot be audited, because the function "
+                "gets a copy of its input in other files: add it as a column before the audit, and "
+                "pass that frame"
+            )
+
+    require(attribution.plan)
+    return attribution
+
+
+def file_metadata(catalyst: Catalyst, leaf: Node) -> list[Expression]:
+    """Return the attributes of a leaf that Spark hides unless they are asked for."""
+    return [each for each in catalyst.output(leaf) if each.metadata().contains(_METADATA)]
+
+
+def file_functions(catalyst: Catalyst, node: Node) -> list[str]:
+    """Return the classes of ``FILE_FUNCTIONS`` in a node's own expressions."""
+    return [
+        kind
         for expression in catalyst.items(node.expressions())
         for kind in _random_leaves(catalyst, expression)
-        if kind in _FUNCTIONS
+        if kind in FILE_FUNCTIONS
     ]
-    if words and any(sources_in(attribution, child) for child in below):
-        raise _refusal(attribution, node, words[0])
 
 
 def _random_leaves(catalyst: Catalyst, expression: Expression) -> Iterator[str]:
@@ -48,10 +68,3 @@ def _random_leaves(catalyst: Catalyst, expression: Expression) -> Iterator[str]:
         yield from _random_leaves(catalyst, child)
     if not random:
         yield str(expression.getClass().getSimpleName())
-
-
-def _refusal(attribution: Attribution, node: Node, word: str) -> CarryError:
-    return CarryError(
-        f"{attribution.place(node)}: {word} cannot be audited, because the function gets a copy of "
-        "its input in other files: add it as a column before the audit, and pass that frame"
-    )

@@ -1,6 +1,6 @@
 """Outputs of an audited job: their plans, and the records in their rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
-from ledger.auditing.file_names import require_no_file_names
+from ledger.auditing.file_names import without_file_names
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.routes import Route, main_routes, sources_in
 from ledger.lineage.anchors import AnchorPart, Anchors
@@ -62,10 +62,17 @@ class AuditOutput:
         """Whether its rows are those of its inputs, without a filter, a join or a group."""
         return self.attribution is not None and _copies(self.attribution, self.attribution.plan)
 
-    def follow(self, attribution: Attribution) -> None:
-        """Follow the rows of a plan. Raises CarryError if that is not possible."""
+    def follow(
+        self,
+        attribution: Attribution,
+        prepared: Callable[[Attribution], Attribution] = without_file_names,
+    ) -> None:
+        """Follow the rows of a plan. Raises CarryError if that is not possible.
+
+        ``prepared``: returns the attribution of a plan that reads the names of no files.
+        """
         self.sources |= frozenset(sources_in(attribution, attribution.plan))
-        require_no_file_names(attribution, attribution.plan)
+        attribution = prepared(attribution)
         self.routes = main_routes(attribution, attribution.plan)
         self.attribution = attribution
 

@@ -59,7 +59,8 @@ class Leaf(Protocol):
 @dataclass
 class AuditSource:
     """Rows whose records are followed. ``copy``: its records as Parquet, in columns c0, c1, ...
-    and ``ID``; ``all_ids``: the ids of all records, sorted.
+    and ``ID``; ``all_ids``: the ids of all records, sorted. Behind its own columns a copy may have
+    others.
     """
 
     number: int
@@ -152,15 +153,44 @@ class Sources:
         pq.write_table(pa.table({ID: pa.array(values, pa.int64())}), file)
         return self.catalyst.spark.read.parquet(_local(file))
 
-    def copied(self, name: str, frame: DataFrame) -> AuditSource:
-        """Copy the rows of a frame as a source. Raises InputError if they cannot be copied."""
+    def copied(self, name: str, frame: DataFrame, others: int = 0) -> AuditSource:
+        """Copy the rows of a frame as a source. Raises InputError if they cannot be copied.
+
+        ``others``: the number of the last columns that are not the source's own.
+        """
         number = len(self.sources)
         if number >= ids.MAX_SOURCES:
             raise CarryError(f"more than {ids.MAX_SOURCES} sources: audit a part of the job")
-        first, columns = ids.first_id(number), tuple(frame.columns)
-        target = self.folder / f"source-{number}"
+        copy, all_ids = self._copy(number, name, frame)
+        columns = tuple(frame.columns)[: len(frame.columns) - others]
+        source = AuditSource(number, name, columns, copy, all_ids)
+        self.sources.append(source)
+        return source
+
+    def copied_again(self, source: AuditSource, frame: DataFrame) -> bool:
+        """Copy a source again, with columns behind its own, in place of the copy that it has.
+
+        Returns whether each id is that of the same record as before; if not, the copy stays.
+        """
+        columns = [f"c{at}" for at in range(len(source.columns))]
+        digest = F.xxhash64(ID, *columns)
+        sums = [F.count(ID), F.bit_xor(digest), F.sum(digest.cast("decimal(38,0)"))]
+        try:
+            copy, _ = self._copy(source.number, source.name, frame)
+            is_same = copy.agg(*sums).first() == source.copy.agg(*sums).first()
+        except (InputError, PySparkException, Py4JError):  # gone, or of types without a hash
+            return False
+        if is_same:
+            source.copy = copy
+        return is_same
+
+    def _copy(self, number: int, name: str, frame: DataFrame) -> tuple[DataFrame, Ids]:
+        """Write the rows of a frame with ids. Returns them, and the ids, sorted."""
+        first = ids.first_id(number)
+        self._files += 1
+        target = self.folder / f"source-{number}-{self._files}"
         written = Observation(f"audit copy {uuid4()}")
-        numbered = frame.toDF(*(f"c{at}" for at in range(len(columns)))).withColumn(
+        numbered = frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).withColumn(
             ID, F.monotonically_increasing_id() + F.lit(first)
         )
         try:
@@ -180,9 +210,7 @@ class Sources:
         if len(all_ids) and all_ids[-1] - first >= 1 << ids.ROW_BITS:
             raise CarryError(f"{name} has more than 65,536 partitions: audit a part of it")
         copy = self.catalyst.spark.read.schema(numbered.schema).parquet(_local(target))
-        source = AuditSource(number, name, columns, copy, all_ids)
-        self.sources.append(source)
-        return source
+        return copy, all_ids
 
 
 def _require_copyable(name: str, frame: DataFrame) -> None:

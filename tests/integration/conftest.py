@@ -11,6 +11,7 @@ from ledger.spark.folding import executors
 from ledger.spark.job import Job
 from ledger.store import embedded
 from ledger.store.connection import Database
+from tests.support.audited_scripts import audited  # noqa: F401 - a fixture
 from tests.support.retention import archive, forgettable  # noqa: F401 - fixtures
 from tests.support.runner import Runner
 from tests.support.warehouse import Warehouse

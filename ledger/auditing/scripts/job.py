@@ -16,6 +16,12 @@ from ledger.auditing.losses import OutputResult
 from ledger.auditing.outputs import HIDDEN, OutputLeaf, on_main_routes
 from ledger.auditing.report import AuditReport
 from ledger.auditing.results import judged
+from ledger.auditing.scripts.file_columns import (
+    reads_file_names,
+    with_file_columns,
+    with_metadata,
+    without_metadata,
+)
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.written import (
     Destination,
@@ -176,7 +182,7 @@ class JobAudit:
         plan = catalyst.without_ctes(original)
         places = self.sites.places(catalyst, plan, original)
         refused = self._follow_leaves(catalyst, sources, plan, output)
-        output.follow(Attribution(catalyst, sources, places, plan))
+        output.follow(Attribution(catalyst, sources, places, plan), with_file_columns)
         if refused:
             raise CarryError(refused)
         assert output.attribution is not None
@@ -192,7 +198,7 @@ class JobAudit:
         self, catalyst: Catalyst, sources: Sources, plan: Node, output: WrittenOutput
     ) -> str:
         """Follow all files and tables that a plan reads. Returns why one cannot be followed."""
-        refused = ""
+        refused, has_names = "", reads_file_names(catalyst, plan)
         for node in _leaves(catalyst, plan):
             relation = relation_of(node)
             if relation is None or sources.leaf_of(node) is not None:
@@ -210,18 +216,26 @@ class JobAudit:
                 is_text = read[0].destination.is_text and not _reads(catalyst, node, read[0].copy)
                 sources.follow(node, OutputLeaf(read, hidden, is_text))
             else:
-                sources.follow(node, self._source(catalyst, sources, node))
+                sources.follow(node, self._source(catalyst, sources, node, has_names))
         return refused
 
-    def _source(self, catalyst: Catalyst, sources: Sources, node: Node) -> AuditSource:
-        """The source that a leaf reads; leaves that read the same in the same way are one."""
+    def _source(
+        self, catalyst: Catalyst, sources: Sources, node: Node, has_names: bool
+    ) -> AuditSource:
+        """The source that a leaf reads; leaves that read the same in the same way are one.
+
+        ``has_names``: copy the names of its files as well.
+        """
         key = _key(catalyst, node)
         if key not in self._by_key:
             name = _name(catalyst, node)
             same = sum(source.name.split(" (")[0] == name for source in self._by_key.values())
             if same:
                 name = f"{name} ({same + 1})"
-            self._by_key[key] = sources.copied(name, catalyst.frame(node))
+            frame, others = catalyst.frame(without_metadata(catalyst, node)), 0
+            if has_names:
+                frame, others = with_metadata(catalyst, node)
+            self._by_key[key] = sources.copied(name, frame, others)
         return self._by_key[key]
 
     def _outputs_in(self, catalyst: Catalyst, node: Node) -> list[WrittenOutput]:
@@ -264,7 +278,7 @@ def _are_one(path: Path, place: Path) -> bool:
 
 def _key(catalyst: Catalyst, node: Node) -> tuple[str, ...]:
     """What a leaf reads, and how."""
-    relation, schema = relation_of(node), str(node.schema().json())
+    relation, schema = relation_of(node), str(without_metadata(catalyst, node).schema().json())
     paths = _paths(catalyst, node)
     if paths:
         kind = str(relation.fileFormat().getClass().getName())
