@@ -46,6 +46,7 @@ class AuditOutput:
         routes: the main routes to its rows.
         arrived: the records in its rows that came on a main route, sorted.
         reads: the outputs that its plan reads.
+        replaced_at: the line of a later write that replaced it; empty: none did.
     """
 
     name: str
@@ -56,6 +57,7 @@ class AuditOutput:
     routes: Sequence[Route] = ()
     arrived: Ids = field(default_factory=lambda: NO_IDS)
     reads: list["AuditOutput"] = field(default_factory=list)
+    replaced_at: str = ""
 
     @property
     def is_copy(self) -> bool:
@@ -141,5 +143,8 @@ def on_main_routes(ids: Column, routes: Sequence[Route]) -> Column:
 def _copies(attribution: Attribution, node: Node) -> bool:
     children = attribution.catalyst.children(node)
     if not children:
-        return attribution.sources.leaf_of(node) is not None
+        leaf = attribution.sources.leaf_of(node)
+        if isinstance(leaf, OutputLeaf):  # a copy of the job's own output is its end
+            return all(output.is_copy for output in leaf.outputs)
+        return leaf is not None
     return simple_name(node) in _COPYING and all(_copies(attribution, each) for each in children)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,11 +29,13 @@ def judged(
     final: Sequence[str] = (),
     on_output: Callable[[str], None] = lambda name: None,
     title: str = "",
+    doubts: Mapping[int, str] = MappingProxyType({}),
 ) -> AuditReport:
     """Return the report on all sources.
 
     ``final``: names of the outputs that a record has to reach; without one, those that no other
     output reads. ``on_output`` is called before the losses of each output are looked for.
+    ``doubts``: by source, why it is not known which of its records have arrived.
     """
     ends = _final(outputs, final)
     lost: dict[int, Ids] = {}
@@ -43,12 +46,16 @@ def judged(
         lost[source.number] = np.setdiff1d(source.all_ids, arrived, assume_unique=True)
         of_each = [_note(source, output) for output in own]
         notes[source.number] = of_each[0] if of_each and all(of_each) else ""
-    unknown = {source.number: _unknown(source, ends) for source in sources.sources}
+    unknown = {
+        source.number: doubts.get(source.number) or _unknown(source, ends)
+        for source in sources.sources
+    }
     losses: list[Loss] = []
     for output in outputs:
         if output.attribution is not None:
             on_output(output.name)
             losses += _losses(sources, output, lost, unknown)
+            losses += _replaced(sources, output, lost)
     graph = graph_of(sources, outputs, losses)
     losses = _merged(losses)
     results = [
@@ -71,10 +78,11 @@ def judged(
 
 
 def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOutput]:
+    there = [output for output in outputs if not output.replaced_at]
     if names:
-        return [output for output in outputs if output.name in names]
+        return [output for output in there if output.name in names]
     inner = {id(each) for output in outputs for each in output.reads}
-    return [output for output in outputs if id(output) not in inner]
+    return [output for output in there if id(output) not in inner]
 
 
 def _ends_of(source: AuditSource, ends: Sequence[AuditOutput]) -> list[AuditOutput]:
@@ -133,6 +141,16 @@ def _losses(
                 elsewhere = np.setdiff1d(ids, lost[number], assume_unique=True)
                 yield replace(loss, has_arrived=bool(unknown[number]))
                 yield replace(loss, ids=elsewhere, has_arrived=True)
+
+
+def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> Iterator[Loss]:
+    """Yield the losses of an output that a later write replaced."""
+    if output.replaced_at:
+        for source in sources.sources:
+            ids = np.intersect1d(output.arrived, lost[source.number], assume_unique=True)
+            reason = f"{output.name} is replaced"
+            place, outputs = output.replaced_at, (output.name,)
+            yield Loss(source, "overwrite", place, reason, False, ids, outputs=outputs)
 
 
 def _reasons(reasons: Reasons, lost: Lost) -> list[Reason]:

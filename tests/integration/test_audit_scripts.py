@@ -479,3 +479,120 @@ def test_operations_that_fail_without_later_ones(audited):
         "inner join at job.py:8 fails on rows that the job does not compute (DIVIDE_BY_ZERO): what "
         "it lost is listed at a later operation"
     ]
+
+
+def test_staging_is_published(audited):
+    """A copy of one of the script's own outputs is its end, and no copy of a source."""
+    report = audited(
+        """
+        orders.where("state = 'paid'").write.parquet("tmp")
+        spark.read.parquet("tmp").coalesce(1).write.parquet("final")
+        orders.where("state IS NULL").write.parquet("quarantine")
+        """
+    )
+    assert numbers(report) == (12, 10, 0, 2)
+
+
+def test_a_replaced_output_is_no_arrival(audited):
+    """Records that only an overwritten output had are lost by the overwrite."""
+    report = audited(
+        """
+        orders.where("state = 'paid'").write.parquet("out")
+        orders.where("order_id = 'o8'").write.mode("overwrite").parquet("out")
+        """
+    )
+    assert numbers(report)[:2] == (12, 1)
+    assert reasons(report)["out is replaced"] == 8
+    assert {loss.place for loss in report.losses if loss.operation == "overwrite"} == {"job.py:7"}
+
+
+def test_a_file_that_the_script_rewrites(audited, tmp_path):
+    """Each state of it is a source of its own."""
+    report = audited(
+        """
+        import time
+        for number in (3, 5):
+            with open(f"{HERE}/../day.csv", "w") as file:
+                file.write("id\\\\n" + "\\\\n".join(map(str, range(number))) + "\\\\n")
+            spark.read.csv(f"{HERE}/../day.csv", header=True).write.parquet(f"days/{number}")
+            time.sleep(0.01)
+        """
+    )
+    assert [result.source.records for result in report.results] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (
+            'spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")\n'
+            'w = orders.write.mode("overwrite").partitionBy("state")\n'
+            'w.parquet("out"); w.parquet("out")',
+            "replaces partitions of out",
+        ),
+        (
+            'orders.createOrReplaceTempView("k"); orders.write.saveAsTable("gold.k")',
+            "beside a view or table 'k'",
+        ),
+        (
+            'orders.write.saveAsTable("gold.k"); orders.createOrReplaceTempView("k")',
+            "makes a view 'k' beside a table",
+        ),
+        ('try: orders.writeTo("t").create()\nexcept: pass', "writeTo() writes by"),
+        (
+            "import threading\nt = threading.Thread(target=lambda: orders.foreach(print))\n"
+            "t.start(); t.join()",
+            "foreach() may write anywhere",
+        ),
+    ],
+    ids=["dynamic overwrite", "view before", "view after", "bare except", "thread"],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_the_audit_cannot_tell_apart(audited, spark, text, failure):
+    """It ends the script, or is a failure of the report, whatever the script catches."""
+    try:
+        assert failure in audited(text + "\n").failure
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+
+
+def test_appends_by_name(audited):
+    """``saveAsTable`` appends columns by their names."""
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        paid.select("shop", "cents").write.saveAsTable("t")
+        paid.select("cents", "shop").write.mode("append").saveAsTable("t")
+        spark.table("t").where("shop = 's1'").write.parquet("out")
+        assert spark.table("t").where("shop = 's1'").count() == 6
+        """
+    )
+    assert report.failure == ""
+    assert numbers(report)[:2] == (12, 3)
+
+
+def test_rows_that_went_through_the_driver(audited):
+    """Nothing is claimed of their source once an output may have them."""
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        paid.rdd.toDF(paid.schema).write.parquet("rows")
+        orders.where("state = 'open'").write.parquet("open")
+        """
+    )
+    (result,) = report.results
+    assert result.unknown == "not known: rows went through rdd at job.py:7"
+
+
+def test_a_refused_plan_knows_its_sources(audited):
+    """A refusal before the rows are followed makes the numbers unknown, too."""
+    report = audited(
+        """
+        orders.createOrReplaceTempView("k")
+        text = "WITH x AS (SELECT *, rand() AS r FROM k) SELECT * FROM x WHERE state = 'paid'"
+        spark.sql(text).write.parquet("random")
+        orders.where("state = 'open'").write.parquet("open")
+        """
+    )
+    (result,) = report.results
+    assert result.unknown == "not known: random is not followed"

@@ -31,10 +31,11 @@ from ledger.auditing.scripts.written import (
     table_key,
     view_of,
 )
-from ledger.auditing.sources import AuditSource, Sources, ids_in, relation_of
+from ledger.auditing.sources import AuditSource, Leaf, Sources, ids_in, relation_of
 from ledger.errors import CarryError, InputError
 from ledger.lineage.carrier import STREAMING, TOO_DEEP
 from ledger.lineage.catalyst import Catalyst, Node
+from ledger.lineage.nodes import simple_name
 from ledger.lineage.sites import UNKNOWN, Sites, user_line
 
 _OF_NO_FILE = (
@@ -55,11 +56,13 @@ class JobAudit:
     sites: Sites = field(default_factory=Sites)
     notes: list[str] = field(default_factory=list)
     others: list[OutputResult] = field(default_factory=list)
+    views: set[str] = field(default_factory=set)
     lock: RLock = field(default_factory=RLock)
     written: Written = field(init=False)
     _sources: Sources | None = None
     _by_key: dict[tuple[str, ...], AuditSource] = field(default_factory=dict)
     _read: list[tuple[DataFrame, str]] = field(default_factory=list)
+    _taken: list[tuple[DataFrame, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.written = Written(self.folder)
@@ -85,6 +88,23 @@ class JobAudit:
             self.on_output(output)
             return output
 
+    def note_driver_rows(self, frame: DataFrame, what: str) -> None:
+        """Note a frame whose rows go through the driver or an RDD, from where they may go on."""
+        self._taken.append((frame, f"{what} at {user_line() or UNKNOWN}"))
+
+    def _doubts(self) -> dict[int, str]:
+        """Say of which sources rows went through the driver, if an output may have them."""
+        if not self.others and not any(each.has_driver_rows for each in self.written.outputs):
+            return {}
+        doubts = {}
+        for frame, what in self._taken:
+            catalyst = Catalyst(frame.sparkSession)
+            for node in _leaves(catalyst, catalyst.analyzed(frame)):
+                source = self._by_key.get(_key(catalyst, node))
+                if source is not None:
+                    doubts[source.number] = f"not known: rows went through {what}"
+        return doubts
+
     def note_pandas(self, name: str, method: str) -> None:
         """Note an output that pandas would have written."""
         place = user_line() or UNKNOWN
@@ -97,9 +117,9 @@ class JobAudit:
         if not live:
             return None
         to = live[-1].destination
-        columns = [name for name in to.columns if name not in to.partitions] + [*to.partitions]
+        columns = [each for each in to.columns if each not in to.partitions] + [*to.partitions]
         frames = [output.rows(spark).drop(HIDDEN) for output in live]
-        rows = reduce(DataFrame.union, frames)
+        rows = reduce(DataFrame.unionByName, frames)
         return rows.select(*(f"`{column.replace('`', '``')}`" for column in columns))
 
     def as_in_table(self, frame: DataFrame, name: str) -> DataFrame:
@@ -117,6 +137,8 @@ class JobAudit:
     def show_table(self, spark: SparkSession, to: Destination) -> None:
         """Show a table that the script has written as a temporary view of its last name."""
         view = view_of(to.key)
+        self.require_no_view(spark, view, to.key)
+        self.views.add(view)
         others = {
             each.destination.key
             for each in self.written.outputs
@@ -132,6 +154,16 @@ class JobAudit:
         if rows is not None:
             rows.createOrReplaceTempView(view)
 
+    def require_no_view(self, spark: SparkSession, view: str, key: str) -> None:
+        """End the script if a view or another table has the name that shows a written table."""
+        if view in self.views or not spark.catalog.tableExists(view):
+            return
+        if spark.catalog.getTable(view).isTemporary or key != view:
+            raise ScriptStop(
+                f"writes table {key} beside a view or table {view!r}, which the audit cannot tell "
+                "apart: expected another name of the view"
+            )
+
     def report(
         self, final: Sequence[str], on_output: Callable[[str], None] = lambda name: None
     ) -> AuditReport:
@@ -139,9 +171,11 @@ class JobAudit:
         notes = [*self._unused(), *self.notes]
         if self._sources is None:
             return AuditReport([], [], None, self.others, notes=notes)
-        report = judged(self._sources, self.written.outputs, final, on_output)
-        outputs = [*report.outputs, *self.others]
-        return replace(report, outputs=outputs, notes=[*notes, *report.notes])
+        self.written.note_replaced()
+        outputs = self.written.outputs
+        report = judged(self._sources, outputs, final, on_output, doubts=self._doubts())
+        listed = [*report.outputs, *self.others]
+        return replace(report, outputs=listed, notes=[*notes, *report.notes])
 
     def _unused(self) -> Iterator[str]:
         """Say which files and tables were read, and are in the plan of no output."""
@@ -152,7 +186,12 @@ class JobAudit:
                 key = _key(catalyst, node)
                 if relation_of(node) is None or key in self._by_key or key in named:
                     continue
-                if not self._outputs_in(catalyst, node):
+                try:
+                    outputs = self._outputs_in(catalyst, node)
+                except CarryError as error:
+                    yield str(error)
+                    continue
+                if not outputs:
                     named.add(key)
                     yield (
                         f"{_name(catalyst, node)}, read at {place}, is in the plan of no output: "
@@ -179,9 +218,9 @@ class JobAudit:
         original = catalyst.analyzed(frame)
         if original.isStreaming():
             raise CarryError(STREAMING)
+        refused = self._follow_leaves(catalyst, sources, original, output)
         plan = catalyst.without_ctes(original)
         places = self.sites.places(catalyst, plan, original)
-        refused = self._follow_leaves(catalyst, sources, plan, output)
         output.follow(Attribution(catalyst, sources, places, plan), with_file_columns)
         if refused:
             raise CarryError(refused)
@@ -197,27 +236,63 @@ class JobAudit:
     def _follow_leaves(
         self, catalyst: Catalyst, sources: Sources, plan: Node, output: WrittenOutput
     ) -> str:
-        """Follow all files and tables that a plan reads. Returns why one cannot be followed."""
+        """Follow all files and tables that a plan reads. Returns why one cannot be followed.
+
+        The output knows the sources of all others, so that none of them is judged without it.
+        """
         refused, has_names = "", reads_file_names(catalyst, plan)
         for node in _leaves(catalyst, plan):
-            relation = relation_of(node)
-            if relation is None or sources.leaf_of(node) is not None:
-                continue
-            read = self._outputs_in(catalyst, node)
-            if read:
-                output.reads += read
-                unfollowed = next((each for each in read if each.attribution is None), None)
-                if unfollowed is not None:
-                    output.sources |= unfollowed.sources
-                    refused = f"it reads {unfollowed.name}, which is not followed"
-                    continue
-                names = [each.name() for each in catalyst.output(node)]
-                hidden = HIDDEN if HIDDEN in names else read[0].last_of_csv
-                is_text = read[0].destination.is_text and not _reads(catalyst, node, read[0].copy)
-                sources.follow(node, OutputLeaf(read, hidden, is_text))
-            else:
-                sources.follow(node, self._source(catalyst, sources, node, has_names))
+            try:
+                self._follow_leaf(catalyst, sources, node, output, has_names)
+            except (CarryError, InputError) as error:
+                refused = refused or str(error)
         return refused
+
+    def _follow_leaf(
+        self,
+        catalyst: Catalyst,
+        sources: Sources,
+        node: Node,
+        output: WrittenOutput,
+        has_names: bool,
+    ) -> None:
+        """Follow the files or the table that a leaf reads. Raises CarryError or InputError."""
+        if simple_name(node) == "HiveTableRelation":
+            raise CarryError(
+                f"it reads {node.tableMeta().identifier().unquotedString()}, a table in a format "
+                "of Hive, which is not followed: expected Parquet, ORC, CSV, JSON, text or JDBC"
+            )
+        if relation_of(node) is None:
+            output.has_driver_rows |= simple_name(node) in ("LocalRelation", "LogicalRDD")
+            return
+        leaf = sources.leaf_of(node)
+        if leaf is None:
+            leaf = self._new_leaf(catalyst, sources, node, output, has_names)
+            sources.follow(node, leaf)
+        output.sources |= frozenset(leaf.numbers)
+        if isinstance(leaf, OutputLeaf):
+            output.reads += self._outputs_in(catalyst, node)
+
+    def _new_leaf(
+        self,
+        catalyst: Catalyst,
+        sources: Sources,
+        node: Node,
+        output: WrittenOutput,
+        has_names: bool,
+    ) -> Leaf:
+        read = self._outputs_in(catalyst, node)
+        if not read:
+            return self._source(catalyst, sources, node, has_names)
+        unfollowed = [each for each in read if each.attribution is None]
+        if unfollowed:
+            output.reads += read
+            output.sources |= frozenset().union(*(each.sources for each in read))
+            raise CarryError(f"it reads {unfollowed[0].name}, which is not followed")
+        names = [each.name() for each in catalyst.output(node)]
+        hidden = HIDDEN if HIDDEN in names else read[0].last_of_csv
+        is_text = read[0].destination.is_text and not _reads(catalyst, node, read[0].copy)
+        return OutputLeaf(read, hidden, is_text)
 
     def _source(
         self, catalyst: Catalyst, sources: Sources, node: Node, has_names: bool
@@ -246,7 +321,7 @@ class JobAudit:
             places = [each for each in (output.copy, output.files) if each is not None]
             if any(_are_one(path, place) for path in paths for place in places):
                 outputs.append(output)
-            elif any(full_path(str(path)) == output.destination.key for path in paths):
+            elif any(output.is_at(path) for path in paths):
                 raise CarryError(
                     f"{output.name} is read in a way that the audit does not see: read it with "
                     "spark.read"
@@ -282,10 +357,21 @@ def _key(catalyst: Catalyst, node: Node) -> tuple[str, ...]:
     paths = _paths(catalyst, node)
     if paths:
         kind = str(relation.fileFormat().getClass().getName())
-        return (kind, str(relation.options().toString()), schema, *paths)
+        state = str(relation.location().sizeInBytes()), _newest(paths)
+        return (kind, str(relation.options().toString()), schema, *state, *paths)
     if relation is None:
         return ()
     return (str(relation.toString()), schema, str(catalyst.identity(relation)))
+
+
+def _newest(paths: Sequence[str]) -> str:
+    """The time of the last change of local files: a script may rewrite what it reads."""
+    files = [
+        file
+        for path in map(full_path, paths)
+        for file in ([path] if os.path.isfile(path) else Path(path).rglob("*"))
+    ]
+    return str(max((os.stat(file).st_mtime_ns for file in files), default=0))
 
 
 def _name(catalyst: Catalyst, node: Node) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from ledger.auditing.outputs import HIDDEN
@@ -67,6 +68,16 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         job.note_read(frame)
         return frame
 
+    def view(method: Callable[..., Any], frame: DataFrame, name: str) -> None:
+        if name.lower() in job.views:
+            raise ScriptStop(
+                f"makes a view {name!r} beside a table of that name that it has written, which the "
+                "audit cannot tell apart: expected another name"
+            )
+        method(frame, name)
+
+    for name in ("createOrReplaceTempView", "createTempView"):
+        patches.replace(ClassicDataFrame, name, view)
     for name in ("format", "option", "options", "schema"):
         patches.replace(DataFrameReader, name, configured)
     for name in _READING:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.auditing.report import AuditReport
 from ledger.auditing.scripts.forbidden import CONNECT, forbid
@@ -61,6 +62,7 @@ def audit_script(
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # the job's folder stays as it is
     job = JobAudit(folder, lambda output: progress.on_write(output.name, output.place))
     failure = ""
+    ScriptStop.raised.clear()
     with intercepted(job):
         try:
             _run(script, arguments)
@@ -71,6 +73,8 @@ def audit_script(
                 failure = f"ended with {exit_.code!r}"
         except Exception as error:
             failure = _sentence_on(script, error)
+    if ScriptStop.raised and not failure.startswith("stopped"):  # the script went on
+        failure = f"stopped at {ScriptStop.raised[0]}"
     with own_calls():
         _require_outputs(job, final)
         progress.on_ended(len(job.written.outputs))
@@ -94,11 +98,30 @@ def intercepted(job: JobAudit) -> Iterator[None]:
     intercept_writes(patches, job)
     intercept_statements(patches, job)
     forbid(patches, job)
+    _note_driver_rows(patches, job)
     try:
         with job.sites.watching(every_thread=True):
             yield
     finally:
         patches.undo()
+
+
+def _note_driver_rows(patches: Patches, job: JobAudit) -> None:
+    """Have frames noted whose rows leave Spark's plans."""
+
+    def collected(method: Callable[..., Any], frame: DataFrame, *args: Any, **kwargs: Any) -> Any:
+        job.note_driver_rows(frame, f"{method.__name__}()")
+        return method(frame, *args, **kwargs)
+
+    for name in ("collect", "toArrow", "toLocalIterator", "toPandas"):
+        patches.replace(ClassicDataFrame, name, collected)
+    rdd: Any = ClassicDataFrame.__dict__["rdd"]
+
+    def with_note(frame: DataFrame) -> Any:
+        job.note_driver_rows(frame, "rdd")
+        return rdd.__get__(frame, ClassicDataFrame)
+
+    patches.replace_property(ClassicDataFrame, "rdd", with_note)
 
 
 def _run(script: Path, arguments: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """What ends a script that does something the audit can neither do nor leave out."""
 
+from typing import ClassVar
+
 from ledger.lineage.sites import UNKNOWN, user_line
 
 
@@ -9,9 +11,13 @@ class ScriptStop(BaseException):
     Attributes:
         place: the line, as ``file:line``.
         what: what it does there, and what to do instead.
+        raised: all of this script, because a bare ``except`` or a thread may catch one.
     """
+
+    raised: ClassVar[list["ScriptStop"]] = []
 
     def __init__(self, what: str) -> None:
         self.place = user_line() or UNKNOWN
         self.what = what
         super().__init__(f"{self.place}: {what}")
+        self.raised.append(self)

@@ -1,13 +1,15 @@
 """Writes of a script: each goes to a copy, and is followed."""
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.written import Destination, full_path, table_key
 
 _CONFIGURING = ("bucketBy", "clusterBy", "format", "mode", "option", "options", "sortBy")
@@ -44,8 +46,7 @@ def intercept_writes(patches: Patches, job: JobAudit) -> None:
         if method.__name__ == "insertInto":
             frame = job.as_in_table(frame, str(next(iter((*args, *kwargs.values())))))
         destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
-        live = job.written.live(destination.kind, destination.key)
-        if live and destination.mode == "ignore":
+        if not _is_written(job, frame.sparkSession, destination):
             return
         job.write(frame, destination)
         if destination.kind == "table":
@@ -55,6 +56,29 @@ def intercept_writes(patches: Patches, job: JobAudit) -> None:
         patches.replace(DataFrameWriter, name, configured)
     for name in _ENDING:
         patches.replace(DataFrameWriter, name, ended)
+
+
+def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
+    """Return whether a write writes. Ends the script if it would replace a part of an output."""
+    live = job.written.live(to.kind, to.key)
+    if to.mode == "ignore":
+        exists = os.path.exists(to.key) if to.kind == "path" else spark.catalog.tableExists(to.key)
+        if exists and not live:
+            job.notes.append(f"{to.name} exists, so a write with mode('ignore') writes nothing")
+        return not exists and not live
+    if live and to.mode == "overwrite" and _is_partial(spark, to):
+        raise ScriptStop(
+            f"replaces partitions of {to.name}, which the script has written before: the audit "
+            "cannot tell which rows remain. Write all partitions at once"
+        )
+    return True
+
+
+def _is_partial(spark: SparkSession, to: Destination) -> bool:
+    """Return whether an overwrite replaces only the partitions that it has rows of."""
+    default = spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
+    mode = _option(list(to.calls), "partitionoverwritemode") or default
+    return str(mode).lower() == "dynamic" and bool(to.partitions or to.kind == "table")
 
 
 def _destination(

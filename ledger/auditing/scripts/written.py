@@ -52,11 +52,18 @@ class Destination:
 class WrittenOutput(AuditOutput):
     """An output of a script. ``copy``: its rows as Parquet, in columns c0, c1, ... and, if they are
     followed, ``HIDDEN``. ``files``: the same in its own format, once the script reads them.
+    ``has_driver_rows``: rows come from the driver or an RDD.
     """
 
     destination: Destination = field(kw_only=True)
     copy: Path = field(kw_only=True)
     files: Path | None = None
+    has_driver_rows: bool = False
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether a path is in the folder where the script wanted to write it."""
+        key = Path(self.destination.key)
+        return self.destination.kind == "path" and (path == key or key in path.parents)
 
     @property
     def in_files(self) -> list[str]:
@@ -120,6 +127,17 @@ class Written:
             if (to.kind, to.key) == (kind, key):
                 live = [*live, output] if to.mode == "append" else [output]
         return live
+
+    def note_replaced(self) -> None:
+        """Note for each output the line of the write that replaced it."""
+        for at, output in enumerate(self.outputs):
+            to = output.destination
+            for later in self.outputs[at + 1 :]:
+                other = later.destination
+                is_one = (to.kind, to.key) == (other.kind, other.key)
+                if is_one and other.mode != "append" and to.kind != "other":
+                    output.replaced_at = later.place
+                    break
 
     def below(self, path: str) -> list[WrittenOutput]:
         """Return the outputs at or below a path, in which a wildcard may be."""
