@@ -1,6 +1,7 @@
 """Calls that end an audited script, because they write or run where the audit does not see it."""
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ _SAVING = (
 )
 _PANDAS = (
     *("csv", "excel", "feather", "hdf", "html", "json", "latex", "markdown"),
-    *("orc", "parquet", "pickle", "sql", "stata", "xml"),
+    *("orc", "parquet", "pickle", "sql", "stata", "string", "xml"),
 )
 CONNECT = (
     "uses Spark Connect, whose plans cannot be followed: expected a classic session. Unset "
@@ -85,7 +86,9 @@ def _leave_out_pandas(patches: Patches, job: JobAudit) -> None:
     import pandas
 
     def left_out(method: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
-        target = next(iter((*args, *kwargs.values())), None)
+        # Where it writes is its first parameter, which each method has its own name for.
+        _, first, *_ = inspect.signature(method).parameters
+        target = args[0] if args else kwargs.get(first)
         if target is None or hasattr(target, "write"):
             return method(frame, *args, **kwargs)  # a text, or what the script has opened itself
         job.note_pandas(str(target), method.__name__)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.sql_formatter import SQLStringFormatter
@@ -41,7 +42,13 @@ _WRITING = {
     "ReplaceTableAsSelect": "overwrite",
 }
 _COMMANDS = ("Command", "ParsedStatement")
-_MORE = ("InsertIntoDir",)  # commands that are neither
+# Statements that are neither in some or all versions of Spark
+_MORE = (
+    *("Call", "CompoundBody", "ExecuteImmediateQuery", "InsertIntoDir"),
+    "UnresolvedExecuteImmediate",
+)
+# Of those that are left out: what later reads would show
+_EMPTYING = ("DropTable", "TruncateTable")
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 _TEXT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 
@@ -78,13 +85,16 @@ def _executed(
             _written(job, catalyst, plan, command, args)
             return spark.range(0).select()
         if name in _LEFT_OUT:
+            if name in _EMPTYING:
+                _require_unwritten(job, catalyst, command)
             note = f"{_LEFT_OUT[name]} in SQL is left out"
             if note not in job.notes:
                 job.notes.append(note)
             return spark.range(0).select()
         if name == "CreateViewCommand" and "Persisted" not in str(command.viewType().toString()):
             continue
-        if name.startswith("DropView"):
+        if name == "DropView":
+            _require_temporary(catalyst, command)
             continue
         if not _HARMLESS.fullmatch(name):
             raise ScriptStop(
@@ -95,12 +105,70 @@ def _executed(
     return frame
 
 
+def _require_unwritten(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
+    """End the script if it empties a table of its own: the audit would still read its rows."""
+    words = _LEFT_OUT[simple_name(command)]
+    keys = {
+        each.destination.key for each in job.written.outputs if each.destination.kind == "table"
+    }
+    parts = _name_of_child(catalyst, command)
+    if parts is None:
+        if keys:
+            raise ScriptStop(
+                f"{words} of a table whose name the audit cannot read: expected its name"
+            )
+        return
+    dropped = table_key(".".join(parts))
+    for key in sorted(keys):
+        # A written table is in the statement under its view.
+        if dropped in (key, view_of(key)) and job.written.live("table", key):
+            raise ScriptStop(
+                f"{words} of {key}, which the script has written: the audit does not empty its "
+                "copy. Expected a write with mode overwrite, or another table"
+            )
+
+
+def _require_temporary(catalyst: Catalyst, command: Node) -> None:
+    """End the script if it drops a view of the catalog."""
+    parts = _name_of_child(catalyst, command)
+    if parts is None:
+        raise ScriptStop("DROP VIEW of a view whose name the audit cannot read: expected its name")
+    name = ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+    try:
+        is_harmless = catalyst.spark.catalog.getTable(name).isTemporary
+    except AnalysisException as error:
+        is_harmless = error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"  # Spark says so itself
+    if not is_harmless:
+        raise ScriptStop(
+            f"DROP VIEW of {'.'.join(parts)}, which is not a temporary view: the audit does not "
+            "drop it. Expected a temporary view"
+        )
+
+
+def _name_of_child(catalyst: Catalyst, command: Node) -> list[str] | None:
+    """The parts of the name of what a statement is about; None: it is not a plain name."""
+    child = command.child()
+    kind = simple_name(child)
+    if kind == "UnresolvedIdentifier":
+        parts = child.nameParts()
+    elif kind == "UnresolvedTable":
+        parts = child.multipartIdentifier()
+    else:
+        return None
+    return [str(part) for part in catalyst.items(parts)]
+
+
 def _written(job: JobAudit, catalyst: Catalyst, plan: Node, command: Node, args: Any) -> None:
     """Write the query of INSERT or CREATE TABLE AS to a copy."""
     if args:
         raise ScriptStop("INSERT and CREATE TABLE AS with args= are not audited: expected a text")
     name = simple_name(command)
     if name == "InsertIntoStatement":
+        if command.userSpecifiedCols().nonEmpty() or command.byName():
+            raise ScriptStop(
+                "INSERT with a list of columns or BY NAME is not audited: expected the columns in "
+                "the order of the table"
+            )
         target, query = command.table(), command.query()
         parts = target.multipartIdentifier()
         mode = "overwrite" if command.overwrite() else "append"
