@@ -165,7 +165,7 @@ def _entries(
     boxes: Sequence[Box],
     bends: Mapping[int, Sequence[float]],
 ) -> dict[int, float]:
-    """Where each edge meets its end: side by side, in the order in which they come."""
+    """Places where each edge meets its end: side by side, in the order in which they come."""
     entries = {}
     for end, box in enumerate(boxes):
         own = [at for at, edge in enumerate(edges) if edge["end"] == end]

@@ -33,7 +33,7 @@ class ExpectedLoss:
 
     @property
     def key(self) -> Key:
-        """What identifies the loss in several runs."""
+        """The parts that identify the loss in several runs."""
         return self.file, self.source, self.operation, self.reason
 
     @property

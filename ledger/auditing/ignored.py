@@ -113,7 +113,7 @@ def _aggregates_in(catalyst: Catalyst, expression: Expression) -> Iterator[Expre
 
 
 def _skips(catalyst: Catalyst, aggregate: Expression, pivoted: Expression | None) -> Iterator[Skip]:
-    """What an aggregate leaves out. ``pivoted``: the IF by which a pivot replaced its argument."""
+    """The rows that an aggregate leaves out. ``pivoted``: the IF that replaces its argument."""
     function = aggregate.aggregateFunction()
     kind = simple_class(function)
     if kind not in _SKIPPING or _respects_nulls(catalyst, function):

@@ -61,13 +61,13 @@ class Loss:
 
     @property
     def key(self) -> Key:
-        """What identifies the loss in several runs of a job, whose lines may move."""
+        """The parts that identify the loss in several runs of a job, whose lines may move."""
         file = self.place.rpartition(":")[0] or self.place
         return file, self.source.name, self.operation, self.reason
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What losses of several outputs have in common if they are one loss."""
+        """The parts that losses of several outputs have in common if they are one loss."""
         what = (self.source.number, self.operation, self.place, self.reason, self.note)
         return (*what, self.is_intended, self.is_repeatable, self.has_arrived)
 

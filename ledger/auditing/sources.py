@@ -28,7 +28,7 @@ _RELATIONS = {"DataSourceV2Relation": "table", "LogicalRelation": "relation"}
 
 
 class Leaf(Protocol):
-    """What a leaf of a plan reads, if its records are followed.
+    """A leaf of a plan whose records are followed.
 
     Attributes:
         name: what the user calls it.
@@ -226,7 +226,7 @@ def _require_copyable(name: str, frame: DataFrame) -> None:
 
 
 def _shape(node: Node) -> tuple[str, int]:
-    """What copies of a leaf have in common."""
+    """The object that copies of a leaf have in common."""
     return simple_name(node), int(node.semanticHash())
 
 

@@ -67,7 +67,7 @@ def audit(
 ) -> None:
     """Report which records a PySpark script loses, and why.
 
-    The script runs unchanged. What it writes with Spark or pandas goes to temporary copies, which
+    The script runs unchanged. What it writes with Spark goes to temporary copies, which
     are removed at the end. Files that Python itself writes are written.
 
     Options of this command come before SCRIPT.

@@ -2,34 +2,34 @@
 
 import pytest
 
-from tests.support.audited_scripts import why
+from tests.support.audited_scripts import numbers, why
 
-KNOWN = 'orders.select("shop", "cents").write.saveAsTable("{}")\n'
+JOINED = 'orders.select("shop", "cents").write.saveAsTable("{}")\n'
 
 # What a script does, and how its failure starts.
 REFUSED = {
     "a list of columns": (
-        KNOWN.format("known")
+        JOINED.format("known")
         + 'orders.createOrReplaceTempView("t")\n'
         + 'spark.sql("INSERT INTO known (cents, shop) SELECT cents, shop FROM t")',
         "INSERT with a list of columns or BY NAME is not audited",
     ),
     "by name": (
-        KNOWN.format("known")
+        JOINED.format("known")
         + 'orders.createOrReplaceTempView("t")\n'
         + 'spark.sql("INSERT INTO known BY NAME SELECT cents, shop FROM t")',
         "INSERT with a list of columns or BY NAME is not audited",
     ),
     "TRUNCATE TABLE": (
-        KNOWN.format("known") + 'spark.sql("TRUNCATE TABLE default.Known")',
+        JOINED.format("known") + 'spark.sql("TRUNCATE TABLE default.Known")',
         "TRUNCATE TABLE of known, which the script has written",
     ),
     "DROP TABLE": (
-        KNOWN.format("shop.known") + 'spark.sql("DROP TABLE IF EXISTS `shop`.known")',
+        JOINED.format("shop.known") + 'spark.sql("DROP TABLE IF EXISTS `shop`.known")',
         "DROP TABLE of shop.known, which the script has written",
     ),
     "DROP TABLE by a variable": (
-        KNOWN.format("known")
+        JOINED.format("known")
         + "spark.sql(\"DROP TABLE IDENTIFIER(:name)\", args={'name': 'known'})",
         "DROP TABLE of a table whose name the audit cannot read",
     ),
@@ -111,3 +111,32 @@ def test_texts_of_pandas(audited):
     )
     assert report.failure == ""
     assert list(why(report)) == ["a.csv", "a.txt", "b.txt"]
+
+
+def test_a_table_of_a_database_is_written_twice(audited):
+    """INSERT has the table's own name, and its query reads the view of it."""
+    report = audited(
+        """
+        orders.createOrReplaceTempView("k")
+        for state in ("paid", "open"):
+            spark.sql(f"INSERT INTO shop.known SELECT * FROM k WHERE state = '{state}'")
+        spark.sql("SELECT * FROM shop.known").write.parquet("out")
+        spark.sql("SELECT * FROM shop.known").write.saveAsTable("default.plain")
+        spark.sql("SELECT * FROM default.plain WHERE cents = '1'").write.parquet("one")
+        """
+    )
+    assert report.failure == ""
+    assert [output.name for output in report.outputs][:2] == ["shop.known", "shop.known"]
+    assert numbers(report)[:2] == (12, 10)
+
+
+def test_a_partition_is_replaced(audited):
+    """The audit cannot tell which rows remain, so the script ends."""
+    report = audited(
+        """
+        orders.createOrReplaceTempView("k")
+        for day in (1, 2):
+            spark.sql(f"INSERT OVERWRITE TABLE t PARTITION (day = '{day}') SELECT * FROM k")
+        """
+    )
+    assert "replaces a partition of t, which the script has written before" in report.failure

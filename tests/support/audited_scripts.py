@@ -58,7 +58,7 @@ def audited(spark: SparkSession, tmp_path: Path, monkeypatch) -> Iterator[Audit]
         return report
 
     yield run
-    for view in ("k", "known", "t"):
+    for view in ("k", "known", "plain", "t"):
         spark.catalog.dropTempView(view)
 
 

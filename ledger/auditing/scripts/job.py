@@ -352,7 +352,7 @@ def _are_one(path: Path, place: Path) -> bool:
 
 
 def _key(catalyst: Catalyst, node: Node) -> tuple[str, ...]:
-    """What a leaf reads, and how."""
+    """The files or the table that a leaf reads, their state, and how it reads them."""
     relation, schema = relation_of(node), str(without_metadata(catalyst, node).schema().json())
     paths = _paths(catalyst, node)
     if paths:
@@ -375,7 +375,7 @@ def _newest(paths: Sequence[str]) -> str:
 
 
 def _name(catalyst: Catalyst, node: Node) -> str:
-    """What a user calls the files or the table that a leaf reads."""
+    """The name by which a user knows the files or the table that a leaf reads."""
     paths = _paths(catalyst, node)
     if not paths:
         relation = relation_of(node)

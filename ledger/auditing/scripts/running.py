@@ -29,7 +29,7 @@ from ledger.lineage.spark_faults import avoid_known_faults
 
 @dataclass(frozen=True)
 class ScriptProgress:
-    """Who is notified of an audit while it runs. ``on_write``: of an output and its line, once it
+    """Functions that an audit calls while it runs. ``on_write``: of an output and its line, once it
     is written. ``on_ended``: of the number of outputs, once the script has ended. ``on_output``:
     of an output whose losses are looked for.
     """

@@ -64,7 +64,6 @@ def intercept_statements(patches: Patches, job: JobAudit) -> None:
         formatter = SQLStringFormatter(spark)
         try:
             text = formatter.format(query, **kwargs) if kwargs else query
-            text = _with_views(text, job)
             frame = _executed(job, method, spark, text, args)
         finally:
             formatter.clear()
@@ -79,10 +78,11 @@ def _executed(
     catalyst = Catalyst(spark)
     plan = _parsed(spark, text)
     commands = [] if plan is None else list(_commands(catalyst, plan))
+    with_views = _with_views(text, job)
     for command in commands:
         name = simple_name(command)
         if name in _WRITING and len(commands) == 1:
-            _written(job, catalyst, plan, command, args)
+            _written(job, catalyst, command, _parsed(spark, with_views), args)
             return spark.range(0).select()
         if name in _LEFT_OUT:
             if name in _EMPTYING:
@@ -101,7 +101,7 @@ def _executed(
                 f"{_words(text)} is SQL that writes, which the audit does not execute: expected "
                 "SELECT, INSERT or CREATE TABLE AS, or a write of a DataFrame"
             )
-    frame: DataFrame = method(spark, text, args) if args else method(spark, text)
+    frame: DataFrame = method(spark, with_views, args) if args else method(spark, with_views)
     return frame
 
 
@@ -158,8 +158,11 @@ def _name_of_child(catalyst: Catalyst, command: Node) -> list[str] | None:
     return [str(part) for part in catalyst.items(parts)]
 
 
-def _written(job: JobAudit, catalyst: Catalyst, plan: Node, command: Node, args: Any) -> None:
-    """Write the query of INSERT or CREATE TABLE AS to a copy."""
+def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args: Any) -> None:
+    """Write the query of INSERT or CREATE TABLE AS to a copy.
+
+    ``plan``: the statement with the views of written tables, which its query reads.
+    """
     if args:
         raise ScriptStop("INSERT and CREATE TABLE AS with args= are not audited: expected a text")
     name = simple_name(command)
@@ -169,23 +172,39 @@ def _written(job: JobAudit, catalyst: Catalyst, plan: Node, command: Node, args:
                 "INSERT with a list of columns or BY NAME is not audited: expected the columns in "
                 "the order of the table"
             )
-        target, query = command.table(), command.query()
+        target, mode = command.table(), "overwrite" if command.overwrite() else "append"
         parts = target.multipartIdentifier()
-        mode = "overwrite" if command.overwrite() else "append"
     else:
-        target, query, mode = command.name(), command.query(), _WRITING[name]
+        target, mode = command.name(), _WRITING[name]
         parts = target.nameParts() if simple_name(target) == "UnresolvedIdentifier" else None
     if parts is None:
         raise ScriptStop("writes a table whose name the audit cannot read: expected its name")
+    (with_views,) = _commands(catalyst, plan)
+    query = with_views.query()
     if simple_name(plan) == "UnresolvedWith":
         query = plan.withNewChildren(catalyst.scala([query]))
     table = ".".join(str(part) for part in catalyst.items(parts))
+    if job.written.live("table", table_key(table)):
+        _require_whole(command, table)
     frame = catalyst.frame(query)
     if name == "InsertIntoStatement":
         frame = job.as_in_table(_with_partition(catalyst, frame, command), table)
     to = Destination(table, table_key(table), "table", "parquet", mode, tuple(frame.columns))
     job.write(frame, to)
     job.show_table(catalyst.spark, to)
+
+
+def _require_whole(command: Node, table: str) -> None:
+    """End the script if a statement writes a part of a table, or nothing if it is there."""
+    if simple_name(command) == "CreateTableAsSelect" and command.ignoreIfExists():
+        raise ScriptStop(f"CREATE TABLE IF NOT EXISTS {table}, which the script has written before")
+    if simple_name(command) != "InsertIntoStatement" or not command.overwrite():
+        return
+    if command.partitionSpec().nonEmpty():
+        raise ScriptStop(
+            f"replaces a partition of {table}, which the script has written before: the audit "
+            "cannot tell which rows remain. Write all partitions at once"
+        )
 
 
 def _with_partition(catalyst: Catalyst, frame: DataFrame, insert: Node) -> DataFrame:
@@ -218,9 +237,11 @@ def _with_views(text: str, job: JobAudit) -> str:
     """A statement with the views of written tables in place of their names with a database."""
     for output in job.written.outputs:
         to = output.destination
-        if to.kind == "table" and "." in to.key:
+        if to.kind == "table":
             names = r"\s*\.\s*".join(rf"`?{re.escape(part)}`?" for part in to.key.split("."))
-            catalog = r"(?:`?spark_catalog`?\s*\.\s*)?"
+            catalog = r"(?:`?spark_catalog`?\s*\.\s*)?" + (
+                "" if "." in to.key else r"`?default`?\s*\.\s*"
+            )
             pattern = re.compile(rf"(?<![\w.`]){catalog}{names}(?![\w`])", re.IGNORECASE)
             parts = _TEXT.split(text)
             parts[::2] = [pattern.sub(view_of(to.key), part) for part in parts[::2]]

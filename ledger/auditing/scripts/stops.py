@@ -1,4 +1,4 @@
-"""What ends a script that does something the audit can neither do nor leave out."""
+"""The end of a script that does something the audit can neither do nor leave out."""
 
 from typing import ClassVar
 

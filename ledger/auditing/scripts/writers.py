@@ -89,7 +89,7 @@ def _destination(
     kwargs: dict[str, Any],
     number: int,
 ) -> Destination:
-    """Where and how a call writes."""
+    """Take the destination of a write from its arguments and from the calls before it."""
     bound = inspect.signature(method).bind(writer, *args, **kwargs).arguments
     values = {name: value for name, value in bound.items() if value is not None}
     values |= values.pop("options", {})

@@ -20,7 +20,7 @@ _WITH_TEXT = ("csv", "json", "xml")  # in which a list of ids is a text
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a script writes.
+    """The place and the form of a write.
 
     Attributes:
         name: the path, table or address, as the script calls it.
@@ -73,7 +73,7 @@ class WrittenOutput(AuditOutput):
 
     @property
     def last_of_csv(self) -> str:
-        """What Spark calls the last column of its files if these are CSV without a header."""
+        """Spark's name of the last column of its files if these are CSV without a header."""
         return f"_c{len(self.in_files)}"
 
     def rows(self, spark: Any) -> DataFrame:
