@@ -132,23 +132,28 @@ def _folder(parent: Path | None) -> Iterator[Path]:
     if parent is not None and not parent.is_dir():
         raise InputError(f"--folder {parent}: expected a folder, found none")
     folder = Path(tempfile.mkdtemp(prefix="ackledger-audit-", dir=parent)).absolute()
-    end = ""
+    end, before = "", _spark_context()
     try:
         yield folder
     except KeyboardInterrupt:
         end = "ackledger: interrupted, so there is no report"
         raise
     finally:
-        _stop_spark()
+        if before is None:
+            _stop_spark()
         shutil.rmtree(folder, ignore_errors=True)
         if end:
             err.print(end, style="red")
 
 
-def _stop_spark() -> None:
+def _spark_context() -> Any:
     from pyspark import SparkContext
 
-    context = SparkContext._active_spark_context
+    return SparkContext._active_spark_context
+
+
+def _stop_spark() -> None:
+    context = _spark_context()
     if context is not None:
         with suppress(Exception):  # its JVM has died
             context.stop()
