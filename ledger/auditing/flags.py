@@ -19,7 +19,7 @@ _ROW = "__ackledger_row"
 
 @dataclass(frozen=True)
 class RecordFlags:
-    """Which conditions hold for a row of each record. ``words``: the bits of each record."""
+    """Conditions that hold for a row of each record. ``words``: the bits of each record."""
 
     records: Ids
     words: Sequence[Ids]

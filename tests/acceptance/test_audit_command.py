@@ -199,7 +199,7 @@ def test_a_job_from_its_first_report_to_expected_losses(terminal, tmp_path):
 
 
 def test_a_script_that_fails(terminal):
-    """What it wrote until then is reported, with the line and the worker's own error; a write that
+    """The report has what it wrote until then, the line and the worker's own error; a write that
     failed is no output; a UDF directly over Parquet files does not wait for ever.
     """
     pq.write_table(pa.table({"n": range(6)}), terminal.job / "numbers.parquet")

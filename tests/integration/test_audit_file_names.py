@@ -42,7 +42,7 @@ def source_of(report: AuditReport) -> str:
 
 
 def losses(report: AuditReport) -> Counter:
-    """How many records were lost, by operation, line and reason."""
+    """Numbers of lost records, by operation, line and reason."""
     counted = Counter()
     for loss in report.losses:
         counted[f"{loss.operation} {loss.place} {loss.text}"] += loss.records

@@ -200,7 +200,7 @@ def test_a_copy_is_no_arrival(audited):
     ],
 )
 def test_a_script_that_ends_early(audited, text, failure):
-    """What it wrote until then is reported, with how it ended."""
+    """The report has what it wrote until then, with how it ended."""
     report = audited(f"orders.where(\"state = 'paid'\").write.parquet('paid')\n{text}\n1 / 0\n")
     assert report.failure.startswith(failure)
     assert bool(report.failure) == bool(failure)

@@ -54,7 +54,7 @@ def test_sql_that_is_refused(audited, case):
 
 
 def test_tables_that_are_not_of_the_script(audited):
-    """What drops or empties them is still left out, before and after another table is written."""
+    """Statements that empty them are left out, before and after another table is written."""
     report = audited(
         """
         spark.sql("DROP TABLE IF EXISTS known")

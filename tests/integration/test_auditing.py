@@ -70,7 +70,7 @@ def expected_of(order: tuple) -> tuple[str, str] | None:
 
 
 def counts(report: AuditReport) -> Counter:
-    """How many records each operation lost for each reason."""
+    """Numbers of records that each operation lost for each reason."""
     return Counter({(loss.operation, loss.reason): loss.records for loss in report.losses})
 
 
@@ -245,7 +245,7 @@ def order_frame(spark: SparkSession, rows: list[tuple]) -> DataFrame:
 
 
 def loud(report: AuditReport) -> Counter:
-    """How many records were lost without intent, by reason."""
+    """Numbers of records that were lost without intent, by reason."""
     reasons = Counter()
     for loss in report.losses:
         if not loss.is_intended:
