@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -82,8 +82,8 @@ def audit(
         read_expected(expected)  # before the script runs, not after
     _require_folders(html, write_expected)
     signal.signal(signal.SIGTERM, interrupt)  # the copies are removed then, too
-    results = _only_results() if as_json else sys.stdout
-    with _folder(folder) as copies, _progress() as progress:
+    only_results = _only_results() if as_json else nullcontext(sys.stdout)
+    with only_results as results, _folder(folder) as copies, _progress() as progress:
         from ledger.auditing.scripts.running import audit_script
 
         report = audit_script(
@@ -97,10 +97,8 @@ def audit(
         if html is not None:
             report.save_html(html)
         text = json.dumps(report.as_dict(), indent=2) if as_json else str(report)
-        code = _exit_code(report)
-    results.write(f"{text}\n")
-    results.flush()
-    raise typer.Exit(code)
+        results.write(f"{text}\n")
+    raise typer.Exit(_exit_code(report))
 
 
 def _exit_code(report: "AuditReport") -> int:
@@ -118,12 +116,17 @@ def _require_folders(*files: Path | None) -> None:
             raise InputError(f"{file}: expected a file to write, found no folder for it")
 
 
-def _only_results() -> IO[str]:
-    """Return what was stdout. All else that this process or its JVM prints goes to stderr."""
-    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return results
+@contextmanager
+def _only_results() -> Iterator[IO[str]]:
+    """Yield what is stdout. All else that this process or its JVM prints goes to stderr."""
+    stdout = os.dup(1)
+    with redirect_stdout(sys.stderr), os.fdopen(os.dup(stdout), "w", encoding="utf-8") as results:
+        os.dup2(2, 1)
+        try:
+            yield results
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
 @contextmanager
