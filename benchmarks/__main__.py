@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -192,7 +192,7 @@ def throughput(
     name: str,
     bench: Bench,
     make: Callable[[bool], Pipeline],
-    others: dict[str, Callable[[], dict[str, float]]],
+    others: Mapping[str, Callable[[], dict[str, float]]],
     rounds: int,
     before: Callable[[], None],
 ) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, 
     taken: dict[str, list[float]] = {"stage": [], "plain": []}
     for number in track(range(rounds + 1), "record stage: rounds", console=console):
         stage, snapshot = bench.step(by_record(), "counted")
-        by_hand = seconds(lambda paths=snapshot: plain.counted(session, paths, HOME / "plain"))
+        by_hand = seconds(partial(plain.counted, session, snapshot, HOME / "plain"))
         shutil.rmtree(HOME / "plain")
         if number > 0:
             taken["stage"].append(stage)

@@ -48,7 +48,7 @@ def kernel_rows_per_second(
     taken: dict[str, list[float]] = {name: [] for name in frames}
     for number in track(range(rounds + 1), "fold, the kernel: rounds", console=console):
         for name, frame in frames.items():
-            time = seconds(lambda frame=frame: _require_all(frame))
+            time = seconds(partial(_require_all, frame))
             if number > 0:
                 taken[name].append(ROWS / time)
     return {

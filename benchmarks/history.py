@@ -20,6 +20,7 @@ from psycopg2.extras import execute_values
 from sqlalchemy import Connection
 
 from benchmarks.history_pipelines import SHAPES, pipeline
+from ledger.databases.driver_errors import raw_cursor
 from ledger.errors import InputError
 from ledger.settings import Settings
 from ledger.store.connection import Database
@@ -77,7 +78,7 @@ def _write(connection: Connection, arguments: tuple[object, ...]) -> None:
         for place, step in enumerate(pipeline.topology(), 1)
     ]
     # The driver's own cursor: the file's text is many statements, and has % as an operator.
-    with connection.connection.cursor() as cursor:
+    with raw_cursor(connection) as cursor:
         cursor.execute("SELECT name FROM pipeline WHERE name = %s", (pipelines[0].name,))
         if cursor.fetchone() is not None:
             raise InputError(

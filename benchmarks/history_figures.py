@@ -233,7 +233,7 @@ def _large_batch(url: str, rounds: int) -> dict[str, float]:
         upgrade(owner)
         write_history(owner, batches=1, failed=FAILED, pipelines=1)
         number, middle = owner.transact(lambda c: c.execute(text(_LARGE)).one())
-        asked = {
+        asked: dict[str, Callable[[], object]] = {
             "the page": partial(batches.batch, reader, number),
             "the first records": partial(batches.failed, reader, number, {}),
             "records after half of them": partial(

@@ -47,5 +47,5 @@ def pipeline(number: int) -> Pipeline:
     return flow
 
 
-def _notified(message: object) -> None:
+def _notified(batch_id: int, records: object) -> None:
     """Notify no user: the history only records that a notification was sent."""

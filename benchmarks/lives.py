@@ -16,8 +16,9 @@ from ledger.batch.step_runs import Attempt, OpenedRun, Record, StepOutput, commi
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
-from ledger.deltas.kernel import Deltas, Fails, Longs, Messages
+from ledger.deltas.kernel import Deltas, Fails, Messages
 from ledger.deltas.posted import Posted
+from ledger.deltas.rows import Longs
 from ledger.deltas.spans import RootRange
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings

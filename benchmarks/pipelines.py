@@ -13,6 +13,7 @@ from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.core.states import Guarantee
 from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
+from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
 
 WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
@@ -65,7 +66,7 @@ def flights_few_lost(ackers: bool) -> Pipeline:
     step = pipeline.step("with_plane")
     assert isinstance(step, StageStep)
     steps = {**pipeline.graph.steps, step.name: replace(step, function=_with_listed_plane)}
-    listed = source_of("reference 'planes'", planes)
+    listed = Reference(source_of("reference 'planes'", planes))
     return pipeline.with_steps(steps.values(), {**pipeline.graph.references, "planes": listed})
 
 
@@ -88,7 +89,8 @@ def shuffled(ackers: bool) -> Pipeline:
     assert isinstance(step, StageStep)
 
     def split(sentences: DataFrame) -> DataFrame:
-        return step.function(sentences).repartition(4, "word")
+        rows: DataFrame = step.function(sentences)
+        return rows.repartition(4, "word")
 
     return _replaced(pipeline, replace(step, function=split))
 
@@ -159,7 +161,9 @@ def by_record() -> Pipeline:
     """A record stage that counts the words of each sentence."""
     pipeline = Pipeline("by_record").with_steps([jobs.wordcount.pipeline.step("sentences")])
     pipeline.record_stage(reads="sentences", schema=COUNTED)(counted)
-    pipeline.sink("words", jobs.wordcount.pipeline.step("words").sink, reads="counted")
+    words = jobs.wordcount.pipeline.step("words")
+    assert isinstance(words, SinkStep)
+    pipeline.sink("words", words.sink, reads="counted")
     return pipeline
 
 

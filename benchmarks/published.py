@@ -533,7 +533,10 @@ def sizes(results: Results) -> str:
     """Rows and bytes of a batch, for a million records, or a million failed ones."""
     of = results["sizes.batch"]
     records, failed = FLIGHTS / 1e6, of["failed"] / 1e6
-    megabytes = lambda key, over: f"{of[key] / over / 1e6:,.0f} MB"  # noqa: E731
+
+    def megabytes(key: str, over: float) -> str:
+        return f"{of[key] / over / 1e6:,.0f} MB"
+
     rows = [
         ("storage, the snapshot", "", megabytes("snapshot_bytes", records)),
         ("storage, the outputs of three stages", "", megabytes("stage_bytes", records)),
