@@ -7,7 +7,7 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup browser demo test test-system test-all test-tools compat polluted chaos cluster lint docs bench up down clean
+.PHONY: help setup browser demo test test-system test-all test-tools compat polluted chaos cluster lint docs figures bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ lint: setup ## Run ruff and mypy
 
 docs: setup ## Build the documentation as a site in var/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+
+figures: setup ## Count lines, functions and docstrings of the library; AT= is another checkout to compare with
+	@python -m scripts.figures $(if $(AT),"$(AT)" .)
 
 bench: setup ## Measure against plain Spark; writes benchmarks/results.json
 	@python -m benchmarks
