@@ -12,7 +12,7 @@ import jobs.wordcount
 from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.core.states import Guarantee
-from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, StageStep, Step
 from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
 
@@ -26,20 +26,6 @@ def flights(ackers: bool) -> Pipeline:
     """
     pipeline_ = _before_settlement(jobs.flights.pipeline, ackers)
     return _replaced(pipeline_, SinkStep("warehouse", WAREHOUSE, "with_weather"))
-
-
-def flights_by_reference() -> Pipeline:
-    """The same flights, of which no copy is taken."""
-    pipeline = flights(True)
-    pipeline.name = "flights_by_reference"
-    files = FileSource(
-        "flights/{{ interval_start | ds }}.csv",
-        schema=jobs.flights.FLIGHT,
-        null_value="NA",
-        snapshot="reference",
-    )
-    source = source_of("source 'departures'", files)
-    return _replaced(pipeline, SourceStep("departures", source))
 
 
 def flights_clean(ackers: bool) -> Pipeline:

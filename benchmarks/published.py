@@ -345,9 +345,6 @@ def _settlement_aims(show: _Shown) -> Iterable[_Aim]:
     ):
         for name, (title, _) in works.items():
             yield _Aim(f"{title}, {what}", aim, results[f"{name}.{key}"])
-    if (ratio := results["sizes.batch"].get("by_reference")) is not None:
-        what = "flights by reference, bytes of source and storage, compared with those by hand"
-        yield _Aim(what, 1.05, ratio)
 
 
 def _scale_aims(show: _Shown) -> Iterable[_Aim]:

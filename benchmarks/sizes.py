@@ -2,16 +2,14 @@
 records afterwards.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from benchmarks import plain
 from benchmarks.measure import Bench, data_bytes
-from benchmarks.pipelines import flights, flights_by_reference
+from benchmarks.pipelines import flights
 from ledger.batch.records.payloads import keep_payloads
 from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
@@ -22,8 +20,8 @@ STAGES = ("parse", "with_plane", "with_weather")
 
 
 def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[str, Any]:
-    """Rows and bytes of one batch of the flights, and by how much more than by hand there is on
-    disk of one that takes no copy, whatever ``rounds``: sizes do not vary as times do.
+    """Rows and bytes of one batch of the flights, whatever ``rounds``: sizes do not vary as times
+    do.
     """
     deltas: dict[str, int] = {}
 
@@ -38,7 +36,6 @@ def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[
     stage_bytes = sum(bench.written[stage] for stage in STAGES)
     after = _failures(bench.database)
     source_bytes = (home / "data" / "flights" / "2013-01-01.csv").stat().st_size
-    bench.batch(flights_by_reference())
     return {
         "sizes.batch": {
             "deltas": deltas["rows"],
@@ -48,19 +45,8 @@ def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[
             "source_bytes": source_bytes,
             "snapshot_bytes": data_bytes(snapshots) - before[1],
             "stage_bytes": stage_bytes,
-            "by_reference": (source_bytes + bench.storage_bytes)
-            / (source_bytes + _by_hand(session, home)),
         }
     }
-
-
-def _by_hand(session: SparkSession, home: Path) -> int:
-    """Bytes of the same stages' files in plain Spark."""
-    out = home / "plain"
-    plain.flights(plain.Batches(session), home / "data", out)
-    stages = sum(data_bytes(out / stage) for stage in STAGES)
-    shutil.rmtree(out)
-    return stages
 
 
 def _failures(database: Database) -> dict[str, int]:

@@ -25,7 +25,6 @@ BETWEEN = "\x1f"  # what stands between the columns in ``NAMES``
 MESSAGE = "_ackledger_message"
 TEXT = "_ackledger_text"  # of a source: a record as it stands in its file
 FILE = "_ackledger_file"  # of a source's snapshot: where the record was read
-PLACE = "_ackledger_block"  # the same, where the snapshot has no values: in which block of it
 POSITION = "_ackledger_position"
 IDENTITY = "_ackledger_identity"
 DELIVERED = "_ackledger_delivered_message"

@@ -147,7 +147,6 @@ class Source(Protocol):
     words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
     reads its interval, which no other batch reads. ``by_offset``: what it takes is a range between
     two offsets; otherwise files. ``commits``: whether ``commit`` is called.
-    ``by_reference``: its snapshots have places, not values.
     ``layout``: what the ledger keeps to find the raw text of a record in its file; ``closed``: that
     text has the schema's columns alone. ``not_reread``: why single records cannot be reread by key;
     None: they can.
@@ -158,7 +157,6 @@ class Source(Protocol):
     incremental: bool = False
     by_offset: bool = False
     commits: bool = False
-    by_reference: bool = False
     layout: Mapping[str, Any] = {}
     not_reread: str | None = None
 

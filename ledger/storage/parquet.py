@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.core.column_names import FILE, NAMES, PLACE
+from ledger.core.column_names import FILE, NAMES
 from ledger.errors import ConfigurationError, LostFileError, UnavailableError
 from ledger.storage import stores
 from ledger.storage.folders import RUN_AGAIN
 from ledger.types.arrow import parts
 
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
-_REPEATED = (FILE, PLACE, NAMES)  # texts that are the same in thousands of rows
+_REPEATED = (FILE, NAMES)  # texts that are the same in thousands of rows
 _LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 

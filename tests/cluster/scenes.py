@@ -113,7 +113,7 @@ SPECULATION = {  # a task is tried a second time after a second, also if it is i
     "spark.eventLog.rolling.enabled": "false",
 }
 SLOW_SECONDS = 20.0
-KIND = (4, "reference")  # records that share a row of the ledger, and the snapshot
+SPAN = 4  # records that share a row of the ledger
 
 
 def slow_tasks_run_twice(stage: Stage) -> None:
@@ -129,7 +129,7 @@ def slow_tasks_run_twice(stage: Stage) -> None:
     administrator = Database(stage.server.direct.verified("cores", ADMINISTRATOR))
     upgrade(administrator)
     administrator.dispose()
-    place = (stage.spark.master, stage.server.address("cores", DRIVER), str(folder), *KIND)
+    place = (stage.spark.master, stage.server.address("cores", DRIVER), str(folder), SPAN)
     conf = {**SPECULATION, "spark.eventLog.dir": events.as_uri()}
     options = " ".join(f"--conf {name}={value}" for name, value in conf.items())
     environment = {

@@ -1158,14 +1158,11 @@ RENAMED = r"no record has column '{}', which .* that are no columns: '{}'.*optio
          ['{"n": 1, "item.price": 2, "item": {"x": 3, "a.c": 4}}'], "item.a.b", "item.a.c"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("snapshot", ["copy", "reference"])
-def test_a_key_of_json_that_was_renamed(
-    runner, tmp_path, sink_rows, schema, lines, path, others, snapshot
-):
+def test_a_key_of_json_that_was_renamed(runner, tmp_path, sink_rows, schema, lines, path, others):
     """A column, or a field of a STRUCT, that no record has while records have other keys fails the
     step with both names, instead of being null for ever; declared as optional, it is null."""
     write(tmp_path, "a.jsonl", "\n".join(lines).encode())
-    declared = {"schema": schema, "format": "json", "snapshot": snapshot}
+    declared = {"schema": schema, "format": "json"}
     run = runner(copying(**declared))
     batch = run.open()
     with pytest.raises(InputError, match=RENAMED.format(path, others, path)):
@@ -1175,54 +1172,48 @@ def test_a_key_of_json_that_was_renamed(
     assert run.ledger.summary(batch.batch_id).notes == ()
 
 
-@pytest.mark.parametrize("snapshot", ["copy", "reference"])
-def test_a_column_that_one_record_has_was_not_renamed(
-    runner, tmp_path, sink_rows, monkeypatch, snapshot
-):
+def test_a_column_that_one_record_has_was_not_renamed(runner, tmp_path, sink_rows, monkeypatch):
     """However late it comes, in whatever spelling of JSON, and however many keys are no columns; a
     record that fails for a key that only looks like a column's keeps none of the others out."""
     monkeypatch.setattr(absent, "FIRST", 1)
     lines = ['{"n": 1, "amount_eur": 5}'] * 3 + [r'{"n": 2, "\u0061mount": null, "s": {"x": null}}']
     write(tmp_path, "a.jsonl", "\n".join([*lines, '{"n": 3, "LATE": 1}']).encode())
     run = runner(copying(schema="n INT, amount INT, s STRUCT<x: INT>, late INT", format="json",
-                         optional=["late"], snapshot=snapshot))  # fmt: skip
+                         optional=["late"]))  # fmt: skip
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (5, 1)
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "lines", "passes"),
+    ("lines", "passes"),
     [
-        ("copy", ['{"n": 1}'] * 3 + ['{"n": 2, "amount": 5, "s": [{"x": null}, {"x": 1}]}'], 0),
-        ("copy", ['{"n": 1, "amount": "x"}', '{"n": 2, "s": [{"x": 1}]}'], 1),
-        ("reference", ['{"n": 1, "amount": null, "s": [{"x": 1}]}'], 0),
-        ("reference", ['{"n": 1}', '{"n": 1, "amount": 1, "s": [{"x": 1}]}'], 1),
+        (['{"n": 1}'] * 3 + ['{"n": 2, "amount": 5, "s": [{"x": null}, {"x": 1}]}'], 0),
+        (['{"n": 1, "amount": "x"}', '{"n": 2, "s": [{"x": 1}]}'], 1),
     ],
 )
 def test_the_text_is_read_again_only_where_a_column_is_null(
-    runner, tmp_path, monkeypatch, snapshot, lines, passes
+    runner, tmp_path, monkeypatch, lines, passes
 ):
-    """The keys of all records are looked at where the statistics of the snapshot, or by reference
-    the first records of some blocks, show no value of a column; once, whatever is missing."""
+    """The keys of all records are looked at where the statistics of the snapshot show no value of a
+    column; once, whatever is missing."""
     monkeypatch.setattr(absent, "FIRST", 1)
     calls, look = [], absent.most_frequent
     monkeypatch.setattr(absent, "most_frequent", lambda *of: calls.append(of) or look(*of))
     write(tmp_path, "a.jsonl", "\n".join([*lines, ""]).encode())
     schema = "n INT, amount DECIMAL(5,2), s ARRAY<STRUCT<x: INT>>"
-    run = runner(copying(schema=schema, format="json", snapshot=snapshot))
+    run = runner(copying(schema=schema, format="json"))
     batch = run.open()
     run.settled(batch)
     assert len(calls) == passes
     assert run.ledger.summary(batch.batch_id).notes == ()
 
 
-@pytest.mark.parametrize("snapshot", ["copy", "reference"])
-def test_a_column_that_no_record_has_is_reported(runner, tmp_path, caplog, snapshot):
+def test_a_column_that_no_record_has_is_reported(runner, tmp_path, caplog):
     """Where records have no other keys it is no error, but the log, the ledger and what a run
     prints say that the column is null in all records."""
     write(tmp_path, "a.jsonl", b'{"n": 1}\n{"n": 2, "s": {"x": 1}}\n')
     schema = "n INT, amount INT, s STRUCT<x: INT, y: INT>, t STRUCT<z: INT>"
-    run = runner(copying(schema=schema, format="json", snapshot=snapshot))
+    run = runner(copying(schema=schema, format="json"))
     batch = run.open()
     run.settled(batch)
     says = "no record has column {}: it is null in all of them"

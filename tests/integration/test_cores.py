@@ -19,10 +19,10 @@ from tests.support import cores
 from tests.support.places import ROOT
 from tests.support.wheels import executor_environment
 
-# And the span of the batch's roots there, and the kind of its snapshot.
+# And the span of the batch's roots there.
 MASTERS = (
-    ("local[1]", 1, "copy"),
-    ("local-cluster[2,1,1024]", 4, "reference"),
+    ("local[1]", 1),
+    ("local-cluster[2,1,1024]", 4),
 )
 
 
@@ -82,7 +82,7 @@ def results(server_home, tmp_path, lean):
 def test_a_batch_does_not_depend_on_its_cores(results):
     """Positions, roots, verdicts and rows are those that they have to be on one core and on two
     executors that have no address of the ledger and no driver of its database, with spans and
-    without, by reference and not: tasks cut and read the files, and fold. Speculation is on, but
+    without: tasks cut and read the files, and fold. Speculation is on, but
     Spark tries no task a second time on the machine that it runs on: make cluster has two.
     """
     outcomes, events = results

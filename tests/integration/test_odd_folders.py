@@ -21,7 +21,7 @@ def moving():
     """Files of each format, and of each way to read them, to a folder and a table."""
     flow = Pipeline("odd", max_replays=3)
     flow.source("text", FileSource("in/*/*.csv", schema="n INT", incremental=True))
-    flow.source("lines", FileSource("a.jsonl", format="json", schema="n INT", snapshot="reference"))
+    flow.source("lines", FileSource("a.jsonl", format="json", schema="n INT"))
     flow.source("rows", FileSource("p/*.parquet", format="parquet", schema="n INT"))
     flow.reference("names", FileSource("names.csv", schema="n INT, name STRING"))
 

@@ -35,14 +35,9 @@ EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
 
 
 def cases(numbers):
-    """Ways to fold, spans and kinds of snapshot take turns, so that all of their pairs are met."""
+    """Ways to fold and spans take turns, so that all of their pairs are met."""
     return [
-        (
-            fold,
-            SPANS[(place + place // len(FOLDS)) % len(SPANS)],
-            ("copy", "reference")[place // len(FOLDS) % 2],
-            number,
-        )
+        (fold, SPANS[(place + place // len(FOLDS)) % len(SPANS)], number)
         for place, (fold, number) in enumerate(zip(cycle(FOLDS), numbers, strict=False))
     ]
 
@@ -117,20 +112,20 @@ def test_the_plans_have_everything():
 
 def test_a_driver_dies_once_it_has_refined():
     """In one of the plans that always run, whose roots share spans."""
-    deaths = [death_of(plan_of(number), fold, span) for fold, span, _, number in cases(NUMBERS)]
+    deaths = [death_of(plan_of(number), fold, span) for fold, span, number in cases(NUMBERS)]
     assert "refined" in {death.place for death in deaths if death}
 
 
-@pytest.mark.parametrize(("folded_by", "span", "snapshot", "number"), CASES, indirect=["folded_by"])
+@pytest.mark.parametrize(("folded_by", "span", "number"), CASES, indirect=["folded_by"])
 def test_a_random_pipeline_agrees_with_its_oracle(
-    runner, tmp_path, warehouse, monkeypatch, folded_by, span, snapshot, number
+    runner, tmp_path, warehouse, monkeypatch, folded_by, span, number
 ):
     """Just the records that the oracle names fail, where and for the reason that it says, and the
     sinks show its rows, after the batch and after each replay; in the end nothing is failed. So it
-    is whether a root has rows of its own or shares them, and wherever its record lies."""
+    is whether a root has rows of its own or shares them."""
     monkeypatch.setattr(spans, "MOST_SPANS", 4)  # what span="auto" goes by
     plan = plan_of(number)
-    world = World(plan, tmp_path, warehouse, span, snapshot)
+    world = World(plan, tmp_path, warehouse, span)
     order = [step.name for step in world.pipeline(0).steps()]
     assert sorted(order) == sorted(plan.reads)
     oracle, original = Oracle(plan, order), None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.dataset as ds
 from pyspark import TaskContext
@@ -20,7 +20,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.column_names import POSITION
 from ledger.settings import Settings
 from ledger.sources.files import text
-from ledger.spark.frames.inputs import records
+from ledger.spark.frames.inputs import stored_rows
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.store.upgrade import connect
@@ -33,8 +33,8 @@ _ROOTS = """
 """
 
 
-# A master, a database and a folder of its own; the batch's span and kind of snapshot there.
-Place = tuple[str, str, str, int, Literal["copy", "reference"]]
+# A master, a database and a folder of its own, and the batch's span there.
+Place = tuple[str, str, str, int]
 
 
 def write(folder: Path) -> None:
@@ -77,12 +77,10 @@ def tried_twice(events: Path) -> int:
     return sum(start["Speculative"] for start in starts)
 
 
-def pipeline(slow_seconds: float, span: int, snapshot: Literal["copy", "reference"]) -> Pipeline:
-    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time: by
-    reference the one that reads them from the source.
-    """
+def pipeline(slow_seconds: float, span: int) -> Pipeline:
+    """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
     flow = Pipeline("cores")
-    numbers = FileSource("in-*.csv", schema="n INT", snapshot=snapshot)
+    numbers = FileSource("in-*.csv", schema="n INT")
     flow.source("numbers", numbers, span=span)
 
     @flow.record_stage(reads="numbers", schema="n INT, copy INT")
@@ -122,12 +120,12 @@ def main(places: list[Place], slow_seconds: float) -> None:
     text.HERE = text.CUT_HERE = 0  # tasks cut the files and read them, however small these are
     for owner, name in ((text, "cut"), (text.TextReader, "batches")):
         setattr(owner, name, in_tasks_alone(getattr(owner, name)))
-    for master, url, folder, span, snapshot in places:
+    for master, url, folder, span in places:
         settings = Settings(database_url=url, storage=f"{folder}/storage", data=folder)
         spark = build_session("cores", master)
         database = connect(settings)
         # All is folded by executors, which need what that needs.
-        flow = pipeline(slow_seconds, span, snapshot)
+        flow = pipeline(slow_seconds, span)
         job = Job(spark, database, settings, flow, few_rows=-1, driver_bytes=-1)
         sys.stdout.write(json.dumps(result_of(job)) + "\n")
         spark.stop()
@@ -152,7 +150,7 @@ def result_of(job: Job) -> dict[str, Any]:
 
 def positions(job: Job, run_id: int) -> list[tuple[int, int]]:
     """The position of each record among the batch's, by which it has its root, and the record."""
-    rows = records(job, job.manifest(run_id), POSITION).select(POSITION, "n").collect()
+    rows = stored_rows(job, run_id, POSITION).select(POSITION, "n").collect()
     return sorted((row[POSITION], row["n"]) for row in rows)
 
 

@@ -44,14 +44,10 @@ DEDUP = {
 
 
 class World:
-    """The folder and the database of a plan: what its sources read and its sinks write.
-    ``snapshot``: whether a batch has a copy of its records, or a reference."""
+    """The folder and the database of a plan: what its sources read and its sinks write."""
 
-    def __init__(
-        self, plan: Plan, folder: Path, warehouse: Warehouse, span: Span, snapshot: str = "copy"
-    ):
+    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse, span: Span):
         self.plan, self.folder, self.warehouse, self.span = plan, folder, warehouse, span
-        self.snapshot = snapshot
         for source in plan.sources:
             (folder / source.name).mkdir()
             half = len(source.records) // 2
@@ -113,7 +109,7 @@ class World:
         plan = self.plan
         pipeline = Pipeline("random", guarantee=plan.guarantee, max_replays=5, unit=plan.unit or ())
         for source in plan.sources:
-            files = FileSource(f"{source.name}/*.csv", schema=SCHEMA, snapshot=self.snapshot)
+            files = FileSource(f"{source.name}/*.csv", schema=SCHEMA)
             pipeline.source(source.name, files, span=self.span)
         for stage in plan.stages:
             self._declare(pipeline, stage, plan.is_faulty(stage.name, round_))

@@ -17,7 +17,6 @@ RESULT = {
     "flights": lambda: pipelines.flights(True),
     "clean flights": lambda: pipelines.flights_clean(0),
     "flights, few lost": lambda: pipelines.flights_few_lost(2),
-    "flights by reference": pipelines.flights_by_reference,
     "shuffled word count": lambda: pipelines.shuffled(True),
     "measurements": lambda: pipelines.measurements("records", True),
     "measurements, some lost": lambda: pipelines.measurements("records", True, lose_every=10),

@@ -8,7 +8,6 @@ from unicodedata import normalize
 
 import pyarrow as pa
 
-from ledger.core.column_names import PLACE
 from ledger.storage import parquet, stores
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
@@ -69,7 +68,7 @@ def _has(path: str, values: Sequence[str]) -> bool:
         stored = parquet.opened(stream)
         for group in range(stored.metadata.num_row_groups):
             table = parquet.read_row_group(stored, group)
-            for column in (table[name] for name in table.column_names if name != PLACE):
+            for column in table.columns:
                 for text in {fold(text) for cell in column.to_pylist() for text in texts(cell)}:
                     for value in values:
                         if any(form.is_in(text) for form in missing.get(value, ())):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, RAW, is_own
+from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, RAW, is_own
 from ledger.core.paths import without_file_scheme
 from ledger.core.redaction import Redaction
 from ledger.errors import MASK
@@ -71,8 +71,7 @@ def payloads(
 
 
 def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
-    """The rows of a file at these positions, in order, of those row groups alone that hold one; by
-    reference with their values, or texts. Raises InputError where a source has these no more."""
+    """The rows of a file at these positions, in order, of those row groups alone that hold one."""
     start, tables = 0, []
     for group in range(stored.metadata.num_row_groups):
         rows = stored.metadata.row_group(group).num_rows
@@ -80,12 +79,7 @@ def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
         if len(wanted):
             tables.append(parquet.read_row_group(stored, group).take(_longs(wanted)))
         start += rows
-    rows = pa.concat_tables(tables)
-    if PLACE not in rows.column_names:
-        return rows
-    from ledger.sources.files.referenced import with_values  # loads Spark's types
-
-    return with_values(stored, rows, local)
+    return pa.concat_tables(tables)
 
 
 def read_rows(

@@ -89,11 +89,6 @@ def source_step(
     span: Span = "auto",
 ) -> SourceStep:
     declared = source_of(f"source {name!r}", source)
-    if track is not None and declared.by_reference:
-        raise DeclarationError(
-            f"source {name!r}: expected no track with snapshot='reference': records that are not"
-            " tracked lie behind the others in a snapshot. Leave out one of the two"
-        )
     columns = named_once(f"source {name!r}: key", key)
     own = checked_name("source", name)
     return SourceStep(own, declared, on_ack, on_fail, track, columns, _checked_span(name, span))

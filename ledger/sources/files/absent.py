@@ -154,7 +154,7 @@ def most_frequent(
 ) -> list[KeyPath]:
     """Return those of the ``missing`` paths that records have, and the most frequent keys that are
     no ``present`` columns."""
-    as_text = replace(reader, form=replace(reader.form, names=()), values=False)  # not by columns
+    as_text = replace(reader, form=replace(reader.form, names=()))  # not by columns
     keys = key_paths(F.col(TEXT), reader.form, present)
     texts = as_text.frame(spark).select(F.explode(keys).alias(_PATH))
     is_missing = F.array_contains(F.array(*map(_literal, missing)), F.col(_PATH))

@@ -36,7 +36,6 @@ class Files(Source):
         self.schema = declared.schema
         self.place = declared.path
         self.incremental = declared.incremental
-        self.by_reference = declared.snapshot == "reference"
         self.not_reread = _FIXED_IS_NEW if declared.incremental else None
         self.layout = _layout(declared)
 

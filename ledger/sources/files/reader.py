@@ -19,7 +19,6 @@ from ledger.sources.files import absent, lines, writing
 from ledger.sources.files import layouts as files
 from ledger.sources.files.multiline import TOO_LONG
 from ledger.sources.files.records import records_of
-from ledger.sources.files.referenced import with_form
 from ledger.sources.files.source import FileSource
 from ledger.sources.files.text import IS_LONG, TextReader, blocks_of
 from ledger.sources.files.writing import Writer
@@ -74,18 +73,17 @@ class Reader(SourceReader):
         renamed where the records come from."""
         text, self._text = self._text, None
         if text is not None:
-            has_values = stored is not None and not self._by_reference
             present = (
-                absent.stored_paths(self.schema, stored or ())
-                if has_values
-                else absent.first_paths(text)
+                absent.first_paths(text)
+                if stored is None
+                else absent.stored_paths(self.schema, stored)
             )
             self._require(absent.of_records(self._spark, text, self._source.optional, present))
         return [absent.shown(path) for path in self._keys.absent] if self._keys else ()
 
     def records(self, claim: Claim) -> DataFrame:
-        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``, and by
-        reference ``PLACE``. Checks headers first.
+        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``. Checks
+        headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
@@ -93,12 +91,11 @@ class Reader(SourceReader):
         inputs = self._inputs(claim)
         if self._source.format == "parquet":
             return self._rows([file.path for file in inputs])
-        frames = []
-        for reader in self._readers(inputs, values=True):
-            text = reader.frame(self._spark, places=self._by_reference)
-            frames.append(self._with_names(records_of(reader.form, text), reader.form))
-        records = reduce(DataFrame.union, frames)
-        return with_form(records, self._form(self.schema.names)) if self._by_reference else records
+        frames = [
+            self._with_names(records_of(reader.form, reader.frame(self._spark)), reader.form)
+            for reader in self._readers(inputs)
+        ]
+        return reduce(DataFrame.union, frames)
 
     def check(self, claim: Claim) -> None:
         """Read headers of CSV and footers of Parquet. Raises InputError as ``records`` does."""
@@ -113,7 +110,7 @@ class Reader(SourceReader):
         is_text = self._source.format != "parquet"
         if not is_text or reader_of(self._form(self.schema.names)) is None:
             return None
-        readers = list(self._readers(self._inputs(claim), values=not self._by_reference))
+        readers = list(self._readers(self._inputs(claim)))
         if not all(reader.is_by_columns for reader in readers):
             return None
         done = [
@@ -125,10 +122,6 @@ class Reader(SourceReader):
         names = tuple(name for written in done for name in written.names)
         rows, failed = sum(own.rows for own in done), sum(own.failed for own in done)
         return WrittenFiles(names, rows, failed) if names else None
-
-    @property
-    def _by_reference(self) -> bool:
-        return self._source.snapshot == "reference"
 
     def _inputs(self, claim: Claim) -> Sequence[listing.FoundFile]:
         if self._source.incremental:
@@ -151,15 +144,13 @@ class Reader(SourceReader):
         is_sensitive = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
         return files.check_parquet(paths, self.schema, case_sensitive=is_sensitive)
 
-    def _readers(
-        self, inputs: Sequence[listing.FoundFile], *, values: bool
-    ) -> Iterator[TextReader]:
+    def _readers(self, inputs: Sequence[listing.FoundFile]) -> Iterator[TextReader]:
         """What reads the records of text, file by file with the same columns."""
         by_path = {file.path: file for file in inputs}
         for layout in self._layouts(list(by_path)):
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]
             blocks = blocks_of(self._spark, own, form, layout.headers)
-            reader = TextReader(form, blocks, values)
+            reader = TextReader(form, blocks)
             if self._source.format == "json":
                 self._text = reader
             yield reader

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("csv", "json", "parquet")
 HEADERS = (True, False, "by_name")
-SNAPSHOTS = ("copy", "reference")
 
 _TIME_FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 # Options of Spark's readers that neither lose records nor change values.
@@ -64,10 +63,8 @@ class FileSource:
     records instead of an error.
     ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval;
     a file is another one once its size or modification time differ, but for a small one that has
-    the same content. ``snapshot``: what a batch keeps of its records, a ``copy`` of their values,
-    or a ``reference`` to where they lie in their files, of csv and json: these must stay as they
-    are until the batch needs its files no more. ``options``: further options of the reader, for
-    example ``sep``: those in ``OPTIONS``.
+    the same content. ``options``: further options of the reader, for example ``sep``: those in
+    ``OPTIONS``.
 
     Raises DeclarationError on an unknown format or option, or a path that is no template or ends in
     ``/``.
@@ -83,7 +80,6 @@ class FileSource:
     allow_missing: bool = False
     incremental: bool = False
     multiline: bool = False
-    snapshot: str = "copy"
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -154,15 +150,6 @@ _FAULTS: tuple[Fault, ...] = (
     (
         lambda it: it.header not in HEADERS,
         f"header={{it.header!r}} of {{it.path!r}}: expected one of {', '.join(map(repr, HEADERS))}",
-    ),
-    (
-        lambda it: it.snapshot not in SNAPSHOTS,
-        f"snapshot={{it.snapshot!r}} of {{it.path!r}}: expected one of {', '.join(SNAPSHOTS)}",
-    ),
-    (
-        lambda it: it.snapshot == "reference" and it.format == "parquet",
-        "snapshot='reference' of {it.path!r}: expected format csv or json, found parquet; leave it"
-        " out",
     ),
     (
         lambda it: it.multiline and it.format != "csv",

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.core.column_names import BETWEEN, FILE, PLACE, POSITION, TEXT
+from ledger.core.column_names import BETWEEN, FILE, TEXT
 from ledger.core.paths import is_local
 from ledger.errors import InputError
-from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines, verify
+from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines
 from ledger.sources.files.layouts import encoded
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, FoundFile, compression
@@ -40,10 +40,7 @@ _ROWS = 32_768  # records in one batch on their way to Spark
 
 
 BLOCK_NUMBER = "_ackledger_block_number"
-_PUT_BACK = (
-    ". Records of a batch lie in it, by reference: put it back as it was, or read the interval"
-    " again with --reprocess"
-)
+_PLACE = "place"  # of a block, as text
 _TEXTS = (
     T.StructField(TEXT, T.BinaryType()),
     T.StructField(IS_LONG, T.BooleanType()),
@@ -70,24 +67,19 @@ def blocks_of(
     def cut_some(numbers: range) -> Iterator[pa.RecordBatch]:
         for number in numbers:
             places = [block.place for block in cut_one(files[number])]
-            yield pa.RecordBatch.from_pydict({PLACE: pa.array(places, pa.string())})
+            yield pa.RecordBatch.from_pydict({_PLACE: pa.array(places, pa.string())})
 
     shares = _shares([_weight(file.path, file.bytes) for file in files])
-    rows = in_tasks(spark, cut_some, shares, f"{PLACE} string").collect()
-    return [Block.at(row[PLACE]) for row in rows]
+    rows = in_tasks(spark, cut_some, shares, f"{_PLACE} string").collect()
+    return [Block.at(row[_PLACE]) for row in rows]
 
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads blocks of one form. ``values``: whether those of what is read by columns are wanted, or
-    only which records these are. ``ranges``: the positions of the records of each block, which were
-    counted before; None: they were not.
-    """
+    """Reads blocks of one form."""
 
     form: Format
     blocks: Sequence[Block]
-    values: bool = True
-    ranges: Sequence[range] | None = None
 
     @cached_property
     def _by_columns(self) -> Callable[[Lines, Format], Read] | None:
@@ -99,11 +91,6 @@ class TextReader:
         return self._by_columns is not None
 
     @property
-    def has_values(self) -> bool:
-        """Whether ``batches`` have ``READ``."""
-        return self.is_by_columns and self.values
-
-    @property
     def shares(self) -> list[range]:
         """The numbers of the blocks that each task reads."""
         return _shares([_weight(block.path, block.length) for block in self.blocks])
@@ -111,30 +98,21 @@ class TextReader:
     @cached_property
     def schema(self) -> T.StructType:
         """Of ``batches``: a record's text, null if it was read by columns; whether it is long;
-        the number of its block; ``POSITION``, if it is known; and, if some are read by columns,
-        ``READ``."""
+        the number of its block; and, if some are read by columns, ``READ``."""
         fields = list(_TEXTS)
-        if self.ranges is not None:
-            fields.append(T.StructField(POSITION, T.LongType()))
-        if self.has_values:
+        if self.is_by_columns:
             # A struct: of many columns Spark makes a method that is too much for the JVM.
             own = enumerate(self.form.schema.fields)
             read = T.StructType([T.StructField(str(n), field.dataType) for n, field in own])
             fields.append(T.StructField(READ, read))
         return T.StructType(fields)
 
-    def frame(self, spark: SparkSession, *, places: bool = False) -> DataFrame:
+    def frame(self, spark: SparkSession) -> DataFrame:
         """The records of the blocks, in order: ``FILE`` as a URL; ``TEXT``, a string of raw bytes,
         and ``IS_LONG``, null of one that was read by columns, and left out where all are known to
-        be; and, if some may be, ``READ``, null of all others; with ``POSITION``, if it is known,
-        and ``PLACE``, if ``places``. Lazy."""
-        named = {FILE: [url(block.path) for block in self.blocks]}
-        if places:
-            named[PLACE] = [block.place for block in self.blocks]
-        columns = [
-            F.get(F.split(F.lit(BETWEEN.join(texts)), BETWEEN), F.col(BLOCK_NUMBER)).alias(name)
-            for name, texts in named.items()
-        ]
+        be; and, if some may be, ``READ``, null of all others. Lazy."""
+        urls = F.lit(BETWEEN.join(url(block.path) for block in self.blocks))
+        file = F.get(F.split(urls, BETWEEN), F.col(BLOCK_NUMBER)).alias(FILE)
         text = [F.col(TEXT).cast("string").alias(TEXT), F.col(IS_LONG)]
         batches = self.few()
         if batches is None:
@@ -143,11 +121,11 @@ class TextReader:
             rows = spark.createDataFrame([], self.schema)
         else:
             table = pa.Table.from_batches(batches, self._arrow)
-            if self.has_values and table[TEXT].null_count == len(table):
+            if self.is_by_columns and table[TEXT].null_count == len(table):
                 text = []
             # In one part: a small source leaves one file, however many cores there are.
             rows = spark.createDataFrame(table, self.schema).coalesce(1)
-        return rows.select(*columns, *text, *self.schema.names[len(_TEXTS) :])
+        return rows.select(file, *text, *self.schema.names[len(_TEXTS) :])
 
     def few(self) -> list[pa.RecordBatch] | None:
         """The records of all blocks; None where these are more than the driver reads, or more comes
@@ -167,30 +145,16 @@ class TextReader:
         """The records of some of the blocks. Raises InputError if a file cannot be read, or has
         changed since it was cut."""
         for number in numbers:
-            block, count = self.blocks[number], 0
-            with _reading(block.path, "" if self.ranges is None else _PUT_BACK):
-                if self.ranges is not None and block.streamed:
-                    verify(block)  # who takes a few of its records does not come to its end
+            block = self.blocks[number]
+            with _reading(block.path):
                 for batch in self._of(block):
                     for first in range(0, len(batch), _ROWS):
-                        part = batch.slice(first, _ROWS)
-                        yield self._numbered(part, number, count)
-                        count += len(part)
-                if self.ranges is not None and count != len(self.ranges[number]):
-                    raise InputError(
-                        f"source file {block.path}: expected {len(self.ranges[number]):,} records"
-                        f" in the {block.length:,} bytes from {block.offset:,} on, found {count:,},"
-                        " though the bytes are the same: the batch was counted by another version"
-                        " of this library. Read the interval again with --reprocess"
-                    )
+                        yield self._numbered(batch.slice(first, _ROWS), number)
 
-    def _numbered(self, part: pa.RecordBatch, number: int, first: int) -> pa.RecordBatch:
-        """Records of a block with its number, and with their positions."""
+    def _numbered(self, part: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        """Records of a block with its number."""
         columns = {name: part.column(name) for name in part.schema.names}
         columns[BLOCK_NUMBER] = pa.repeat(pa.scalar(number, pa.int32()), len(part))
-        if self.ranges is not None:
-            start = self.ranges[number].start + first
-            columns[POSITION] = pa.array(np.arange(start, start + len(part)), pa.int64())
         arrays = [
             columns[field.name] if field.name in columns else pa.nulls(len(part), field.type)
             for field in self._arrow
@@ -211,12 +175,10 @@ class TextReader:
         if self._by_columns is None:
             return pa.RecordBatch.from_pydict({TEXT: records.texts(np.ones(len(records), bool))})
         read = self._by_columns(records, self.form)
-        columns: dict[str, pa.Array] = {TEXT: records.texts(~read.was_read)}
-        if self.values:
-            names = [str(number) for number in range(len(read.columns.columns))]
-            is_null = pa.array(~read.was_read)
-            columns[READ] = pa.StructArray.from_arrays(read.columns.columns, names, mask=is_null)
-        return pa.RecordBatch.from_pydict(columns)
+        names = [str(number) for number in range(len(read.columns.columns))]
+        is_null = pa.array(~read.was_read)
+        values = pa.StructArray.from_arrays(read.columns.columns, names, mask=is_null)
+        return pa.RecordBatch.from_pydict({TEXT: records.texts(~read.was_read), READ: values})
 
     @cached_property
     def _arrow(self) -> pa.Schema:
@@ -284,7 +246,7 @@ def _next_rows(records: Iterator[tuple[str, bool]]) -> list[tuple[bytes, bool]]:
 
 
 @contextmanager
-def _reading(path: str, advice: str = "") -> Iterator[None]:
+def _reading(path: str) -> Iterator[None]:
     """Name the file that cannot be read."""
     try:
         yield
@@ -292,5 +254,5 @@ def _reading(path: str, advice: str = "") -> Iterator[None]:
         if isinstance(exc, OSError) and exc.errno in FULL:  # of what is kept of it
             raise no_space(gettempdir()) from exc
         quotes = [str(exc)] if isinstance(exc, ValueError) else []
-        message = f"source file {path} cannot be read: {exc}{advice}"
+        message = f"source file {path} cannot be read: {exc}"
         raise InputError(message, quotes=quotes) from exc

@@ -21,11 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, PLACE, POSITION, RAW, TEXT
+from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, POSITION, RAW, TEXT
 from ledger.deltas.table_writer import TableWriter
 from ledger.sources.base import WrittenFiles
 from ledger.sources.files.records import records_of
-from ledger.sources.files.referenced import noted
 from ledger.sources.files.text import BLOCK_NUMBER, IS_LONG, READ, TextReader, in_tasks, url
 from ledger.sources.parsing.typed import with_quotes
 from ledger.storage import stores
@@ -46,7 +45,7 @@ _UNREAD = (
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the records of ``reader``, with their values or by reference.
+    """Writes the records of ``reader``.
 
     ``folder``: of the run. ``part``: which of the run's writers it is. ``by_name``: whether the
     columns of files are read by their names. ``masked``: the values that reasons quote are masked.
@@ -159,12 +158,8 @@ class Writer:
     @cached_property
     def schema(self) -> T.StructType:
         """Of the snapshot."""
-        form, by_reference = self.reader.form, not self.reader.values
         fields = [T.StructField(FILE, T.StringType())]
-        if by_reference:
-            fields.append(T.StructField(PLACE, T.StringType(), metadata=noted(form)))
-        else:
-            fields += [T.StructField(own.name, own.dataType) for own in form.schema.fields]
+        fields += [T.StructField(own.name, own.dataType) for own in self.reader.form.schema.fields]
         fields += [T.StructField(RAW, T.BinaryType()), T.StructField(ERROR, T.StringType())]
         fields += [T.StructField(NAMES, T.StringType())] if self.by_name else []
         return T.StructType(fields)
@@ -174,13 +169,12 @@ class Writer:
         """The same; texts that are the same in many rows by number."""
         arrow = to_arrow_schema(self.schema)
         for place, field in enumerate(arrow):
-            if field.name in (FILE, PLACE, NAMES):
+            if field.name in (FILE, NAMES):
                 arrow = arrow.set(place, field.with_type(pa.dictionary(pa.int32(), pa.string())))
         return arrow
 
     def _columns(self, table: pa.Table) -> pa.Table:
-        """Records as the snapshot has them; all but files and places are null of what was not
-        read."""
+        """Records as the snapshot has them; all but files are null of what was not read."""
         numbers = table[BLOCK_NUMBER].combine_chunks()
         least, greatest = pc.min_max(numbers).values()
         numbers = pc.subtract(numbers, least)
@@ -188,14 +182,13 @@ class Writer:
         columns = {}
         for name, texts in (
             (FILE, [url(block.path) for block in blocks]),
-            (PLACE, [block.place for block in blocks]),
             (NAMES, [BETWEEN.join(self.reader.form.names)] * len(blocks)),
         ):
             if name in self._arrow.names:
                 columns[name] = pa.DictionaryArray.from_arrays(
                     numbers, pa.array(texts, pa.string())
                 )
-        if self.reader.has_values:
+        if self.reader.is_by_columns:
             values = table[READ].combine_chunks().flatten()
             columns |= dict(zip(self.reader.form.schema.names, values, strict=True))
         arrays = [

@@ -1,6 +1,6 @@
 """Frames that are handed to stages and sinks: the committed output of a step, anchored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -16,7 +16,6 @@ from ledger.core.column_names import (
     INPUT,
     MESSAGE,
     PARENT,
-    PLACE,
     POSITION,
     QUOTED,
     RAW,
@@ -26,7 +25,6 @@ from ledger.core.column_names import (
     is_own,
 )
 from ledger.errors import FencedError
-from ledger.sources.files.referenced import Referenced
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
 from ledger.storage.manifest import Manifest
@@ -61,7 +59,7 @@ def delivered_rows(job: Job, run: Run) -> DataFrame:
     """What a committed run passed on to its consumers, as ``input_rows``; without ``ROOT`` where it
     is not tracked any more."""
     manifest = job.manifest(run.step_run_id)
-    rows = records(job, manifest, POSITION)
+    rows = positioned(job.spark, manifest, POSITION)
     if ERROR in rows.columns:
         rows = _emitted(rows, manifest, run)
     return passed_on(rows)
@@ -113,30 +111,6 @@ def root_rows(rows: DataFrame) -> DataFrame:
 def user_columns(frame: DataFrame) -> list[str]:
     """The columns that are not the ledger's own, quoted for ``select``."""
     return [f"`{name}`" for name in frame.columns if not is_own(name)]
-
-
-def records(
-    job: Job,
-    manifest: Manifest,
-    position: str,
-    first: int = 0,
-    numbers: Sequence[int] | None = None,
-) -> DataFrame:
-    """As ``stored_rows``, of a manifest. Of a snapshot by reference the rows are those of a copy;
-    at least those with one of ``numbers``, in order; None: all."""
-    stored = positioned(job.spark, manifest, position, first)
-    if PLACE not in stored.columns:
-        return stored
-    wanted = None if numbers is None else [number - first for number in numbers]
-    values = Referenced.of(manifest.files).values(job.spark, wanted)
-    values = values.withColumn(position, F.col(POSITION) + F.lit(first))
-    if position != POSITION:
-        values = values.drop(POSITION)
-    if UNIT in stored.columns:
-        units = stored.where(F.col(ERROR).isNull()).select(position, UNIT)
-        values = values.join(units, position)
-    failed = stored.where(F.col(ERROR).isNotNull()).drop(PLACE)
-    return failed.unionByName(values, allowMissingColumns=True)
 
 
 def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFrame:

@@ -18,7 +18,7 @@ from ledger.core.text import quantity
 from ledger.errors import FencedError
 from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.anchors import carries_unit
-from ledger.spark.frames.inputs import records
+from ledger.spark.frames.inputs import stored_rows
 from ledger.spark.frames.stored import local_numbers, local_rows
 from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
@@ -166,7 +166,7 @@ def _stored(job: Job, emit: EmittedRecords) -> DataFrame:
     numbers = local_rows(job.spark, {ROOT: roots, MESSAGE: messages})
     if len(roots) <= BROADCAST_MESSAGES:
         numbers = F.broadcast(numbers)
-    rows = records(job, job.manifest(emit.emit_run_id), ROOT, emit.first_root, emit.roots)
+    rows = stored_rows(job, emit.emit_run_id, ROOT, emit.first_root)
     return rows.drop(MESSAGE).join(numbers, ROOT).drop(ROOT)
 
 
@@ -174,4 +174,4 @@ def _snapshot(job: Job, original_id: int, source: str) -> DataFrame:
     """Every record of an original batch's source, with ``MESSAGE``."""
     emits = job.database.transact(lambda c: runs.emits(c, original_id))
     emit = next(emit for emit in emits if emit.source == source)
-    return records(job, job.manifest(emit.emit_run_id), MESSAGE, emit.first_root)
+    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)

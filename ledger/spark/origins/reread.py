@@ -78,7 +78,7 @@ class FromSource(FromRecords):
 
     def _contents(self) -> DataFrame:
         """What each claimed record was: ``MESSAGE``, ``RAW``."""
-        if self._is_stored:
+        if not self.expired:
             texts = (frame.select(MESSAGE, raw(frame).alias(RAW)) for frame in self.stored())
             return reduce(DataFrame.unionByName, texts)
         batch_id, source = self.run.batch.batch_id, self.step.name
@@ -91,16 +91,11 @@ class FromSource(FromRecords):
         }
         return local_rows(self.job.spark, columns)
 
-    @property
-    def _is_stored(self) -> bool:
-        """Whether snapshots still have what was read: by reference the file may be another."""
-        return not (self.expired or self.step.source.by_reference)
-
     def _owners(self, failed: DataFrame) -> DataFrame:
         """Each record of the original, as far as it is stored, with its key: ``MESSAGE``, ``KEY``.
         One that failed may be there twice."""
         owners = failed.select(MESSAGE, _KEY)
-        if not self._is_stored:
+        if self.expired:
             return owners
         stored = self.reader.parse_again(self.snapshot())
         return owners.unionByName(stored.select(MESSAGE, _key(self.step.key).alias(_KEY)))

@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ERROR, PLACE, is_own
+from ledger.core.column_names import ERROR
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
 from ledger.sources.parsing.typed import with_quotes
 from ledger.spark.job import SNAPSHOT, Witness, write_files
@@ -35,9 +35,7 @@ class Snapshot:
         return self._written is not None
 
     def write(self, records: DataFrame) -> None:
-        """Write the records, the untracked ones after the others; by reference without values."""
-        if PLACE in records.columns:
-            records = records.select(*(name for name in records.columns if is_own(name)))
+        """Write the records, the untracked ones after the others."""
         watched = self._witness.watch(with_quotes(records, masked=self._masked))
         if self._track is None:
             write_files(watched, self.folder, _WHOLE)

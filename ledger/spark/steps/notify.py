@@ -11,8 +11,7 @@ from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
 from ledger.errors import NotReadyError
 from ledger.pipeline.steps import SourceStep
-from ledger.spark.frames.inputs import records
-from ledger.spark.frames.stored import local_rows
+from ledger.spark.frames.stored import local_rows, positioned
 from ledger.spark.job import Job
 from ledger.store.queries import batches, claims, publications, runs
 from ledger.store.queries.runs import Emit
@@ -75,7 +74,7 @@ def _messages(job: Job, emit: Emit) -> DataFrame:
     """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
     may have any name, ``raw``, and its root."""
     manifest = job.manifest(emit.emit_run_id)
-    stored = records(job, manifest, ROOT, emit.first_root)
+    stored = positioned(job.spark, manifest, ROOT, emit.first_root)
     if emit.roots < manifest.rows:  # the others are untracked
         stored = stored.where(F.col(ROOT) < emit.numbers.stop)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
