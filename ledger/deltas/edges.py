@@ -52,7 +52,7 @@ class Edges:
 
 
 def edge_text(run_id: int, consumer: str) -> str:
-    """What the hash of an edge begins with: root and position are chained to it."""
+    """Return the text that an edge's hash begins with; root and position are chained to it."""
     return f"{run_id}:{consumer}"
 
 

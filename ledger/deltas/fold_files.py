@@ -1,7 +1,7 @@
-"""What a fold leaves as files of its run.
+"""Files that a fold leaves for its run.
 
-Executors have no connection to the ledger: their tasks write what the driver then posts, and report
-the files that count. Of what is posted by span each fold writes what it adds to each root.
+Executors have no connection to the ledger: their tasks write files that the driver then posts, and
+report which files count. Where deltas are posted by span, each fold also writes them by root.
 """
 
 import json
@@ -40,8 +40,8 @@ _MESSAGES = pa.schema([("root", pa.int64()), ("message", pa.int64())])
 
 @dataclass(frozen=True)
 class FoldFiles:
-    """Files of one task. ``rows``: deltas to post. ``roots``: the same by root, where that is not
-    by root. ``fails``, ``messages``: to post beside them. None: there are none.
+    """Files of one task. ``rows``: deltas to post. ``roots``: the same deltas by root, if those to
+    post are by span. ``fails``, ``messages``: to post beside the deltas. None: there are none.
     """
 
     rows: RootFile | None = None
@@ -69,15 +69,15 @@ class FoldFiles:
             yield Fails(batch["root"].to_numpy(), texts.codes, shared, texts.words, details)
 
     def read_messages(self) -> Iterator[Messages]:
-        """Which message each root is, part by part."""
+        """Yield the replayed message of each root, part by part."""
         for batch in _batches(self.messages, MESSAGE_ROWS, _MESSAGES):
             yield Messages(batch["root"].to_numpy(), batch["message"].to_numpy())
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldSums:
-    """What a fold comes to, added up over its parts. ``posted``: what there is to post. The others:
-    as of ``Folded`` and ``Deltas``.
+    """Sums over the parts of a fold. ``posted``: totals of the deltas to post. The other fields are
+    those of ``Folded`` and ``Deltas``, added up.
     """
 
     posted: Posted = field(default_factory=Posted)
@@ -88,7 +88,7 @@ class FoldSums:
 
     @classmethod
     def of_part(cls, part: Folded) -> "FoldSums":
-        """Those of a part."""
+        """Return the sums of one part."""
         deltas = part.deltas
         return FoldSums(
             posted=Posted.of(deltas),
@@ -112,17 +112,17 @@ class FoldSums:
 
 @dataclass(frozen=True)
 class TaskReport(FoldSums):
-    """What a task folded."""
+    """Report of a task: the sums of what it folded, and the files that it wrote."""
 
     files: FoldFiles
 
     def as_text(self) -> str:
-        """The report on its way to the driver."""
+        """Return the report as JSON, for the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_text(cls, text: str) -> "TaskReport":
-        """The same there."""
+        """Return the report that ``as_text`` wrote."""
         values = json.loads(text)
         files = values.pop("files")
         for name in ("rows", "roots"):
@@ -142,7 +142,7 @@ class FoldWriter:
     most: int
 
     def write(self, parts: Iterable[Folded]) -> TaskReport:
-        """What a task folds, part by part. If that raises no file is left."""
+        """Write the parts that a task folds, and report them. If that raises, no file is left."""
         report = TaskReport(FoldFiles())
         with ExitStack() as stack:
             rows = stack.enter_context(RootWriter(new_path(self.folder, "rows")))
@@ -186,7 +186,7 @@ class DriverFiles:
         self._spans = spans
 
     def spanned(self, parts: Iterable[Folded]) -> list[Folded]:
-        """What is folded, by span, once all of it is in a file by root. If the fold raises no file
+        """Write the parts to one file by root, and return them by span. If the fold raises, no file
         is left.
         """
         folded = []

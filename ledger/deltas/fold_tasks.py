@@ -1,5 +1,5 @@
-"""What tasks of the executors run: they fold files, or rows on their way from files, and leave what
-there is to post as files. Nothing here needs Spark, or the ledger's database.
+"""Tasks of the executors: they fold files, or rows on their way from files, and write what there is
+to post to files. Nothing here needs Spark, or the ledger's database.
 """
 
 import json
@@ -42,7 +42,9 @@ def find_stretches(
     tasks: Sequence[Sequence[int]],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Of the files of each task, as JSON: the number, ``ranges`` and ``in_order``."""
+    """Yield a row of JSON for each file of each task: the file's number, and ``ranges`` and
+    ``in_order`` of its stretches.
+    """
     for batch in batches:
         for task in batch.column(0).to_pylist():
             for number in tasks[task]:

@@ -1,4 +1,4 @@
-"""What footers report of a run's files: which of them may share an input, and how much memory the
+"""Footers of a run's Parquet files: which files may share an input, and how much memory the
 ledger's columns need, and the deltas that are folded from them.
 """
 
@@ -59,7 +59,9 @@ def memory_of(footers: Sequence[Footer], *, by_input: bool) -> int:
 
 
 def _most_deltas(group: Sequence[Footer]) -> int:
-    """How many roots files have together at most: roots are dense."""
+    """Return the greatest possible number of roots in a group of files: no more than the range of
+    its roots, which are dense, has numbers.
+    """
     deltas = sum(footer.deltas for footer in group)
     ranges = [footer.roots for footer in group if footer.deltas]
     bounds = [roots for roots in ranges if roots is not None]
@@ -74,7 +76,7 @@ def _read(file: DataFile) -> Footer:
 
 
 def footer_of(metadata: Any) -> Footer:
-    """What Parquet's metadata report of a file."""
+    """Return the footer of a file from its Parquet metadata."""
     groups = [_Group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
     roots = [group.roots for group in groups]
     inputs = [group.inputs() for group in groups if group.rows]
@@ -113,7 +115,9 @@ class _Group:
 
     @property
     def deltas(self) -> int:
-        """How many roots its rows have at most: one a row or anchor, and those of the range."""
+        """Greatest possible number of its roots: one for each row or anchor, and no more than their
+        range has numbers.
+        """
         anchors = self.rows if self._root is None else int(self._root.num_values)
         if self.roots is None:
             return anchors
@@ -131,7 +135,9 @@ def _range(column: Any) -> tuple[Any, ...] | None:
 
 
 def _bytes(column: Any) -> int:
-    """Of a column in memory: of longs eight a value, of texts as many as they have."""
+    """Return the bytes of a column in memory: eight for each long, and of texts their uncompressed
+    size.
+    """
     return max(VALUE_BYTES * int(column.num_values), int(column.total_uncompressed_size))
 
 

@@ -1,8 +1,8 @@
-"""The kernel: what a run's rows add to each root's ack value, folded in numpy.
+"""The kernel: folds a run's rows in numpy, into what they add to each root's ack value.
 
-A delta is the XOR of the edges that a root's rows emit and of those that they ack. What is acked
-comes from the rows that are there, never from what the input was declared to be: else the proof
-would be circular. Of the same run several deltas may be of one root, for XOR does not mind.
+A delta is the XOR of the edges that a root's rows emit and of those that they ack. The acked edges
+are computed from the rows that exist, never from the declared input: otherwise the proof would be
+circular. A run may post several deltas for one root, because XOR is associative.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Fails:
 
 @dataclass(frozen=True)
 class Messages:
-    """Of a replay, which message each root is."""
+    """Roots of a replay, each with the message that it replays."""
 
     root: Longs
     message: Longs
@@ -134,8 +134,8 @@ class _Ordered:
         return _xor(mixed, roots), lengths
 
     def fails(self) -> list[Fails]:
-        """Of each root that fails its reason; of several the first by name, one of its own
-        before a shared one.
+        """Return the roots that fail, each with one reason: one of its own before a shared one,
+        then the first in alphabetical order.
         """
         failed, shared = self.rows.failed, self.rows.shared
         if failed is None:
@@ -150,8 +150,8 @@ class _Ordered:
         return [Fails(root[starts], least % many, least >= many, failed.words)]
 
     def repeated(self) -> Fails:
-        """Roots of which more than one row goes on of one input. Whether one fails by itself,
-        too, is asked where the fails of all files are together.
+        """Return the roots with an input of which more than one row goes on. Whether a root also
+        fails by itself is checked where the fails of all files are together.
         """
         goes = self.rows.goes_on
         count = lengths_of(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
@@ -181,7 +181,7 @@ def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Delt
 
 
 def fold_output(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
-    """As ``fold_emitted``, without acking anything."""
+    """Return deltas of rows that ack nothing; otherwise as ``fold_emitted``."""
     rows = _Ordered.of(output)
     fails = [rows.repeated()] if emits_one else []
     nothing = np.zeros(len(rows.roots), np.int64)
@@ -250,7 +250,9 @@ def total(counts: Counts) -> int:
 
 
 def _keys(rows: Rows) -> list[npt.NDArray[Any]]:
-    """What identifies a row's input, the root first."""
+    """Return the columns that identify the input of each row: root, number of the input if there
+    are several, parent.
+    """
     return [rows.root, *([] if rows.input is None else [rows.input]), rows.parent]
 
 
@@ -297,7 +299,7 @@ def _stable_order(key: npt.NDArray[Any]) -> Places:
 
 
 def changes(*keys: npt.NDArray[Any]) -> Places:
-    """Where a row differs from the one before; the first one does."""
+    """Return the places of the rows that differ from the row before; the first row always does."""
     changed = _differs(keys[0])
     for key in keys[1:]:
         changed |= _differs(key)
@@ -317,7 +319,9 @@ def _xor(values: npt.NDArray[Any], starts: Places) -> npt.NDArray[Any]:
 
 
 def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
-    """Of each stretch; numpy would wrap round where 64 bits do not hold it."""
+    """Return the sum of the values from each start to the next. Raises OverflowError if one is more
+    than 64 bits hold, where numpy would wrap around.
+    """
     if not len(starts):
         return np.empty(0, np.int64)
     if int(values.max()) > _MOST // len(values):
@@ -328,5 +332,5 @@ def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
 
 
 def lengths_of(starts: Places, rows: int) -> Counts:
-    """How many of so many rows there are from each start to the next."""
+    """Return the number of rows from each start to the next; ``rows`` are there in all."""
     return np.diff(starts, append=rows).astype(np.int64)

@@ -1,5 +1,5 @@
-"""What of a run is folded, file by file: what it wrote, what it read, or the records that it
-emitted.
+"""Portions of a run to fold, file by file: the rows that it wrote, the rows that it read, or the
+records that it emitted.
 """
 
 import base64
@@ -75,7 +75,7 @@ class Portion(Protocol):
 
     @property
     def size(self) -> int:
-        """How many rows there are to fold."""
+        """Number of rows to fold."""
 
     @property
     def by_input(self) -> bool:
@@ -85,16 +85,18 @@ class Portion(Protocol):
         """In which of its stretches rows lie in the order of their roots."""
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """What a file adds by itself; if ``by_input``, its stretches are ``in_order``."""
+        """Fold a file by itself, window by window; if ``by_input``, its stretches are ``in_order``.
+        """
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """What files add together, in whatever order their rows lie."""
+        """Fold files together, in whatever order their rows are."""
 
 
 @dataclass(frozen=True)
 class Output(Windowed):
-    """What a run wrote. ``own``: deltas of rows of the run's own, which ack what the stage does not
-    ack by reading. ``size``: rows, and anchors where a row may have several.
+    """Rows that a run wrote. ``own``: folds those that are the run's own into deltas, and acks what
+    the stage does not ack by reading. ``size``: number of rows, or of anchors where a row may have
+    several.
     """
 
     files: Sequence[DataFile]
@@ -108,7 +110,7 @@ class Output(Windowed):
         return parts_of(file, self.edges.inputs)
 
     def fold_table(self, table: pa.Table) -> Folded:
-        """What rows on their way from their files add, one for each anchor, with ``POSITION``."""
+        """Fold rows on their way from their files, one for each anchor, with ``POSITION``."""
         rows, places = anchored_rows(table, table[POSITION].to_numpy(), self.edges.inputs)
         return self.fold(Part(rows, _NOTHING, carried_of(table, places)))
 
@@ -145,7 +147,9 @@ class Reading(Windowed):
             yield self._part(table, position)
 
     def stretches(self, file: DataFile) -> Stretches:
-        """As of ``Windowed``; none of a snapshot: its records have their roots by their places."""
+        """Return the stretches as ``Windowed`` does; none of a snapshot, whose records have their
+        roots by their places.
+        """
         return super().stretches(file) if self.roots is None else Stretches()
 
     def fold(self, part: Part) -> Folded:
@@ -192,9 +196,9 @@ def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:
 
 @dataclass(frozen=True)
 class Records:
-    """What a source emitted: ``roots`` records from the first one on, whose roots begin at
-    ``first_root``. As written count all that are in the files. ``keeps_text``: that of records
-    that did not parse.
+    """Records that a source emitted: the first ``roots`` records of its files, whose roots begin at
+    ``first_root``. All records in the files count as written. ``keeps_text``: whether the raw text
+    of records that did not parse is kept.
     """
 
     files: Sequence[DataFile]

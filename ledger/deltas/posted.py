@@ -1,4 +1,4 @@
-"""What a run posts, as numbers."""
+"""Totals of the deltas that a run posts."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from ledger.deltas.kernel import Deltas, total
 
 @dataclass(frozen=True)
 class Posted:
-    """What was posted: ``rows`` deltas, their XOR, that of the edges acked alone, edges emitted and
-    acked, and roots failed.
+    """Totals of posted deltas: the number of ``rows``, the XOR of the deltas and that of their
+    acked edges, the numbers of edges emitted and acked, and the number of roots that failed.
     """
 
     rows: int = 0
@@ -43,7 +43,7 @@ class Posted:
 
     @classmethod
     def of(cls, deltas: Deltas) -> "Posted":
-        """What there is to post."""
+        """Return the totals of ``deltas`` and of their fails."""
         return cls(
             len(deltas.root),
             int(np.bitwise_xor.reduce(deltas.delta)) if len(deltas.root) else 0,

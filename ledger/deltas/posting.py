@@ -38,7 +38,7 @@ def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas) -> None:
 
 
 def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Iterable[Fails]) -> int:
-    """Post the roots that fail, with their reasons; how many these are."""
+    """Post the roots that fail, with their reasons, and return their number."""
     roots = 0
 
     def lines() -> Iterator[bytes]:
@@ -52,7 +52,7 @@ def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Iterable[Fails]) 
 
 
 def post_messages(cursor: Any, batch_id: int, run_id: int, messages: Iterable[Messages]) -> None:
-    """Post which message each root of a replay is."""
+    """Post the roots of a replay, each with the message that it replays."""
     into = f"COPY replay_root ({_MESSAGE}) FROM STDIN (FORMAT binary)"
     rows = (_rows(batch_id, run_id, (some.root, some.message)) for some in messages)
     _copy(cursor, into, chain.from_iterable(rows), HEADER, TRAILER)

@@ -1,7 +1,7 @@
-"""What a run adds to each root, as files of the run: the ledger has it by span alone.
+"""Files of a run with what it adds to each root; the ledger has only the sums of each span.
 
-They are written by the fold, before the run commits, and are read where a span is not even or one
-of its roots failed. Nothing needs them once the batch is decided.
+The fold writes them before the run commits. They are read where a span is not balanced or one of
+its roots failed, and are not needed once the batch is decided.
 """
 
 import json
@@ -91,8 +91,8 @@ def read_roots(
     wanted: Callable[[int, int], bool] = lambda least, greatest: True,
     advice: str = RUN_AGAIN,
 ) -> Iterator[Deltas]:
-    """What a run adds to its roots, part by part; those parts whose ``least`` and ``greatest`` root
-    are ``wanted``.
+    """Yield what a run adds to its roots, part by part: only parts whose ``least`` and ``greatest``
+    root are ``wanted``. Raises LostFileError, with ``advice``, if a file is gone or damaged.
     """
     for file in files:
         if not wanted(file.first_root, file.last_root):

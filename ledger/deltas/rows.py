@@ -1,4 +1,4 @@
-"""What the kernel folds: rows of a step's files as numpy columns, one for each anchor of a row."""
+"""Input of the kernel: rows of a step's files as numpy columns, one for each anchor of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -61,7 +61,7 @@ class Rows:
 
     @property
     def goes_on(self) -> Flags | None:
-        """Which anchors stand for an edge to each consumer; None: all of them."""
+        """Flags of the anchors that stand for an edge to each consumer; None: all of them do."""
         flags = [mark.codes == NONE for mark in (self.failed, self.dropped) if mark is not None]
         flags += [] if self.first is None else [self.first]
         return np.logical_and.reduce(flags) if flags else None

@@ -1,6 +1,6 @@
-"""What a settlement has to know of single roots: which are not even, or failed, and what the steps
-did with them. Each root of the spans that are asked for has a place; what a run adds to these roots
-lies in columns by place.
+"""Single roots that a settlement needs: those that are not balanced, or failed, and what the steps
+did with them. Each root of the spans that are asked for has a place; columns by place hold what a
+run adds to these roots.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class SingleRoots:
         return int(self.spans[-1] + self.sizes[-1] - 1)
 
     def places(self, root: Longs) -> tuple[Flags, Places]:
-        """Which of some roots are among these, and the places of those that are."""
+        """Return flags of the roots that are among these, and the places of those."""
         number = np.maximum(np.searchsorted(self.spans, root, "right") - 1, 0)
         offset = root - self.spans[number]
         inside = (offset >= 0) & (offset < self.sizes[number])
@@ -129,9 +129,9 @@ def alike(
     failed: Places,
     components: Mapping[int, Sequence[Hop]],
 ) -> Iterator[Alike]:
-    """The roots that are not even over all runs, and those at the places ``failed``, by what the
-    steps did with them. ``runs``: by step, the columns that each adds. ``root``: the root at each
-    place.
+    """Yield the roots that are not balanced over all runs, and those at the places ``failed``,
+    grouped by what the steps did with them. ``runs``: by step, the columns that each adds.
+    ``root``: the root at each place.
     """
     residue, open_edges = np.zeros_like(root), np.zeros_like(root)
     for delta, _, emitted_edges, acked_edges in runs.values():
@@ -165,8 +165,8 @@ def _of_broken(
     components: Mapping[int, Sequence[Hop]],
     broken: Mapping[int, Flags],
 ) -> tuple[dict[str, Longs], dict[str, Longs]]:
-    """By step the edges that it emitted to, and acked of, what is broken of each root, 0 of what is
-    not.
+    """Return by step the edges that it emitted, and those that it acked, in the broken components
+    of each root; 0 in those that are not broken.
     """
     emitted, acked = dict[str, Longs](), dict[str, Longs]()
     for number, hops in components.items():
@@ -179,7 +179,7 @@ def _of_broken(
 
 @dataclass(frozen=True)
 class _Additions:
-    """What the run of a step adds to each of some roots."""
+    """Edges that the run of a step adds to each of some roots."""
 
     emitted: Longs
     acked: Longs
@@ -193,8 +193,8 @@ class _Additions:
 
 
 def _breaks(hops: Sequence[Hop], steps: Mapping[str, _Additions], roots: int) -> Flags:
-    """Of which of so many roots the producers of these hops emitted otherwise than the consumers
-    acked.
+    """Return flags of the roots of which the producers of these hops emitted other edges than the
+    consumers acked. ``roots``: how many there are.
     """
     residue, edges = np.zeros(roots, np.int64), np.zeros(roots, np.int64)
     for name in {hop.producer for hop in hops} & steps.keys():

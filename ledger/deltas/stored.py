@@ -176,7 +176,9 @@ def root_windows(file: DataFile) -> Iterator[Longs]:
 
 
 def carried_of(table: pa.Table, places: Places) -> Flags | None:
-    """Which of the anchors of rows at ``places`` were taken over from an earlier batch."""
+    """Return flags of the anchors of rows at ``places`` that were taken over from an earlier batch;
+    None: none was.
+    """
     return _valid(table[CARRIED])[places] if CARRIED in table.column_names else None
 
 
@@ -240,7 +242,7 @@ def _anchors(
 
 
 def _lists(lists: pa.ListArray) -> tuple[Longs, Longs]:
-    """Where each list begins among the values, and how long it is."""
+    """Return the place where each list begins among the values, and its length."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     return offsets[:-1], np.where(_valid(lists), np.diff(offsets), 0)
 
@@ -291,7 +293,9 @@ def _hashes_of_lists(lists: pa.ListArray) -> Hashes:
 
 
 def _stretches(columns: list[pa.Array]) -> tuple[list[pa.Array], Counts | None]:
-    """Of equal rows that follow each other one, and how many they are; None: each is by itself."""
+    """Return one of each series of equal consecutive rows, and the lengths of these series; None:
+    no two consecutive rows are equal.
+    """
     keys: list[npt.NDArray[Any]] = []
     for column in columns:
         is_text = pa.types.is_dictionary(column.type) or pa.types.is_string(column.type)

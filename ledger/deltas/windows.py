@@ -1,9 +1,9 @@
-"""Which rows are folded together: all that come from one input, however a run wrote them.
+"""Windows of files: rows that come from one input are folded together, however a run wrote them.
 
-A file whose rows lie in the order of their roots, in one stretch or in several without a root in
-common, is folded window by window, and needs the memory of one: a stage that shuffles nothing
-writes such files. Rows in any other order, and those of files that may share an input, are gathered
-in memory by root first.
+A file whose rows are in the order of their roots, in one stretch or in several without a common
+root, is folded window by window, and needs the memory of one: a stage that shuffles nothing writes
+such files. Rows in any other order, and those of files that may share an input, are first gathered
+in memory by root.
 """
 
 from abc import ABC, abstractmethod
@@ -38,15 +38,16 @@ class Windowed(ABC):
 
     @abstractmethod
     def fold(self, part: Part) -> Any:
-        """What rows add, all of each of their inputs."""
+        """Fold the rows of ``part``, which has all rows of each of their inputs."""
 
     def stretches(self, file: DataFile) -> Stretches:
         """In which of its stretches rows lie in the order of their roots."""
         return Stretches.of(root_windows(file))
 
     def by_window(self, file: DataFile) -> Iterator[Any]:
-        """What a file adds, window by window; the rows of the last root of one wait for the next.
-        A root may recur if the file is not in order.
+        """Fold a file window by window; the rows of the last root of a window wait for the next. A
+        root may recur if the file is not in order. Raises IntegrityError if that file is folded
+        ``by_input``.
         """
         waiting: list[Part] = []  # rows of one root, the greatest so far
         for part in self.parts(file):
@@ -73,8 +74,8 @@ class Windowed(ABC):
             yield self.fold(joined(waiting))
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Any]:
-        """What files add together: their rows are cut by root into parts of about a window, each
-        of which is folded by itself. ``each``: how the files, and then the parts, are gone through.
+        """Fold files together: their rows are cut by root into parts of about a window, each of
+        which is folded by itself. ``each``: maps a function over the files, then over the parts.
         """
         pieces = [piece for some in each(self._ordered, files) for piece in some]
         if pieces:
