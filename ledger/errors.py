@@ -114,7 +114,9 @@ class UnavailableError(LedgerError):
 
 
 class WaitedError(UnavailableError):
-    """What is needed was waited for already: an immediate retry would only wait longer."""
+    """A lock, a database or other writers were waited for in vain: an immediate retry would only
+    wait longer.
+    """
 
 
 def redacted(

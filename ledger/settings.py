@@ -17,7 +17,7 @@ _LOG_FORMAT = "ACKLEDGER_LOG_FORMAT"
 
 
 class Settings(BaseSettings):
-    """Where ackledger keeps its things.
+    """Settings of ackledger: its places, and defaults of pipelines and drivers.
 
     ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
     ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default

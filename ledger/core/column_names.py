@@ -1,4 +1,4 @@
-"""Which names columns may have: Spark ignores their case, and the ledger has some of its own."""
+"""Names that columns may have: Spark ignores their case, and the ledger has some of its own."""
 
 from collections.abc import Iterable
 

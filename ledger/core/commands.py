@@ -1,4 +1,4 @@
-"""How commands that messages ask for are typed."""
+"""Commands that messages recommend, as a user types them."""
 
 import json
 import shlex

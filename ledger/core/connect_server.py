@@ -25,8 +25,8 @@ def is_remote(spark: str) -> bool:
 
 
 def checked_place(spark: str) -> str:
-    """Where Spark runs, as a command takes it: a master, or the address of a Spark Connect server.
-    Raises ConfigurationError for anything else, and as ``checked_address``.
+    """Return ``spark`` as it is if it is a place that a command takes: a master, or the address of
+    a Spark Connect server. Raises ConfigurationError for anything else, and as ``checked_address``.
     """
     if is_remote(spark):
         checked_address(spark)

@@ -1,4 +1,4 @@
-"""What cannot be in a declaration, as a table."""
+"""Faults of declarations, as a table of checks and messages."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

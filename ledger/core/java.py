@@ -1,6 +1,4 @@
-"""What of this machine starts Spark: Java, whether it is there and of which version, and
-spark-submit.
-"""
+"""Programs of this machine that start Spark: Java, with its version and place, and spark-submit."""
 
 import os
 import re

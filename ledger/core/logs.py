@@ -1,4 +1,4 @@
-"""What each line of a log is about: pipeline, batch, step and step run, as keys beside its text.
+"""Keys of each line of a log beside its text: pipeline, batch, step and step run.
 
 The keys are context variables of structlog's own naming, which Airflow's logs take up by
 themselves; ``AboutFilter`` puts them on the records of the standard library.
@@ -23,7 +23,7 @@ _NOTED = "_ackledger_about"  # on an exception: what was logged about where it w
 
 
 class LogFormat(StrEnum):
-    """How a driver writes its log: a line of text, or one of JSON, for each event."""
+    """Format of a driver's log: a line of text, or one of JSON, for each event."""
 
     TEXT = "text"
     JSON = "json"
@@ -31,8 +31,8 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def about(**keys: Any) -> Iterator[None]:
-    """Lines that are logged within have these of ``KEYS``, and those of the blocks around. What
-    is raised remembers them: see ``about_failure``.
+    """Give lines that are logged within the block these of ``KEYS``, beside those of the blocks
+    around. An exception that leaves the block remembers them: see ``about_failure``.
     """
     with ExitStack() as stack:
         for key, value in keys.items():
@@ -47,7 +47,7 @@ def about(**keys: Any) -> Iterator[None]:
 
 
 def current() -> dict[str, Any]:
-    """The keys that a line has which is logged now."""
+    """Return the keys that a line has if it is logged now."""
     pairs = ((key, variable.get(None)) for key, variable in _VARIABLES.items())
     return {key: value for key, value in pairs if value is not None}
 
@@ -116,7 +116,7 @@ def _error_of(line: str, logger: str) -> str | None:
 
 
 def configure(log_format: LogFormat) -> None:
-    """What a driver logs goes to standard error, in this format."""
+    """Send what a driver logs to standard error, in this format."""
     handler = logging.StreamHandler()
     handler.addFilter(AboutFilter())
     as_json = log_format is LogFormat.JSON

@@ -1,4 +1,5 @@
-"""Where a record broke: of what the steps of its batch emitted and acked of it, hop by hop.
+"""Naming of the step where a record broke, from what the steps of its batch emitted and acked of
+it, hop by hop.
 
 Pure. Records that broke alike are judged at once, see ``ledger.deltas.single_roots``.
 """
@@ -16,9 +17,9 @@ LOST_ROWS = r"(-?\d+) rows? from (.+), (-?\d+) acked"
 
 @dataclass(frozen=True)
 class StepEdges:
-    """What the steps of a batch did with one record: the components of hops that are ``broken``,
-    what their producers emitted differs from what their consumers acked, as XOR or as a count; and
-    by step of these the edges that it has ``emitted`` and ``acked``.
+    """Edges that the steps of a batch emitted and acked for one record. ``broken``: the components
+    of hops whose producers emitted other edges than their consumers acked, by XOR or by count.
+    ``emitted``, ``acked``: by step of these components, how many edges.
     """
 
     emitted: Mapping[str, int]
@@ -28,9 +29,9 @@ class StepEdges:
 
 @dataclass(frozen=True)
 class Break:
-    """Where a record broke, and why. ``own_failure``: through its own fault. ``shared``: a failure
-    of its unit. ``incomplete``: something of it was lost before the steps that take whole units,
-    too.
+    """The step where a record broke, and why. ``own_failure``: through its own fault. ``shared``: a
+    failure of its unit. ``incomplete``: some of its rows were lost before the steps that take whole
+    units, too.
     """
 
     step: str
@@ -55,18 +56,20 @@ class _Broken:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """What a record lost by itself counts, whatever others lost with it; else the first."""
+        """Sort key: first the components where the record itself was lost, whatever others lost
+        with it, then the order of their consumers.
+        """
         return self.merging or self.late, self.ordinal
 
 
 @dataclass(frozen=True)
 class Naming:
-    """How records of a batch are named.
+    """Facts of a batch by which the step where a record broke is named.
 
     ``uncommitted``: steps that never committed; a record that broke there failed through no fault
     of its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
-    rather than lost. ``merging``: whole stages and those after them; what is lost there may be for
-    want of another record, so it is a failure of the unit, unless the record is incomplete.
+    rather than lost. ``merging``: whole stages and those after them; rows may be lost there because
+    another record is missing, so it is a failure of the unit, unless the record is incomplete.
     ``unproved``: sinks that did not prove that they took each row of their input once.
     """
 

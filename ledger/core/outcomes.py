@@ -1,4 +1,4 @@
-"""What a stage returns about records beside its output: dropped on purpose, acked, failed.
+"""Marks that a stage returns beside its output: records dropped on purpose, acked, or failed.
 
 A stage of frames returns marks beside its output; a record stage yields ``dropped(reason)`` or
 raises ``FailedRecord``.
@@ -31,7 +31,9 @@ class Drop:
 
 @dataclass(frozen=True)
 class Mark:
-    """What becomes of the rows of ``frame``, which keep their ``_anchor``: acked or failed."""
+    """Rows of ``frame``, which keep their ``_anchor``, and what they are marked as: dropped, acked
+    or failed, with a reason.
+    """
 
     kind: Literal["dropped", "acked", "failed"]
     frame: "DataFrame"

@@ -38,7 +38,9 @@ def _utc_time(value: Any) -> date:
 
 
 def _one_value(value: Any) -> Any:
-    """What an expression gives to the path: as text, a list's brackets would be a pattern."""
+    """Return the value that an expression gives to the path. Raises TypeError for a collection: as
+    text, a list's brackets would be a pattern.
+    """
     if isinstance(value, Sequence | Mapping | Set) and not isinstance(value, str):
         raise TypeError(f"expected one value, found {value!r}")
     return value

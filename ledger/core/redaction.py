@@ -39,8 +39,8 @@ class Redaction:
         return bool(self.columns) and (not layout.get("closed") or bool(self.among(names)))
 
     def pseudonym(self, name: str, value: str) -> str:
-        """What stands for a value of a key: the same for the same value of that column, so that
-        records are found by it. It cannot be turned back.
+        """Return the pseudonym of a key's value. Equal values of a column have the same one, so
+        that records are found by it, and the value cannot be computed from it.
         """
         text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]

@@ -1,4 +1,4 @@
-"""What a run asks for: its key, an interval to read, or failed messages to replay."""
+"""Requests of a run: its key, an interval to read, or failed messages to replay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ REPROCESS = "#reprocess"
 
 @dataclass(frozen=True)
 class RunKey:
-    """What Airflow, or the command line, calls this run; it identifies the batch."""
+    """Name that Airflow, or the command line, gives a run; it identifies the batch."""
 
     dag_id: str
     run_id: str
@@ -21,7 +21,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class Interval:
-    """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's
+    """Interval that a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's
     parameters. Its bounds are in UTC; one without a zone is taken as UTC.
     """
 
@@ -50,16 +50,16 @@ def instant(value: datetime) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which failed messages of one original batch a replay takes; None: any.
+    """Failed messages of one original batch that a replay takes; a field that is None restricts
+    nothing.
 
     ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
     ``record``: its number, or that of an attempt of it. ``source``: where they came from.
-    ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of what
-    failed, those in quarantine that are not accepted; ``accepted``: those that a person accepted,
+    ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of failed
+    messages, those in quarantine that are not accepted; ``accepted``: those that a person accepted,
     or quarantined by hand. Both begin with a new budget of replays, and keep their history.
-    ``kept_back``: those whose unit failed too often, instead. ``from_source``:
-    their content is reread from the source, by key. ``causes``: step and reason of their last
-    failure, any of these.
+    ``kept_back``: those whose unit failed too often, instead. ``from_source``: their content is
+    reread from the source, by key. ``causes``: step and reason of their last failure, any of these.
     """
 
     reason: str | None = None
@@ -88,7 +88,7 @@ class Selection:
         return self.quarantined and not self.accepted
 
     def as_json(self) -> dict[str, Any]:
-        """What was given, for the ledger."""
+        """Return the fields that were given, as the ledger keeps them."""
         fields = {key: value for key, value in vars(self).items() if value not in (None, False)}
         return {
             key: value.isoformat() if isinstance(value, datetime) else value

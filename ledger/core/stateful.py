@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class StatefulStage(ABC):
-    """What ``Pipeline.stateful`` takes: hooks that carry a state from batch to batch, in the
-    pipeline's state task.
+    """Hooks that carry a state from batch to batch, in the pipeline's state task:
+    ``Pipeline.stateful`` takes a subclass.
 
     All are called in the driver, for one batch after the other. The object may be a new one for
-    each batch, so what counts is the snapshot: JSON that the ledger keeps, either the state
-    itself or the key of a large one kept elsewhere.
+    each batch, so what counts is the snapshot: JSON that the ledger keeps, either the state itself
+    or the key of a large one kept elsewhere.
     """
 
     def init_state(self, snapshot: Any) -> None:  # noqa: B027 - a hook, no duty
@@ -30,7 +30,9 @@ class StatefulStage(ABC):
         """
 
     def rows(self, state: Any) -> "DataFrame":
-        """What sinks that read the stage publish of the state; by default that frame."""
+        """Return the rows of the state that sinks which read the stage publish; by default the
+        state, which has to be a frame then.
+        """
         return state  # type: ignore[no-any-return]
 
     @abstractmethod

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands."""
+    """Status of a batch."""
 
     OPEN = "open"
     SETTLED = "settled"
@@ -27,7 +27,7 @@ class BatchStatus(StrEnum):
 
     @property
     def words(self) -> str:
-        """As a sentence has it."""
+        """The status as it is written in a sentence."""
         return "on hold" if self is BatchStatus.HELD else self.value
 
 
@@ -39,7 +39,9 @@ class BatchKind(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """What sinks publish: each acked record once, or whatever reached them."""
+    """Guarantee of a pipeline's sinks: they publish each acked record once, or whatever reached
+    them.
+    """
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
@@ -55,9 +57,9 @@ class SettlePolicy(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a run reports of its batch. ``complete``: every record is acked, tolerated, or
-    quarantined and accepted by a person. ``QUARANTINED``: all others are quarantined.
-    ``incomplete``: the rest.
+    """Result of a run for its batch. ``COMPLETE``: every record is acked, tolerated, or quarantined
+    and accepted by a person. ``QUARANTINED``: all others are quarantined. ``INCOMPLETE``: any other
+    result.
     """
 
     COMPLETE = "complete"
@@ -66,7 +68,7 @@ class Outcome(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where one attempt of one step stands."""
+    """State of one attempt of one step."""
 
     RUNNING = "running"
     COMMITTED = "committed"
@@ -76,7 +78,7 @@ class RunState(StrEnum):
 
 
 class Obstacle(StrEnum):
-    """What a batch lacks for which a state waits, as the view ``state_progress`` has it."""
+    """Reason why a state waits for a batch, as the view ``state_progress`` has it."""
 
     UNDECIDED = "undecided"
     BEING_REPLACED = "being_replaced"

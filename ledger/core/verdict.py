@@ -1,4 +1,4 @@
-"""What is to be done with an open batch: pure, with time as an argument."""
+"""Verdicts on open batches: settle, expire, abandon or wait. Pure, with time as an argument."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from ledger.core.states import RunState
 
 
 class Decision(StrEnum):
-    """What a settlement does with a batch."""
+    """Action of a settlement on a batch."""
 
     SETTLE = "settle"  # every step is committed: what is not zero now never will be
     EXPIRE = "expire"  # a step died: roots that are not zero fail

@@ -1,1 +1,1 @@
-"""What holds for every database, the ledger's and those of sources and sinks."""
+"""Parts common to all databases: the ledger's and those of sources and sinks."""

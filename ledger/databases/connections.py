@@ -17,8 +17,8 @@ _WAITS = {"connect_timeout": CONNECT_SECONDS, **KEEPALIVES}
 
 
 def arguments(url: URL, **options: str) -> dict[str, Any]:
-    """What libpq gets when it connects: ``options``, and how long it waits unless the address
-    has that. Nothing for other drivers.
+    """Return the arguments with which libpq connects: ``options``, and how long it waits unless the
+    address has that. Empty for other drivers.
     """
     if url.drivername not in _LIBPQ:
         return {}

@@ -46,11 +46,11 @@ _TLS_ADVICE = (
 
 
 class Trouble(Enum):
-    """What a database's driver reports. ``REFUSED``: the login, or what SQLite does not have;
-    ``RIGHTS``: not allowed; ``READ_ONLY``: a standby, or a database that takes no writes now;
-    ``SCHEMA``: a table, function or type that is not there; ``VALUE``: a value or a constraint;
-    ``LOCKED``: a lock that was waited for in vain; ``STOPPED``: it took longer than it may, or
-    a user cancelled it; ``LOST``: no answer; ``STATEMENT``: anything else.
+    """Kind of an error that a database's driver reports. ``REFUSED``: the login, or what SQLite
+    does not have; ``RIGHTS``: not allowed; ``READ_ONLY``: a standby, or a database that takes no
+    writes now; ``SCHEMA``: a table, function or type that is not there; ``VALUE``: a value or a
+    constraint; ``LOCKED``: a lock that was waited for in vain; ``STOPPED``: it took longer than it
+    may, or a user cancelled it; ``LOST``: no answer; ``STATEMENT``: anything else.
     """
 
     REFUSED = auto()
@@ -91,12 +91,12 @@ class Report:
 
     @property
     def advice(self) -> str:
-        """What to look at where it is about TLS; else nothing."""
+        """Advice on what to check, if the error is about TLS; else empty."""
         return _TLS_ADVICE if any(phrase in self.message for phrase in _TLS) else ""
 
     @property
     def context(self) -> str:
-        """Where in a statement it was, as the server reports it."""
+        """Place in a statement where the error occurred, as the server reports it; else empty."""
         return getattr(self.about, "context", None) or ""
 
 
@@ -177,7 +177,7 @@ def raw_cursor(connection: Connection) -> Iterator[Any]:
 
 
 def trouble_of(exc: DBAPIError) -> Trouble:
-    """What it is about: by the server's code, else by the driver's message."""
+    """Return the kind of an error: by the server's code, else by the driver's message."""
     code = code_of(exc)
     trouble = _BY_CODE.get(code, _BY_CODE.get(code[:2]))
     if trouble is not None:

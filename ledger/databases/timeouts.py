@@ -1,4 +1,4 @@
-"""How long connections wait, and when they notice that the other side is gone."""
+"""Timeouts of connections: how long they wait, and when they notice that the other side is gone."""
 
 CONNECT_SECONDS = 10
 LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice

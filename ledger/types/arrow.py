@@ -111,9 +111,10 @@ def text(kind: pa.DataType, word: Word) -> str:
 def differences(
     expected: Iterable[pa.Field], actual: Iterable[pa.Field], word: Word, where: str = ""
 ) -> Iterator[str]:
-    """What of the ``actual`` columns is not as expected, each with the name of the column or of
-    its part. The order of columns means nothing, that of the parts of one does. ``word``: of a
-    scalar, for messages, and equal for equal types."""
+    """Yield the differences of the ``actual`` columns from the ``expected`` ones, each with the
+    name of the column or of its part. The order of columns means nothing, that of the parts of one
+    does. ``word``: of a scalar, for messages, and equal for equal types.
+    """
     here, there = ({field.name: field for field in fields} for fields in (expected, actual))
     for name in dict.fromkeys([*here, *there]):
         place = f"{where}.{name}" if where else name

@@ -113,8 +113,9 @@ def _parts_of_type(kind: "DataType") -> "tuple[str, Sequence[tuple[str, DataType
 
 
 def text_type(kind: str) -> str:
-    """What two types have in common of which equal values are equal texts: all integers have, and
-    all texts."""
+    """Return a name that types have in common if their equal values are equal texts: all integers
+    have one, and all texts.
+    """
     alias, (precision, scale) = _scalar(kind) or ("", (0, 0))
     if alias.startswith("int"):
         return "integer"

@@ -45,8 +45,9 @@ def converted(converter: Converter | None, values: Row) -> Row:
 
 
 def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
-    """How a value of a type is made; None: Arrow decides. ``strict``: whether a value is taken
-    as ``Scalar.takes`` decides."""
+    """Return the converter that makes a value of a type; None: Arrow decides. ``strict``: whether a
+    value is taken as ``Scalar.takes`` decides.
+    """
     of = partial(converter_of, strict=strict)
     if isinstance(kind, T.ArrayType):
         return partial(_list, kind, of(kind.elementType)), None
@@ -189,7 +190,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_timestamp(value: Any) -> bool:
-    """Of whole microseconds."""
+    """Whether a value is a time in whole microseconds."""
     return isinstance(value, datetime) and not getattr(value, "nanosecond", False)
 
 
@@ -210,9 +211,10 @@ def _without_infinity(column: pa.Array) -> bool:
 
 @dataclass(frozen=True)
 class Scalar:
-    """How the values of a type without parts are made. ``make``: of what a driver returns, too.
-    ``takes``: whether a person's function may yield a value: nothing is read out of a text, or
-    into one. ``plain``: the class of values that need no making, if their column passes ``check``.
+    """Conversion of values to a type without parts. ``make``: makes one, also of what a driver
+    returns. ``takes``: whether a person's function may yield a value: nothing is read out of a
+    text, or into one. ``plain``: the class of values that need no making, if their column passes
+    ``check``.
     """
 
     make: Convert
