@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class StatefulStage(ABC):
-    """Hooks that carry a state from batch to batch, in the pipeline's state task:
-    ``Pipeline.stateful`` takes a subclass.
+    """Hooks that carry a state from batch to batch, in the pipeline's state task.
+    ``Pipeline.stateful`` takes an object of a subclass.
 
     All are called in the driver, for one batch after the other. The object may be a new one for
     each batch, so what counts is the snapshot: JSON that the ledger keeps, either the state itself
@@ -30,8 +30,8 @@ class StatefulStage(ABC):
         """
 
     def rows(self, state: Any) -> "DataFrame":
-        """Return the rows of the state that sinks which read the stage publish; by default the
-        state, which has to be a frame then.
+        """Return the rows that sinks which read the stage publish; by default the state itself, if
+        it is a frame.
         """
         return state  # type: ignore[no-any-return]
 

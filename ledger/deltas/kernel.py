@@ -332,5 +332,5 @@ def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
 
 
 def lengths_of(starts: Places, rows: int) -> Counts:
-    """Return the number of rows from each start to the next; ``rows`` are there in all."""
+    """Return the number of rows from each start to the next. ``rows``: their number in all."""
     return np.diff(starts, append=rows).astype(np.int64)

@@ -82,10 +82,10 @@ class Portion(Protocol):
         """Whether rows of one input have to be folded together, in whatever file they lie."""
 
     def stretches(self, file: DataFile) -> Stretches:
-        """In which of its stretches rows lie in the order of their roots."""
+        """Return the stretches of a file in which its rows are in the order of their roots."""
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """Fold a file by itself, window by window; if ``by_input``, its stretches are ``in_order``.
+        """Fold a file by itself, window by window. Its stretches are ``in_order`` if ``by_input``.
         """
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
