@@ -35,8 +35,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported from here, when it is asked for: each process of Airflow loads the
-    plugin, and few a pipeline.
+    """Import a public name when it is first asked for: each process of Airflow loads the plugin,
+    and few a pipeline. Raises AttributeError for any other name.
     """
     if name in __all__:
         # Not above: what it imports is nothing that the plugin needs.

@@ -25,7 +25,7 @@ COMPLETE = (
 
 
 def dag(pipeline: Pipeline) -> str:
-    """Of the DAG: its steps as a table."""
+    """Return the documentation of the DAG in Markdown: its steps as a table."""
     steps = (*pipeline.steps(), *pipeline.followers())
     lines = [
         f"| `{step.name}` | {_kind(step)} | {_names(step.inputs)} | {_purpose(step)} |"
@@ -35,7 +35,9 @@ def dag(pipeline: Pipeline) -> str:
 
 
 def step(declared: Any) -> str:
-    """Of a step's task: what it reads, and its function's docstring."""
+    """Return the documentation of a step's task in Markdown: what it reads, and its function's
+    docstring.
+    """
     reads = f", reads {_names(declared.inputs)}" if declared.inputs else ""
     head = f"The {_kind(declared)} `{declared.name}`{reads}."
     text = _docstring(declared)

@@ -1,4 +1,4 @@
-"""Which interval a run reads: the one in its conf, the one its date lies in, or its data
+"""Interval that a run reads: the one in its conf, the one that its date is in, or its data
 interval.
 """
 

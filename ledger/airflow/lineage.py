@@ -1,5 +1,5 @@
-"""What steps have read and written, for OpenLineage. It is imported when Airflow's provider asks a
-task for it, and needs that.
+"""OpenLineage's datasets of what steps have read and written. This module is imported when
+Airflow's provider asks a task for them, and needs that provider.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,8 +47,8 @@ def of_steps(
     batch_id: int,
     steps: Collection[str] | None = None,
 ) -> OperatorLineage[Any, Any]:
-    """What these steps of a batch have read and written, or all of them together; nothing if none
-    of them has run.
+    """Return the datasets that these steps of a batch have read and written, or, without ``steps``,
+    those of the whole batch; none if no step of them has run.
     """
     batch = get_batch(database, batch_id)
     rows = rows_of_steps(database, batch_id)
@@ -99,8 +99,8 @@ class _Datasets:
         }
 
     def read_by(self, row: StepRows, *, whole: bool) -> list[InputDataset]:
-        """Of a source what it has read; of any other step what those before it have written.
-        ``whole``: a driver of all steps reads the sources alone.
+        """Return the datasets that a step has read: of a source its own, of any other step those of
+        the steps before it. ``whole``: a driver of all steps reads only the sources.
         """
         if row.path is not None:
             return [_input(*dataset(row.path), row.input_rows)]
@@ -111,7 +111,9 @@ class _Datasets:
         return [_input(NAMESPACE, self._between(name), rows) for name in reads]
 
     def written_by(self, row: StepRows, *, whole: bool) -> list[OutputDataset]:
-        """Of a sink its place; of any other step what the next ones read."""
+        """Return the dataset that a step has written: of a sink its place, of any other step the
+        one that the next steps read. ``whole``: a driver of all steps writes only to the sinks.
+        """
         step = next((sink for sink in self._pipeline.sinks() if sink.name == row.step), None)
         if step is not None:
             located = getattr(step.sink, "location", None)

@@ -35,7 +35,7 @@ class NextStep(BaseOperatorLink):
 
 
 def page_of(batch_id: int) -> str:
-    """Where the ledger's pages show a batch."""
+    """Return the address at which the ledger's pages show a batch."""
     return _address(f"/plugin/ledger?batch={batch_id}")
 
 

@@ -1,4 +1,4 @@
-"""What is sent by Airflow's own statistics, to where its configuration points: StatsD, Datadog or
+"""Metrics that Airflow's own statistics send, to where its configuration points: StatsD, Datadog or
 OpenTelemetry. Every metric is a gauge, so that a task which is cleared counts nothing twice.
 """
 
@@ -32,7 +32,7 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """As it is sent, but for Airflow's own prefix."""
+        """Name under which it is sent, without Airflow's own prefix."""
         return f"{PREFIX}.{self.name}"
 
 

@@ -135,8 +135,9 @@ def near_deadline(pipeline: Pipeline, *, before: str | float | timedelta, notify
 
 
 def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
-    """What Airflow calls at the time that ``near_deadline`` names. ``notify``: where the callback
-    is imported from: a notifier's class, of which ``options`` are the arguments, or a function.
+    """Call a callback if the run's batch is still open: Airflow runs this at the time that
+    ``near_deadline`` names. ``notify``: where the callback is imported from: a notifier's class, of
+    which ``options`` are the arguments, or a function.
     """
     from ledger.batch.outcome.alerts import still_open
 

@@ -1,5 +1,5 @@
-"""How a task fails permanently, in one line of its log, where another attempt would only fail
-again.
+"""Permanent failures of tasks, where another attempt would only fail again: one line of the log
+says why.
 """
 
 import logging

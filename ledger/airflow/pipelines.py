@@ -170,7 +170,9 @@ def _own_tasks() -> set[str]:
 
 
 def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
-    """What makes the tasks of Spark jobs. Raises DeclarationError for what does not."""
+    """Return the function that makes the tasks of Spark jobs. Raises DeclarationError if ``spark``
+    gives none.
+    """
     dag = f"the DAG of {pipeline.name!r}"
     if isinstance(spark, str):
         try:
@@ -221,8 +223,8 @@ def _guarantee_param() -> Param:
 
 
 def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[..., Any]) -> None:
-    """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else
-    waiting, and the run's last task from running.
+    """Add the tasks that follow the settlement, and the run's last task. A sink that cannot be
+    withheld or reached keeps no other task waiting; it only keeps the last one from running.
     """
     tasks, awaited = {SETTLE: settled}, [settled]
     with TaskGroup(AFTER, prefix_group_id=False):

@@ -180,7 +180,9 @@ def is_settled(context: Any) -> bool:
 
 @dataclass(frozen=True)
 class InTask:
-    """Where a task does a follow-up; the pipeline at ``target`` is loaded if that asks for it."""
+    """Context in which a task does a follow-up; the pipeline at ``target`` is loaded if that asks
+    for it.
+    """
 
     target: str
 
@@ -191,12 +193,12 @@ class InTask:
 
     @cached_property
     def settings(self) -> Settings:
-        """As the worker has them."""
+        """The settings of the worker."""
         return Settings()
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """As it is declared now."""
+        """The pipeline as it is declared now."""
         from ledger.pipeline.load import load_pipeline
 
         return load_pipeline(self.target)
@@ -274,7 +276,7 @@ class SparkSubmit:
 
 
 def spark_connect(remote: str) -> Callable[..., BaseOperator]:
-    """What makes a task whose steps run on a Spark Connect server."""
+    """Return the function that makes a task whose steps run on a Spark Connect server."""
     return lambda **options: without_retry(Connect(remote=remote, **options))
 
 

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="assignment, attr-defined, misc, no-redef"
-"""What Airflow has elsewhere, or not yet, in versions from 3.1 on; no other module asks for its
-version.
+"""Differences between Airflow's versions from 3.1 on: what has moved, and what some lack. No other
+module asks for its version.
 """
 
 from inspect import signature
@@ -78,7 +78,7 @@ def send_gauge(name: str, value: float, tags: dict[str, Any] | None = None) -> N
 
 
 def trigger(*, note: str, **options: Any) -> DagRunTriggerException:
-    """What makes a task trigger a run, with a note from 3.2 on."""
+    """Return the exception with which a task triggers a run, with a note from 3.2 on."""
     if "note" in signature(DagRunTriggerException).parameters:
         options["note"] = note
     return DagRunTriggerException(**options)

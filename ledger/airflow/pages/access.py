@@ -15,7 +15,7 @@ from fastapi import Depends, HTTPException
 
 
 class Access:
-    """What the signed-in user may do; raises HTTPException 401 if no user is signed in."""
+    """Rights of the signed-in user; raises HTTPException 401 if no user is signed in."""
 
     def __init__(self, user: GetUserDep):
         self._user = user

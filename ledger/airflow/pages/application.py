@@ -125,7 +125,9 @@ def get_replay(
     kept_back: bool = False,
     accepted: bool = False,
 ) -> dict[str, Any]:
-    """What a replay of these records of a batch would run, and how to ask Airflow for it."""
+    """Return the plan of a replay of these records of a batch: what it would run, and how to ask
+    Airflow for it.
+    """
     access.require(batches.original_of(ledger(READER), batch).pipeline)
     selection = Selection(
         reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted

@@ -1,4 +1,4 @@
-"""What Airflow's plugin registers: the application, made once somebody asks, and its pages."""
+"""Parts that Airflow's plugin registers: the application, made once a user opens it, and pages."""
 
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
