@@ -31,7 +31,7 @@ _MINUTE = "%Y-%m-%d %H:%M"
 
 
 class Every(StrEnum):
-    """How long each interval is."""
+    """Length of each interval."""
 
     HOUR = "hour"
     DAY = "day"

@@ -1,4 +1,4 @@
-"""What the commands share: the application, its consoles, its options, how an error ends."""
+"""Parts that the commands share: the application, its consoles, its options, how an error ends."""
 
 import getpass
 import json

@@ -90,13 +90,15 @@ class _Listing:
     def _room(
         self, widths: Mapping[str, int], shown: Sequence[str], options: ConsoleOptions
     ) -> int:
-        """What the other columns leave to the content."""
+        """Return the width in characters that the other columns leave to the content."""
         others = sum(widths[name] for name in shown if name != "content")
         return options.max_width - others - 2 * len(shown) - 1
 
 
 def place(record: Mapping[str, Any]) -> str:
-    """How users identify a record: by its key, else by where it was read."""
+    """Return the text by which users identify a record: its key, else where it was read; empty if
+    neither is known.
+    """
     if record["key"] is not None:
         return ", ".join(f"{name}={_plain(value)}" for name, value in record["key"].items())
     if record["source_file"] is None:

@@ -1,4 +1,4 @@
-"""What ``***`` stands for in what a command has printed of failed records."""
+"""Legend of ``***`` in what a command has printed of failed records."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far a batch is, on stderr: a bar on a terminal, else a line for each step that is done, and
+"""Progress of a batch, on stderr: a bar on a terminal, else a line for each step that is done, and
 one a minute for a step that takes longer.
 """
 

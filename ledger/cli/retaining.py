@@ -260,7 +260,7 @@ def _listed(record: RecordToForget) -> dict[str, Any]:
 
 
 def _holds(batch: Holding, searched: _Searched) -> str:
-    """What may hold forgotten records still, and how that ends."""
+    """Return a line on where a batch may still hold forgotten records, and how that ends."""
     parts = []
     if batch.files:
         until = "until you remove them: its pipeline declares no keep"

@@ -100,8 +100,8 @@ def run(
 
 @dataclass(frozen=True)
 class CommandTarget:
-    """Where a command runs a pipeline. ``spark``: a master, or the address of a Spark Connect
-    server.
+    """Pipeline that a command runs, with its settings, ledger and Spark. ``spark``: a master, or
+    the address of a Spark Connect server.
     """
 
     target: str
@@ -117,7 +117,9 @@ class CommandTarget:
 
 
 def place(target: str, spark: str) -> CommandTarget:
-    """Where a command runs the pipeline at ``target``, with the ledger connected."""
+    """Load the pipeline at ``target`` and connect the ledger, for a command that runs it. Raises
+    ConfigurationError unless ``spark`` is a master or the address of a Spark Connect server.
+    """
     checked_place(spark)
     settings = Settings()
     return CommandTarget(target, load(target), settings, connect(settings), spark)
@@ -275,7 +277,7 @@ def nothing_to_publish(
 
 
 def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_json: bool) -> None:
-    """What a replay would take, or why that is nothing."""
+    """Print the records that a replay would take, or why there are none."""
     matching = matching_messages(at.database, at.pipeline.name, batch, selection)
     if not matching:
         require_match(at.database, at.pipeline, batch, selection)

@@ -152,7 +152,9 @@ _LABELS = {"batch_id": "batch", "example_record": "example"}
 
 
 def _not_acked(counts: Mapping[str, int]) -> str:
-    """As 'failed 12,345, quarantined 9 (accepted 3)'."""
+    """Return the counts that are not 0 as text, such as 'failed 12,345, quarantined 9 (accepted
+    3)'.
+    """
     shown = {name: f"{name} {count:,}" for name, count in counts.items() if count}
     accepted = shown.pop("accepted", None)
     if accepted is not None:
@@ -219,12 +221,14 @@ def _sink_line(row: Mapping[str, Any]) -> Text:
 
 
 def released(data: Mapping[str, Any]) -> RenderableType:
-    """What became of a batch that was settled or released."""
+    """Return the result of a batch that was settled or released, as a table."""
     return facts({**data, "status": BatchStatus(data["status"]).words})
 
 
 def restored(data: Mapping[str, Any]) -> RenderableType:
-    """Where the numbers go on after a restore, and what the sinks may have beside."""
+    """Return the numbers from which the ledger goes on after a restore, and a warning of the rows
+    that sinks may have beside it.
+    """
     newest, undecided = data["newest_batch"], ", ".join(map(str, data["open_batches"]))
     above = "any batch" if newest is None else f"a batch above {newest}"
     also = f". Leave those of {undecided}, which the ledger has not decided" if undecided else ""
@@ -247,7 +251,7 @@ def _tenths(seconds: float | None) -> Decimal | None:
 
 
 def sweep(data: Mapping[str, Any]) -> RenderableType:
-    """What a sweep did."""
+    """Return the result of a sweep: the batches that it settled, and what it did or asked for."""
     settled = [
         {key: batch[key] for key in ("batch_id", "status", "records", "failed", "reason")}
         | {"status": BatchStatus(batch["status"]).words}
