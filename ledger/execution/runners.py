@@ -1,4 +1,4 @@
-"""How a driver runs a step of each kind: a line each."""
+"""Table of the functions with which a driver runs each kind of step."""
 
 from collections.abc import Callable
 from typing import Any

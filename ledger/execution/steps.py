@@ -41,8 +41,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did. ``record``, ``step_run_id``: None if it did not run: it was committed, or
-    its batch was settled already."""
+    """Result of one step. ``record``, ``step_run_id``: None if it did not run, because it was
+    committed, or its batch settled, already.
+    """
 
     name: str
     record: Record | None
@@ -134,19 +135,19 @@ def _log_progress(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
 
 
 def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
-    """Run a step as its kind does; what it recorded."""
+    """Run a step as its kind does, and return what it recorded."""
     from ledger.execution.runners import RUNNERS
 
     return RUNNERS[type(step)](job, run, step)
 
 
 def keys_of(run: OpenedRun) -> dict[str, Any]:
-    """What a line is about that is logged of a run."""
+    """Return the keys of lines that are logged of a run: its batch, step and id."""
     return {"batch_id": run.batch.batch_id, "step": run.step, "step_run_id": run.run_id}
 
 
 def note_on(run: OpenedRun) -> str:
-    """How to go on once a run has failed."""
+    """Return a note for a failed run: how to go on."""
     settled = run.status is BatchStatus.SETTLED  # its caller has not named the step
     what = f"That was step {run.step!r} of batch {run.batch.batch_id}. " if settled else ""
     return what + sentences(resume(run.batch, run.step))

@@ -1,1 +1,1 @@
-"""What a user declares: a pipeline, its steps, and what its functions can return."""
+"""Declarations of users: a pipeline, its steps, and what its functions can return."""

@@ -83,8 +83,8 @@ def _unit_of_none(graph: Any, step: SourceStep) -> str | None:
 
 
 def _mixed_sources(graph: Any, step: Step) -> tuple[str, str] | None:
-    """What is replayed by unit cannot be distinguished from what is replayed record by record,
-    once they are one frame.
+    """Return a source that is replayed by unit and one that is not, if the step mixes both in one
+    frame: their records cannot be distinguished there. None: it does not.
     """
     sources = sorted(graph.sources(step.name))
     alone = [source for source in sources if not graph.in_units(source)]

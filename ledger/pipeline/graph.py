@@ -131,7 +131,9 @@ class Graph:
         return self._derived(lambda step, inputs: frozenset[str]().union(*inputs) or {step.name})
 
     def _derived(self, derive: Callable[[Step, list[Any]], Any]) -> dict[str, Any]:
-        """What follows for every step from what follows for its inputs."""
+        """Derive a value for every step from the values of its inputs, and return them by the
+        step's name.
+        """
         results: dict[str, Any] = {}
 
         def visit(name: str) -> Any:

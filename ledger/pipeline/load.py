@@ -64,7 +64,7 @@ def target_of(pipeline: Pipeline) -> str | None:
 
 
 def known_target(pipeline: Pipeline) -> str:
-    """As ``target_of``, for commands: what stands for it, where it is not known."""
+    """Return ``target_of`` the pipeline for commands; a placeholder where it is not known."""
     return target_of(pipeline) or ANY_TARGET
 
 

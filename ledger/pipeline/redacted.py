@@ -1,4 +1,4 @@
-"""Which columns a pipeline redacts."""
+"""Columns that a pipeline redacts."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -23,8 +23,9 @@ def named_columns(pipeline: str, redact: str | Sequence[str]) -> tuple[str, ...]
 
 
 def check_redacted(pipeline: str, redact: Iterable[str], sources: Iterable[SourceStep]) -> None:
-    """As ``check_known``, unless a schema is a text that only Spark can read: then the sources'
-    runs look."""
+    """Raise as ``check_known`` does, unless a schema is a text that only Spark can read: then the
+    runs of the sources check.
+    """
     schemas = [columns(step.source.schema) for step in sources]
     if None not in schemas:
         check_known(pipeline, redact, {name for schema in schemas for name in schema or ()})

@@ -1,4 +1,4 @@
-"""What each kind of step declares, and what their declarations have in common."""
+"""Parts that the declarations of all kinds of steps have in common."""
 
 import inspect
 import re
@@ -69,7 +69,9 @@ class Step:
         return self.is_published
 
     def described(self) -> dict[str, Any]:
-        """What the ledger keeps of it beside its name, kind and inputs."""
+        """Return the facts that the ledger keeps of it beside its name, kind and inputs: JSON
+        values by name.
+        """
         return {}
 
 

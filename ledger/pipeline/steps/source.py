@@ -52,7 +52,7 @@ class SourceStep(Step):
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What the ledger keeps of it beside its name: how it can be read again, its key, and
+        """Facts that the ledger keeps of it beside its name: how it can be read again, its key, and
         how its raw text is cut into records and fields.
         """
         layout: dict[str, Any] = {"incremental": True} if self.incremental else {}
