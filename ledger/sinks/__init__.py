@@ -1,1 +1,1 @@
-"""Where a pipeline can write: one folder for each kind of sink."""
+"""Sinks that a pipeline can write to: one folder for each kind."""

@@ -74,16 +74,18 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Rule:
-    """What each row of a table has to meet. ``condition``: in Spark's SQL, true for a row that is
-    taken."""
+    """Condition that each row of a table has to meet. ``condition``: in Spark's SQL, true for a row
+    that is taken. ``reason``: why another row fails.
+    """
 
     condition: str
     reason: str
 
 
 class Publisher(Protocol):
-    """What writes to one sink: staged files become visible to readers atomically, once. A subclass
-    inherits what most kinds do not need."""
+    """Writer to one sink: it makes staged files visible to readers atomically, once. A subclass
+    inherits what most kinds do not need.
+    """
 
     @property
     def keeps_tracking(self) -> bool:
@@ -103,9 +105,10 @@ class Publisher(Protocol):
         them."""
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """What each row of the delivery has to meet where the sink itself checks nothing. The
-        caller evaluates all of them: from here the publish takes the delivery for checked against
-        these."""
+        """Return the conditions that each row of the delivery has to meet where the sink itself
+        checks nothing. The caller evaluates all of them: from here on, the publish takes the
+        delivery for checked against these.
+        """
         return ()
 
     def refused(self, delivery: Delivery) -> list[Refusal]:
@@ -137,7 +140,7 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """What it writes to, in words: ``path 'out'``, ``table 'reporting.departures'``."""
+        """Place that it writes to, in words: ``path 'out'``, ``table 'reporting.departures'``."""
 
     @property
     def identity(self) -> str:
@@ -165,9 +168,12 @@ class Sink(Protocol):
         never removed by ``ackledger gc``."""
 
     def check(self, settings: "Settings") -> str:
-        """What was found of the place, in a sentence, before a batch is opened. Raises a
-        LedgerError if a run could not write there; it makes nothing. The publisher's ``look`` comes
-        first."""
+        """Check before a batch is opened that a run could write to the place, and return a sentence
+        on it. Raises a LedgerError if it could not; it makes nothing. The publisher's ``look``
+        comes first.
+        """
 
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
-        """What writes to the sink ``name`` of ``pipeline``; connects to nothing."""
+        """Return the publisher that writes to the sink ``name`` of ``pipeline``; connects to
+        nothing.
+        """

@@ -1,4 +1,4 @@
-"""What sinks that are folders of files have in common."""
+"""Parts common to the sinks that are folders of files."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What every sink takes, and how it recognizes what it has delivered already."""
+"""Options of every sink, and the ways to recognize rows that it has delivered already."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,9 +48,10 @@ Dedup = Literal["none", "exact"] | Bloom
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """What every sink takes. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what
-    other batches delivered. Of a pipeline that runs exactly once only a Bloom with a key has
-    anything to do."""
+    """Options of every sink. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: whether to compare
+    with rows that other batches delivered. In a pipeline that runs exactly once, only a Bloom with
+    a key has an effect.
+    """
 
     dedup: Dedup = "none"
 

@@ -63,7 +63,9 @@ def record_batches(
 
 
 def _rows_at_once(parquet: pq.ParquetFile) -> int:
-    """As many as may have the bytes of a piece, going by what they have in the file."""
+    """Return the number of rows that have about the bytes of a piece, estimated from what they have
+    in the file.
+    """
     footer = parquet.metadata
     stored: int = sum(
         footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)

@@ -43,7 +43,7 @@ class TableFolder:
     partition_by: tuple[str, ...]
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Where a run stages its files."""
+        """Return the path of the folder in which a run stages its files."""
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
 
     def let_read(self, files: Iterable[TableFile]) -> None:
@@ -61,11 +61,13 @@ class TableFolder:
                 folder.chmod(opened)
 
     def list_of(self, batch_id: int, version: int) -> str:
-        """Where the list of a version's files is kept."""
+        """Return the path of the list of a version's files."""
         return f"{self.staging(batch_id, version)}.json"
 
     def strangers(self) -> list[str]:
-        """What lies in the folder, if it is there, and is neither a table's nor hidden."""
+        """Return the names of entries of the folder, if it is there, that are neither a table's nor
+        hidden.
+        """
         names = [entry.name for entry in stores.entries(self.path)]
         return sorted(name for name in names if not name.startswith(("_", ".")))
 

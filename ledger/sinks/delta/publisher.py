@@ -51,7 +51,9 @@ _REPLACED = 2**63 - 1  # the recorded version of a batch whose rows another batc
 
 @dataclass(frozen=True)
 class _Staged:
-    """What a delivery adds. ``schema``: the user's columns in the files; None: there are none."""
+    """Files that a delivery adds. ``schema``: the user's columns in the files; None: there are
+    none.
+    """
 
     files: list[TableFile]
     schema: pa.Schema | None
@@ -336,7 +338,9 @@ def _versions_to_replace(table: "DeltaTable", delivery: Delivery) -> dict[int, i
 
 
 def _transactions(table: "DeltaTable", delivery: Delivery) -> "list[Transaction]":
-    """What the commit records: the version that is published now, and who never will be again."""
+    """Return the transactions that the commit records: the version that is published now, and each
+    batch that it replaces, which is never published again.
+    """
     from deltalake import Transaction
 
     replaced = [_app_id(delivery, batch_id) for batch_id in _others(delivery)]
@@ -382,7 +386,7 @@ def _stats(file: TableFile) -> str:
 
 
 def _description(delivery: Delivery) -> str:
-    """What the table's history says of the commit."""
+    """Return the text on the commit in the table's history."""
     text = f"ackledger {delivery.sink}: batch {delivery.batch_id}, run {delivery.version}"
     others = ", ".join(map(str, _others(delivery)))
     return f"{text}, replaces {others}" if others else text

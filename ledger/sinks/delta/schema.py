@@ -1,4 +1,6 @@
-"""What a Delta table can hold, and whether rows fit one that exists."""
+"""Columns and rules of Delta tables: which ones a table can have, and whether rows fit an existing
+table.
+"""
 
 import json
 import re
@@ -91,13 +93,14 @@ def require_plain(table: "DeltaTable") -> None:
 
 
 def table_rules(table: "DeltaTable") -> tuple[Rule, ...]:
-    """What each row of a table has to meet, in the words of Delta's own errors: nothing but a
-    writer of rows keeps to it."""
+    """Return the rules that each row of a table has to meet, in the words of Delta's own errors:
+    only a writer of rows enforces them.
+    """
     return tuple(rule for rule, _, _ in _rules(table))
 
 
 def required(table: "DeltaTable") -> dict[str, str]:
-    """Of each column that is NOT NULL its rule's condition."""
+    """Return the condition of each column that is NOT NULL, by the column's name."""
     columns = table_columns(table)
     return {field.name: _is_there(field.name) for field in columns if not field.nullable}
 

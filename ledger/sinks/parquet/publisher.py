@@ -94,7 +94,7 @@ class ParquetPublisher(Publisher):
         stores.remove_empty(self._place(delivery.batch_id))  # unless another run stages there
 
     def _staged(self, delivery: Delivery) -> dict[str, str]:
-        """What is staged of a batch, by name."""
+        """Return the paths of the staged folders of a batch, by name."""
         return {entry.name: entry.path for entry in stores.entries(self._place(delivery.batch_id))}
 
     def _folder(self, batch_id: int) -> str:

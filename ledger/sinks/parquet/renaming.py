@@ -31,8 +31,10 @@ def require_renaming_scheme(path: str) -> None:
 
 
 def require_renames(path: str) -> None:
-    """As ``require_renaming_scheme``; and raise ConfigurationError unless the store does rename a
-    folder, tried below ``path`` where no reader looks: what speaks as HDFS does may be another."""
+    """Raise as ``require_renaming_scheme`` does, and ConfigurationError unless the store does
+    rename a folder, tried below ``path`` where no reader looks: a store may speak as HDFS does and
+    be another.
+    """
     require_renaming_scheme(path)
     if is_local(path):
         return

@@ -44,7 +44,9 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 
 
 def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
-    """As ``transact``, but a database that does not answer is not retried."""
+    """Run ``work`` as ``transact`` does, but only once: a database that does not answer is not
+    retried.
+    """
     with (
         translated(Target(url)),
         engine_of(url, APPLICATION, isolation_level="READ COMMITTED") as engine,
@@ -66,7 +68,9 @@ class Target:
         return self.url.password
 
     def error(self, report: Report) -> LedgerError:
-        """What an error of the driver means to who owns the sink."""
+        """Return the error of the ledger for an error of the driver, with advice for the owner of
+        the sink.
+        """
         message = report.message + _where(report)
         match report.trouble:
             case Trouble.VALUE:
@@ -95,8 +99,9 @@ class Target:
 
 
 def _where(report: Report) -> str:
-    """Which constraint, column or line it was, by name. The server's detail shows the row, which
-    not every reader of the error may see; that of a wrong statement is about definitions.
+    """Return the names of constraint and column, and the line, where it was, in brackets. The
+    server's detail shows the row, which not every reader of the error may see; that of a wrong
+    statement is about definitions.
     """
     names = {kind: getattr(report.about, f"{kind}_name", None) for kind in ("constraint", "column")}
     parts = [

@@ -1,4 +1,4 @@
-"""What a sink of a table in PostgreSQL may declare."""
+"""Options that a sink of a table in PostgreSQL may declare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

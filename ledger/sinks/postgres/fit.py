@@ -65,7 +65,7 @@ def _require(place: TablePlace, problems: Iterator[str]) -> None:
 
 
 def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
-    """What no table could have."""
+    """Yield a message for each column or key that no table could have."""
     if not schema.names:
         yield "expected columns, found none: select some in the stage before the sink"
     for field in schema:
@@ -107,7 +107,7 @@ def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Itera
 
 
 def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
-    """What is wrong of the columns and indexes that the sink itself needs."""
+    """Yield a message for each fault in the columns and indexes that the sink itself needs."""
     alter = f"ALTER TABLE {table.place}"
     own = table.columns.get(BATCH)
     if own is None:

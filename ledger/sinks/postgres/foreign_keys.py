@@ -87,8 +87,9 @@ def check_at_end(
 def _violations(
     connection: Connection, place: TablePlace, columns: Sequence[str], gone: Sequence[int]
 ) -> list[_Violation]:
-    """Of each foreign key that staged rows violate, the first of their values. Left out are keys of
-    columns that were not staged, and keys into a table of which this user may not read all rows.
+    """Return each foreign key that staged rows violate, with the first of their values. Left out
+    are keys of columns that were not staged, and keys into a table of which this user may not read
+    all rows.
     """
     rows = connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all()
     keys = [_ForeignKey(**row._mapping) for row in rows]

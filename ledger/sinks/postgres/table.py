@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 18  # handed to the connection at once
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Where a sink's table is, or would be made. ``oid``: None if there is none of this name."""
+    """Place of a sink's table, made or not. ``oid``: None if there is no table of this name."""
 
     schema: str
     name: str
@@ -57,7 +57,7 @@ class TargetColumn:
 
     @property
     def most_characters(self) -> int | None:
-        """Of a varchar, or of each in an array of them, if there is a limit."""
+        """Limit of characters of a varchar, or of each in an array of them; None: there is none."""
         is_varchar = (self.element or self.base) == "varchar"
         return self.modifier - 4 if is_varchar and self.modifier >= 0 else None
 
@@ -85,8 +85,8 @@ def type_name(kind: sa.types.TypeEngine[Any]) -> str:
 
 
 def find_place(connection: Connection, table: str) -> TablePlace:
-    """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError
-    when its schema is missing.
+    """Return the place of ``table``, ``name`` or ``schema.name``, where it is or would be made.
+    Raises ConfigurationError if its schema is missing.
     """
     schema_name, _, name = table.rpartition(".")
     path = ".".join(literal_name(part) for part in (schema_name, name) if part)
@@ -298,7 +298,9 @@ SELECT current_user AS me, row_security_active(cast(:oid AS oid)) AS is_secured,
 def count_newer(
     connection: Connection, place: TablePlace, key: Sequence[str], newer: Sequence[int]
 ) -> int:
-    """How many staged rows have the key of a row that one of the ``newer`` batches published."""
+    """Return the number of staged rows that have the key of a row that one of the ``newer`` batches
+    published.
+    """
     staged, target = _staged(key), _target(place, key)
     equal = sa.and_(*(staged.c[name] == target.c[name] for name in key))
     count = sa.select(sa.func.count()).select_from(staged.join(target, equal))

@@ -37,8 +37,8 @@ _COLUMN = re.compile(r"^COPY .*?, column (.+?)(?:: |$)", re.MULTILINE)
 def make_trial(
     connection: Connection, place: TablePlace, batch_id: int, *, types_only: bool
 ) -> TablePlace:
-    """A table like the sink's, with a column for a row's position, and one for its records;
-    where it is. ``types_only``: without its constraints.
+    """Make a table like the sink's, with a column for a row's position, and one for its records,
+    and return its place. ``types_only``: without its constraints.
     """
     own = "" if types_only else " INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING IDENTITY"
     execute_literally(
@@ -65,7 +65,9 @@ def rewrites(connection: Connection, place: TablePlace) -> bool:
 def make_new_trial(
     connection: Connection, columns: Mapping[str, sa.types.TypeEngine[Any]], batch_id: int
 ) -> TablePlace:
-    """As ``make_trial``, like a table that is yet to be made, without its key."""
+    """Make a trial table as ``make_trial`` does, like a table that is not made yet, without its
+    key.
+    """
     trial = sa.Table(
         TRIAL, sa.MetaData(), prefixes=["TEMPORARY"], postgresql_on_commit="DROP", comment=None
     )
@@ -140,8 +142,9 @@ def analyze(connection: Connection) -> None:
 
 
 def remove(connection: Connection, positions: Sequence[int], records: Sequence[int]) -> None:
-    """Take refused rows out, and all others of their records, and of ``records``: these do not come
-    either, so they are in no other row's way."""
+    """Delete refused rows, all rows of their records, and all rows of ``records``, so that they no
+    longer conflict with others.
+    """
     statement = text(f"""
         WITH refused AS (SELECT unnest(cast(:positions AS bigint[])) AS row),
         failing AS (
@@ -160,9 +163,11 @@ def remove(connection: Connection, positions: Sequence[int], records: Sequence[i
 def odd_keys(
     connection: Connection, key: Sequence[str], most: int
 ) -> Iterator[tuple[str, list[int]]]:
-    """Of the key of an upsert: the rows that lack a part of it, and those that share it with others
-    of these, by the server's own notion of what is equal; and what is wrong with them. A row of no
-    record that shares it with rows of records alone is not among them: these can fail."""
+    """Yield what is wrong with keys of an upsert, and the positions of their rows: rows that lack a
+    part of the key, and rows that share it with others of these, by the server's own notion of what
+    is equal. A row of no record that shares its key only with rows of records is left out, because
+    those can fail.
+    """
     for name in key:
         missing = f"SELECT {ROW} FROM {_TRIAL} WHERE {literal_name(name)} IS NULL"
         positions = _positions(connection, missing, most)
