@@ -123,11 +123,11 @@ def shared(folder: Path) -> bool:
 
 @contextmanager
 def private_output(folder: str) -> Iterator[None]:
-    """What a run writes to its ``folder`` of the storage is for this user alone, or for the group
-    of a storage that is ``shared``, if that is a local one.
+    """Close what a run writes to its ``folder`` of a local storage to all but this user, or this
+    user's group in a storage that is ``shared``.
 
-    ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``: the pipeline's folder is closed before, the
-    rest of it after, because Spark makes files and folders as it is used to.
+    ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``: the pipeline's folder is closed before the
+    block, the rest of it after, because Spark makes files and folders with its own modes.
     """
     if not is_local(folder):
         yield

@@ -79,7 +79,9 @@ class _Refusal:
 
 
 def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
-    """What reports why a file cannot be read, of one of ``stored_file``."""
+    """Return the context that reports why a file of ``stored_file`` cannot be read; for any other
+    file one that does nothing.
+    """
     refusal: _Refusal | None = getattr(stored, "refusal", None)
     return refusal or nullcontext()
 

@@ -136,9 +136,9 @@ def modified_at(entry: Entry) -> datetime:
 
 
 def version(entry: Entry) -> str:
-    """What distinguishes a file from another of its size and time that was written in its place;
-    empty where the store has nothing of the kind. Of a local file it is when the file was last
-    changed, by its permissions and links, too: a time that no program sets.
+    """Return a text that distinguishes a file from another of its size and time that was written in
+    its place; empty where the store has none. For a local file it is the time of its last change,
+    by its permissions and links, too: no program sets that time.
     """
     names = ("created",) if is_local(entry.path) else _VERSIONS
     return next((str(entry.info[name]) for name in names if name in entry.info), "")
@@ -327,8 +327,11 @@ def _finds(fs: Any) -> bool:
 
 
 def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
-    """What a call of a store returns; of one that is no local folder, tried as often as it may
-    pass. Raises what the call raises if that stays until a person has changed something."""
+    """Return the result of ``call``, which asks a store. Unless that is a local folder, the call is
+    repeated while its error may pass. Raises UnavailableError if the store still does not answer,
+    and ConfigurationError if it refuses the request; other errors, and those of a local folder, are
+    raised as they are.
+    """
     if is_local(path):
         return call()
     # Not above: executors that work in a shared folder need neither.

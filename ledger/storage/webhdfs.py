@@ -1,4 +1,4 @@
-"""What fsspec's WebHDFS leaves out: an end to each request, and a look at all that is answered."""
+"""Checks that fsspec's WebHDFS lacks: an end to each request, and a look at every answer."""
 
 from functools import partial
 from http import HTTPStatus
@@ -32,8 +32,9 @@ def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _refusal(response: Any) -> Exception:
-    """What an answer of WebHDFS means, as fsspec reads those that it looks at. Most have status
-    403, also of a block that no node has at that time."""
+    """Return the error that an answer of WebHDFS means, as fsspec reads those that it looks at.
+    Most have status 403, also of a block that no node has at that time.
+    """
     try:
         error = response.json()["RemoteException"]
         name, words = error["exception"], error["message"]

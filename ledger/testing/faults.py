@@ -1,4 +1,4 @@
-"""What can go wrong in a run of ``ledger.testing``: lost or doubled rows, lost files, crashes."""
+"""Faults in a run of ``ledger.testing``: lost or doubled rows, lost files, crashes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ POINTS = tuple(_PLACES)
 
 
 class Crash(BaseException):
-    """What ``crash_at`` raises: the process is gone, and its run is not reported as failed."""
+    """Death of the process, which ``crash_at`` raises: its run is not reported as failed."""
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,11 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs
-    to, or all of a state.
+    """Result of a batch. ``rows``: by sink, the rows that it holds of the batch and of those that
+    the batch belongs to; of a state all rows.
 
-    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``:
-    what the ledger reported of it, unless the process just died.
+    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``: what
+    the ledger reported of the run, unless the process just died.
     """
 
     batch_id: int
@@ -309,7 +309,7 @@ class _Lab:
         crashed: bool = False,
         error: Exception | None = None,
     ) -> BatchResult:
-        """What became of a batch by now."""
+        """Return the result of a batch as it is now."""
         keep_all(self.database, None)
         summary = summarize(self.database, batch_id)
         failed = self.database.transact(
