@@ -85,7 +85,8 @@ class Portion(Protocol):
         """Return the stretches of a file in which its rows are in the order of their roots."""
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """Fold a file by itself, window by window. Its stretches are ``in_order`` if ``by_input``.
+        """Fold a file by itself, window by window. If ``by_input``, its stretches are ``in_order``,
+        so that the rows of each input come together.
         """
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
