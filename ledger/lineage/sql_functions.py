@@ -1,7 +1,7 @@
 """Register ``collect_anchors`` and ``merge_anchors`` as SQL functions of a stage's session.
 
-No statement of Spark's registers an aggregate that consists of others. Its function registry takes
-any builder of an expression, so these are composed of Spark's own builders in the JVM.
+Spark SQL cannot register a function that contains an aggregate. Spark's function registry takes any
+builder of an expression, so these are composed of Spark's own builders in the JVM.
 """
 
 from typing import Any
@@ -10,29 +10,60 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from ledger.core.column_names import ANCHOR
+
 _CATALYST = "org.apache.spark.sql.catalyst"
 _EXPRESSIONS = f"{_CATALYST}.expressions"
 _SEQ, _OBJECT = "scala.collection.immutable.Seq", "java.lang.Object"
 
+# What each function does, in functions of Spark's.
+BUILT_IN = {
+    "collect_anchors": f"flatten(collect_list({ANCHOR})) AS {ANCHOR}",
+    "merge_anchors": (
+        f"concat(coalesce(o.{ANCHOR}, array()), coalesce(c.{ANCHOR}, array())) AS {ANCHOR}"
+    ),
+}
+_CALLS = {
+    "collect_anchors": f"collect_anchors({ANCHOR}) AS {ANCHOR}",
+    "merge_anchors": f"merge_anchors(o.{ANCHOR}, c.{ANCHOR}) AS {ANCHOR}",
+}
+
 
 def register_functions(frame: DataFrame) -> None:
-    """Register both functions in a frame's session, unless it has functions of these names.
+    """Register both functions in a frame's session, unless it has temporary ones of these names.
+
+    A permanent function of such a name is called with its schema in front, because a look-up of
+    permanent functions may start a metastore.
 
     Nothing is registered on Spark Connect, nor by a Spark that has no such builders: SQL text that
     calls one then fails with the expression to write instead.
     """
     if not isinstance(frame, ClassicDataFrame):
         return
-    state = frame.sparkSession._jsparkSession.sessionState()
+    registry = frame.sparkSession._jsparkSession.sessionState().functionRegistry()
     builders = _Builders(frame)
     try:
-        identifier = getattr(builders.jvm, f"{_CATALYST}.FunctionIdentifier")
-        for name in ("collect_anchors", "merge_anchors"):
-            if not state.catalog().isTemporaryFunction(identifier(name)):
+        for name in BUILT_IN:
+            if not _is_registered(name, frame):
                 builder = getattr(builders, name)()
-                state.functionRegistry().createOrReplaceTempFunction(name, builder, "built-in")
+                registry.createOrReplaceTempFunction(name, builder, "built-in")
     except Py4JError:
         return
+
+
+def in_sql(name: str, frame: DataFrame) -> str:
+    """Return the call of a function in SQL, or Spark's own where a frame's session has none."""
+    return (_CALLS if _is_registered(name, frame) else BUILT_IN)[name]
+
+
+def _is_registered(name: str, frame: DataFrame) -> bool:
+    if not isinstance(frame, ClassicDataFrame):
+        return False
+    session = frame.sparkSession
+    jvm: Any = session._jvm
+    identifier = getattr(jvm, f"{_CATALYST}.FunctionIdentifier")(name)
+    catalog = session._jsparkSession.sessionState().catalog()
+    return bool(catalog.isTemporaryFunction(identifier))
 
 
 class _Builders:
@@ -40,7 +71,7 @@ class _Builders:
 
     def __init__(self, frame: ClassicDataFrame) -> None:
         spark = frame.sparkSession
-        self.jvm: Any = spark._jvm
+        self._jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
 
     def collect_anchors(self) -> Any:
@@ -56,9 +87,9 @@ class _Builders:
         nothing = self._companion("scala.collection.immutable.Nil")
         default = nothing.prepended(self._builtin("array").apply(nothing))
         with_default = self._method(_SEQ, "prepended", _OBJECT, _OBJECT).bindTo(default)
-        mapping = self._gateway.new_array(self.jvm.java.lang.Object, 1)
+        mapping = self._gateway.new_array(self._jvm.java.lang.Object, 1)
         mapping[0] = self._function(with_default).andThen(self._expression("Coalesce"))
-        each = self.jvm.java.lang.invoke.MethodHandles.insertArguments(
+        each = self._jvm.java.lang.invoke.MethodHandles.insertArguments(
             self._method(_SEQ, "map", _OBJECT, "scala.Function1"), 1, mapping
         )
         return self._function(each).andThen(self._expression("Concat"))
@@ -74,13 +105,15 @@ class _Builders:
         return self._class(f"{name}$").getField("MODULE$").get(None)
 
     def _class(self, name: str) -> Any:
-        return self.jvm.java.lang.Class.forName(name)
+        return self._jvm.java.lang.Class.forName(name)
 
     def _method(self, owner: str, name: str, returns: str, *takes: str) -> Any:
-        kind = self.jvm.java.lang.invoke.MethodType.methodType(*map(self._class, (returns, *takes)))
-        lookup = self.jvm.java.lang.invoke.MethodHandles.publicLookup()
+        kind = self._jvm.java.lang.invoke.MethodType.methodType(
+            *map(self._class, (returns, *takes))
+        )
+        lookup = self._jvm.java.lang.invoke.MethodHandles.publicLookup()
         return lookup.findVirtual(self._class(owner), name, kind)
 
     def _function(self, method: Any) -> Any:
-        proxies = self.jvm.java.lang.invoke.MethodHandleProxies
+        proxies = self._jvm.java.lang.invoke.MethodHandleProxies
         return proxies.asInterfaceInstance(self._class("scala.Function1"), method)

@@ -14,7 +14,7 @@ from ledger import (
     testing,
 )
 from ledger.errors import StageError
-from ledger.lineage.sql_functions import register_functions
+from ledger.lineage.sql_functions import BUILT_IN, register_functions
 from ledger.spark.frames.anchor_use import Plan
 
 ROWS = [{"id": 1, "v": "x", "n": 5}, {"id": 1, "v": "x", "n": 5}, {"id": 2, "v": "y", "n": 6}]
@@ -327,11 +327,19 @@ def declared(function, **options):
 
 def unregistered(frame, sql):
     """The result of SQL text in a session without the functions of anchors."""
-    frame.sparkSession.sql("DROP TEMPORARY FUNCTION IF EXISTS collect_anchors")
+    for name in ("collect_anchors", "merge_anchors"):
+        frame.sparkSession.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
     return frame.sparkSession.sql(sql)
 
 
+def of_groups(frame):
+    """The groups of a frame, as a function of each without its anchors returns them."""
+    return frame.groupBy("id").applyInPandas(lambda rows: rows, "id INT, n INT")
+
+
 COLLECTED = "SELECT id, collect_anchors(_anchor) AS _anchor FROM orders GROUP BY id"
+JOINED_TO = "FROM orders AS o LEFT JOIN"
+JOINED = f"{JOINED_TO} orders AS p ON o.id = p.id"
 WHOLE = {"whole": True}
 ENDS = {"acks": "untracked"}
 REFUSED = [
@@ -339,9 +347,32 @@ REFUSED = [
     (lambda t: t.distinct(), WHOLE, "compares '_anchor'"),
     ("SELECT * FROM orders UNION SELECT * FROM orders", WHOLE, "compares '_anchor'"),
     (lambda t: t.withColumn("all", F.struct("*")), {}, r"column 'all' with '_anchor' in it"),
+    ("SELECT * FROM orders UNION SELECT * FROM orders", {},
+     r"with collect_anchors\(\), or in SQL collect_anchors\(_anchor\) AS _anchor, in a stage"),
+    (lambda t: unregistered(t, "SELECT id, _anchor, sum(n) FROM orders GROUP BY ALL"), WHOLE,
+     r"with collect_anchors\(\), or in SQL flatten\(collect_list\(_anchor\)\) AS _anchor"),
+    # under another name
+    ("SELECT id, collect_anchors(_anchor) FROM orders GROUP BY id HAVING count(*) > 0", WHOLE,
+     r"name the column: collect_anchors\(_anchor\) AS _anchor"),
+    (f"SELECT o.id, merge_anchors(o._anchor, p._anchor) AS both {JOINED}", WHOLE,
+     r"name the column: merge_anchors\(o\._anchor, c\._anchor\) AS _anchor"),
+    (lambda t: unregistered(t, f"SELECT o.id, concat(o._anchor, p._anchor) {JOINED}"), WHOLE,
+     r"name the column: concat\(coalesce\(o\._anchor, array\(\)\), coalesce\("),
+    # not selected, beside a group that needs no anchor
+    (lambda t: t.join(t.groupBy("id").agg(F.count("_anchor").alias("c")), "id").select("id", "c"),
+     WHOLE, r"keep it, for example \.select\('id', 'c', '_anchor'\)"),
+    (f"WITH p AS (SELECT id FROM orders GROUP BY id) SELECT o.id {JOINED_TO} p ON o.id = p.id",
+     WHOLE, "keep it, for example"),
+    # functions
+    (of_groups, WHOLE, "tracked: return '_anchor' from the function of the groups.* concatenated"),
+    (of_groups, {}, "with whole=True, and return '_anchor' from the function of the groups"),
+    (lambda t: t.mapInPandas(lambda rows: rows, "id INT, n INT"), {},
+     "return '_anchor' from the function of the rows"),
     # groups
     ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", WHOLE,
      r"add collect_anchors\(\).* in SQL collect_anchors\(_anchor\) AS _anchor"),
+    (lambda t: unregistered(t, "SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id"), WHOLE,
+     r"add collect_anchors\(\).* in SQL flatten\(collect_list\(_anchor\)\) AS _anchor"),
     ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", {}, "with whole=True, and add"),
     ("SELECT sum(n) AS n, _anchor FROM orders", WHOLE, r"add collect_anchors\(\)"),
     (lambda t: t.groupBy("id").count(), {}, "with whole=True, and add collect_anchors"),
@@ -358,8 +389,10 @@ REFUSED = [
     # in SQL where the functions are not registered, as on Spark Connect
     (lambda t: unregistered(t, COLLECTED), WHOLE,
      r"in SQL.*: write flatten\(collect_list\(_anchor\)\) AS _anchor"),
+    (lambda t: unregistered(t, f"SELECT o.id, merge_anchors(o._anchor) AS _anchor {JOINED}"), WHOLE,
+     r"in SQL.*: write concat\(coalesce\(o\._anchor, array\(\)\), coalesce\("),
     # where tracking ends there is none
-    (lambda t: t.select("id", "_anchor"), ENDS, 'acks="untracked", so its inputs have no'),
+    (lambda t: t.select("id", "_anchor"), ENDS, "tracking ends there or before, so its"),
 ]  # fmt: skip
 
 
@@ -392,11 +425,25 @@ def test_what_the_message_advises_works(spark):
         rows = numbered(orders, "id", "v", "n")
         return rows.where("place = 1").drop("place"), dropped(rows.where("place > 1"), "duplicate")
 
-    sql = "SELECT id, v, n, flatten(collect_list(_anchor)) AS _anchor FROM orders GROUP BY id, v, n"
-    for function in (first, sql):
+    def in_python(orders):
+        def totals(rows):
+            anchors = [anchor for row in rows["_anchor"] for anchor in row]
+            return rows.head(1).assign(_anchor=[anchors])
+
+        return orders.groupBy("id").applyInPandas(totals, orders.schema)
+
+    collected = f"SELECT id, v, n, {BUILT_IN['collect_anchors']} FROM orders GROUP BY id, v, n"
+    merged = f"SELECT o.id, {BUILT_IN['merge_anchors']} {JOINED_TO} orders AS c ON c.id = o.id + 1"
+
+    for function, expected in (
+        (first, [1, 2]),
+        (in_python, [1, 2]),
+        (collected, [1, 2]),
+        (merged, [1, 1, 2]),
+    ):
         batch = testing.run_batch(declared(function, whole=True), {"orders": ROWS}, spark=spark)
         assert (batch.roots.acked, batch.roots.failed) == (3, 0)
-        assert sorted(row["id"] for row in batch.rows["out"]) == [1, 2]
+        assert sorted(row["id"] for row in batch.rows["out"]) == expected
 
 
 # SQL text of a whole stage, with the columns ``id`` of its rows.
@@ -432,8 +479,10 @@ def test_functions_of_the_user_stay(spark):
         register_functions(orders)
         return orders.selectExpr("id", "collect_anchors(v) AS v", "n", "_anchor")
 
-    batch = testing.run_batch(declared(own), {"orders": ROWS}, spark=spark)
-    spark.sql("DROP TEMPORARY FUNCTION collect_anchors")
+    try:
+        batch = testing.run_batch(declared(own), {"orders": ROWS}, spark=spark)
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION IF EXISTS collect_anchors")
     assert sorted(row["v"] for row in batch.rows["out"]) == ["x!", "x!", "y!"]
 
 

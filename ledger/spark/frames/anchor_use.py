@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
+from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +21,7 @@ from ledger.core.column_names import ANCHOR
 
 _NODE = re.compile(r"((?:[: ]  )*(?:[:+]- )?)([A-Z]\w*)(.*)")
 _USED = re.compile(rf"\b{ANCHOR}#\d+(?![\d.\[])")  # the whole anchor, not one of its fields
+_NUMBER = re.compile(rf"\b{ANCHOR}#(\d+)")
 _OTHER = re.compile(rf"(?<!\b{ANCHOR})#\d")
 # Another column, and after it the anchor: who names the anchor first means it.
 _AFTER_ANOTHER = re.compile(f"{_OTHER.pattern}.*{_USED.pattern}", re.DOTALL)
@@ -42,16 +44,18 @@ _OVER_ALL = re.compile(
     r"\b(approx_count_distinct|cast(?=\((?:named_struct|struct|array|map)\()|collect_set|concat_ws"
     r"|count(?=\(distinct )|crc32|hash|md5|sha1?|sha2|to_csv|to_json|to_xml|xxhash64)\("
 )
+_COLLECTED = re.compile(rf"\bflatten\(collect_list\({ANCHOR}#")
+_MERGED = re.compile(rf"\bconcat\((?:coalesce\()?{ANCHOR}#")
 _SETTINGS = {"spark.sql.debug.maxToStringFields": 2**20, "spark.sql.maxPlanStringLength": 2**30}
 
 _KEEP_ONE = (
     "number the rows by row_number() over a window partitioned by the other columns, keep the"
     ' first and return the others as dropped(rows, "duplicate"); or group by the other columns'
-    " with collect_anchors(), in a stage with whole=True. For duplicates within each record use"
+    " with {collect}, in a stage with whole=True. For duplicates within each record use"
     f' groupBy("{ANCHOR}", ...)'
 )
 _GROUP = (
-    "group by the other columns, with collect_anchors() in a stage with whole=True. To group"
+    "group by the other columns with {collect}, in a stage with whole=True. To group"
     f" within each record, name {ANCHOR!r} first"
 )
 _WINDOW = f"leave it out of partitionBy. For a window within each record, name {ANCHOR!r} first"
@@ -90,6 +94,11 @@ class _Node:
         return _USED.search(self.columns) is not None
 
 
+# How a frame lost its anchor: by a group, by a column that collects or merges anchors under another
+# name, or by a function of groups or of rows that does not return it.
+Loss = Literal["group", "collect_anchors", "merge_anchors", "groups", "rows", None]
+
+
 class Plan:
     """The analyzed plan of a frame.
 
@@ -108,15 +117,35 @@ class Plan:
             frame.explain(mode="extended")
         return cls(output.getvalue())
 
-    def comparison(self) -> str | None:
-        """Say which operation compares the anchor, and what to do instead; None: no operation."""
-        return next(filter(None, map(_comparison, self._nodes)), None)
+    def comparison(self, collect: str = "collect_anchors()") -> str | None:
+        """Say which operation compares the anchor, and what to do instead; None: no operation.
 
-    def groups_without_anchor(self) -> bool:
-        """Return whether a group by has the anchor in its input and not in its output."""
-        return any(
-            _is_group(node) and _has_anchor(node) and not node.has_anchor for node in self._nodes
+        ``collect``: how to collect anchors in the session.
+        """
+        operation = next(filter(None, map(_operation, self._nodes)), None)
+        if operation is None:
+            return None
+        what, instead = operation
+        return (
+            f"{what} compares {ANCHOR!r} too, which differs for every record, so plain Spark would"
+            f" return other rows: {instead.replace('{collect}', collect)}"
         )
+
+    def loss(self) -> Loss:
+        """Return how a frame without the anchor lost it; None: its columns were not selected."""
+        numbers = {number for node in self._nodes for number in _NUMBER.findall(node.text)}
+        node = _losing(self._nodes[0], numbers) if self._nodes else None
+        if node is None:
+            return None
+        if node.kind.startswith("MapIn"):
+            return "rows"
+        if node.kind.startswith("FlatMap"):
+            return "groups"
+        if _COLLECTED.search(node.columns):
+            return "collect_anchors"
+        if node.kind == "Aggregate":
+            return "group"
+        return "merge_anchors" if _MERGED.search(node.columns) else None
 
 
 def _nodes(lines: Sequence[str]) -> list[_Node]:
@@ -140,15 +169,22 @@ def _nodes(lines: Sequence[str]) -> list[_Node]:
     return nodes
 
 
-def _comparison(node: _Node) -> str | None:
-    operation = _operation(node)
-    if operation is None:
+def _losing(node: _Node, numbers: set[str]) -> _Node | None:
+    """Return the node whose input has the anchor and whose output has not; the last query's first.
+
+    ``numbers``: of the plan's columns that are named like the anchor.
+    """
+    if _keeps(node, numbers):
         return None
-    what, instead = operation
-    return (
-        f"{what} compares {ANCHOR!r} too, which differs for every record, so plain Spark would"
-        f" return other rows: {instead}"
-    )
+    if any(_keeps(child, numbers) for child in node.children):
+        return node
+    below = (_losing(child, numbers) for child in reversed(node.children))
+    return next(filter(None, below), None)
+
+
+def _keeps(node: _Node, numbers: set[str]) -> bool:
+    columns = _outputs(node)
+    return node.has_anchor if columns is None else not columns.isdisjoint(numbers)
 
 
 def _operation(node: _Node) -> tuple[str, str] | None:
@@ -217,10 +253,6 @@ def _numbers(columns: str) -> set[str]:
 
 def _is_group(node: _Node) -> bool:
     return node.kind == "Aggregate" or node.kind.startswith("FlatMapGroupsIn")
-
-
-def _has_anchor(node: _Node) -> bool:
-    return any(child.has_anchor for child in node.children[:1])
 
 
 def _window_keys(node: _Node) -> str:

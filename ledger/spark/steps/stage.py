@@ -16,7 +16,7 @@ from ledger.core.column_names import (
 )
 from ledger.core.outcomes import Mark
 from ledger.errors import MASK, StageError
-from ledger.lineage.sql_functions import register_functions
+from ledger.lineage.sql_functions import in_sql, register_functions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep, Step
 from ledger.spark.folding.fold import fold
@@ -25,7 +25,7 @@ from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.job import STORED, Job, require_equal, write_files
-from ledger.spark.steps.anchor_errors import explained_anchors, how_to_collect
+from ledger.spark.steps.anchor_errors import explained_anchors, how_to_keep
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import owed_by_stage, posted
 from ledger.spark.units.carried import carry_over
@@ -79,7 +79,7 @@ def stage_output(
         frame = run_records(step, *inputs, masked=bool(pipeline.redact))
     else:
         register_functions(inputs[0])
-        with explained_anchors(pipeline, step):
+        with explained_anchors(pipeline, step, inputs[0]):
             frame, marks = _parts(step, step.function(*inputs, **arguments))
             if not tracked:
                 return _unanchored(step, frame, marks)
@@ -189,14 +189,12 @@ def check_anchor(pipeline: Pipeline, step: StageStep, what: str, frame: DataFram
     stage = step.name
     plan = Plan.of(frame)
     if ANCHOR not in frame.columns:
-        keep = f"keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
-        if plan.groups_without_anchor():
-            keep = how_to_collect(pipeline, step)
         raise StageError(
             f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked:"
-            f" {keep}"
+            f" {how_to_keep(pipeline, step, frame, plan.loss())}"
         )
-    comparison = plan.comparison()
+    collect = f"collect_anchors(), or in SQL {in_sql('collect_anchors', frame)}"
+    comparison = plan.comparison(collect)
     if comparison:
         raise StageError(f"stage {stage!r}: {comparison}")
     actual = frame.schema[ANCHOR].dataType.simpleString()
