@@ -190,7 +190,9 @@ def together(failures: Sequence[LedgerError], what: str, most: int | None = None
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:
-    """The end of an error message: what may have been meant."""
+    """Return the end of an error message: the candidate that the user may have meant, else all of
+    them.
+    """
     names = sorted(candidates)
     close = get_close_matches(name, names, n=1)
     if close:

@@ -98,9 +98,9 @@ class WhenQuarantineGrows(_Conditional):
 
 
 def near_deadline(pipeline: Pipeline, *, before: str | float | timedelta, notify: Any) -> Any:
-    """For ``deadline=`` of the pipeline's DAG: ``notify`` is called if a run's batch is still open
-    the time ``before`` it reaches ``max_batch_age``. Airflow counts from the time when the run
-    was queued, shortly before its batch was opened.
+    """Return a value for ``deadline=`` of the pipeline's DAG: Airflow calls ``notify`` if a run's
+    batch is still open the time ``before`` it reaches ``max_batch_age``. Airflow counts from the
+    time when the run was queued, shortly before its batch was opened.
 
     ``notify``: Airflow's callback, as ``SyncCallback(SmtpNotifier, kwargs={"to": ...})``; the
     notifier's templates have the facts as ``ledger``. Raises DeclarationError unless ``before`` is

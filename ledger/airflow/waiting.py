@@ -1,5 +1,5 @@
-"""For downstream DAGs: wait until a pipeline has processed an interval completely, or stop if too
-much of it is lost.
+"""Sensors and gates for downstream DAGs: they wait until a pipeline has processed an interval
+completely, or stop if too much of it is lost.
 """
 
 import asyncio
@@ -158,8 +158,8 @@ class LedgerGate(BaseOperator):
 
 
 def announce(batch_id: int, outlet_events: Any) -> None:
-    """If the interval of a batch is complete by now, add an event to its pipeline's asset. A ledger
-    that is away is logged: the task has done what it is for.
+    """Add an event to the asset of a batch's pipeline if the batch's interval is complete by now.
+    An error of the ledger is logged: the task itself has succeeded.
     """
     from ledger.batch.outcome.completeness import waits_for
     from ledger.batch.outcome.readings import get_batch
@@ -191,7 +191,9 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
 
 
 def _waits_for(pipeline: str, interval: Interval) -> str | None:
-    """Why an interval is not complete, as far as is known: a ledger that is away may come back."""
+    """Return why an interval is not complete, as far as is known; None: it is complete. A ledger
+    that is away is such a reason, because it may come back.
+    """
     from ledger.batch.outcome.completeness import waits_for
 
     try:

@@ -39,7 +39,7 @@ app.add_typer(db, name="db")
 
 
 def example(*arguments: str) -> str:
-    """The end of a command's help: how to type it."""
+    """Return the end of a command's help: its examples, as a user types them."""
     return "\n\n".join(["Examples:", *(f"  ackledger {argument}" for argument in arguments)])
 
 

@@ -41,7 +41,7 @@ class _Whole(_Part):
     """All commands, in their groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Those of the groups in their order, then any others."""
+        """Return the names of the commands: those of the groups in their order, then any others."""
         names = [name for names in PANELS.values() for name in names if name in self.commands]
         return [*names, *(name for name in self.commands if name not in names)]
 

@@ -125,7 +125,7 @@ class _Several:
 
 
 class Parameters(_Several, Mapping[str, Any]):
-    """Those of a run by name: others than a path asks for may have any value."""
+    """Parameters of a run by name. Those that a path does not use may have any value."""
 
     def __getitem__(self, key: str) -> Any:
         return self._checked(f"{self._name}.{key}", self._values[key])
@@ -135,7 +135,7 @@ class Parameters(_Several, Mapping[str, Any]):
 
 
 class Listed(_Several, Sequence[Any]):
-    """Those of a list, by number."""
+    """Values of a list, by number."""
 
     def __getitem__(self, index: Any) -> Any:
         return self._checked(f"{self._name}[{index}]", self._values[index])

@@ -28,7 +28,7 @@ class Redaction:
         return cls(frozenset(name.lower() for name in names), secret)
 
     def among(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of ``names`` that are masked."""
+        """Return those of ``names`` that are masked."""
         return tuple(name for name in names if name.lower() in self.columns)
 
     def hides_text(self, names: Iterable[str], layout: Mapping[str, Any]) -> bool:

@@ -48,8 +48,8 @@ class Guarantee(StrEnum):
 
 
 class SettlePolicy(StrEnum):
-    """When what is acked of a batch that runs exactly once may be published: at its settlement,
-    or once no message of it and of its replays is failed any more.
+    """Time at which acked records of a batch that runs exactly once may be published: at its
+    settlement, or once no message of it and of its replays is failed any more.
     """
 
     PUBLISH_ACKED = "publish_acked"
@@ -88,7 +88,9 @@ class Obstacle(StrEnum):
 
 
 class Need(StrEnum):
-    """Why retention keeps the files of a batch and its replays: what may reread them."""
+    """Reason why retention keeps the files of a batch and its replays: a step or a user may reread
+    them.
+    """
 
     UNDECIDED = "undecided"
     RECORDS_FAILED = "records_failed"

@@ -95,7 +95,9 @@ def _lives(step: StepFacts, now: datetime) -> bool:
 
 
 def _death(step: StepFacts) -> datetime | None:
-    """When the step's newest run ended in vain; a superseded one merely waits for its rerun."""
+    """Return the time at which the step's newest run ended in vain, or its lease ends; None: there
+    is no run, or it is superseded and merely waits for its rerun.
+    """
     if step.state is None or step.state is RunState.SUPERSEDED:
         return None
     return step.lease_until if step.state is RunState.RUNNING else step.closed_at

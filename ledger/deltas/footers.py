@@ -103,7 +103,7 @@ class _Group:
         self.roots = _range(self._root)
 
     def inputs(self) -> tuple[Input, Input] | tuple[()] | None:
-        """Its least and its greatest input; none, if no row has one; None: not known."""
+        """Return its least and its greatest input; empty: no row has one; None: not known."""
         parents, column = _range(self._column(PARENT)), self._column(INPUT)
         names = ("", "") if column is None else _range(column)
         if not parents or not names:

@@ -228,7 +228,9 @@ def united(parts: Sequence[Deltas]) -> Deltas:
 
 
 def compacted(parts: Iterable[Deltas], most: int) -> Iterator[Deltas]:
-    """The same deltas with fewer of one root, in parts of about ``most``: memory holds no more."""
+    """Yield the deltas in parts of about ``most``, with those of one root merged as far as a part
+    goes: memory holds no more.
+    """
     waiting, rows = list[Deltas](), 0
     for part in parts:
         waiting.append(part)

@@ -227,8 +227,8 @@ class Records:
             yield self._fold(file, table, position)
 
     def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """The same of several files, which have no record in common: one window at a time, without
-        the threads of ``each``.
+        """Fold several files, which have no record in common: one window at a time, without the
+        threads of ``each``.
         """
         return chain.from_iterable(map(self.by_window, files))
 
@@ -267,8 +267,9 @@ def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:
 
 
 def _texts(stored: pq.ParquetFile, group: int, first: int, failing: Flags) -> Iterator[str | None]:
-    """The same of records of a row group, from its row ``first`` on; only one group is in memory,
-    and a few texts at a time are objects of Python."""
+    """Return the raw texts of the failing ones among records of a row group, from its row ``first``
+    on; only one group is in memory, and a few texts at a time are objects of Python.
+    """
     table = read_row_group(stored, group, [RAW]).slice(first, len(failing))
     for batch in table.filter(pa.array(failing)).to_batches(FEW):
         yield from map(_text, batch.column(0).to_pylist())

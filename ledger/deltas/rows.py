@@ -28,7 +28,7 @@ class Texts:
 
     @classmethod
     def of(cls, codes: Codes, words: list[str]) -> "Texts":
-        """The same column with sorted words: the least code is the first text."""
+        """Return the column with sorted words: the least code is the first text."""
         order = sorted(range(len(words)), key=words.__getitem__)
         places = np.full(len(words) + 1, NONE, np.int32)
         places[order] = np.arange(len(words), dtype=np.int32)

@@ -50,12 +50,12 @@ class SingleRoots:
 
     @property
     def first(self) -> int:
-        """The least of them."""
+        """The least root."""
         return int(self.spans[0])
 
     @property
     def last(self) -> int:
-        """The greatest of them."""
+        """The greatest root."""
         return int(self.spans[-1] + self.sizes[-1] - 1)
 
     def places(self, root: Longs) -> tuple[Flags, Places]:
@@ -71,8 +71,8 @@ class SingleRoots:
         return number >= 0 and bool(self.spans[number] + self.sizes[number] > first)
 
     def parts(self, most: int) -> Iterator[tuple[slice, "SingleRoots"]]:
-        """These in parts that have at most so many, but for a part of one span; each with its
-        places.
+        """Yield the roots in parts of at most ``most``, and the places of each part. A span is
+        never cut, so that a part of one span may have more.
         """
         start = 0
         while start < len(self.spans):
@@ -107,7 +107,9 @@ def add(columns: Longs, roots: SingleRoots, deltas: Deltas) -> Places:
 
 
 def minus(some: Longs, others: Longs) -> Longs:
-    """By how much columns differ from others."""
+    """Return the difference of columns from others: XOR for the first two, subtraction for the
+    counts.
+    """
     return np.concatenate([some[:_XORS] ^ others[:_XORS], some[_XORS:] - others[_XORS:]])
 
 

@@ -72,7 +72,7 @@ class Spans:
         return (place >= 0) & (root < self._end[place]), place
 
     def united(self, deltas: Deltas) -> Deltas:
-        """The same deltas, one for each span; fails and messages stay those of roots."""
+        """Return the deltas with one for each span; fails and messages stay those of roots."""
         return united([replace(deltas, root=self.of(deltas.root))])
 
 

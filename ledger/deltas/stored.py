@@ -80,7 +80,7 @@ class Part:
         return self.rows if self.carried is None else self.rows.take(np.flatnonzero(~self.carried))
 
     def taken_over(self) -> Rows:
-        """The others."""
+        """The rows that were taken over from an earlier batch."""
         return self.rows.take(_NOTHING if self.carried is None else np.flatnonzero(self.carried))
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
@@ -137,8 +137,8 @@ def anchored_rows(
 
 
 def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Table, Longs]]:
-    """Those of the columns that a file has, at most ``WINDOW_ROWS`` at a time, with the
-    rows' positions.
+    """Yield the columns of ``names`` that a file has, at most ``WINDOW_ROWS`` rows at a time, with
+    the rows' positions.
     """
     first = file.first_position
     with stored_file(file.path) as stored:

@@ -1,8 +1,8 @@
-"""In which stretches of a file the rows lie in the order of their roots.
+"""Stretches of a file in which the rows are in the order of their roots.
 
 A task writes its rows as it reads them, and Spark has a task read parts of several files: then each
-of these is a stretch, or goes on the one before after a gap. Where no root is in two stretches each
-is folded by itself, window by window.
+of these is a stretch, or continues the one before after a gap. Where no root is in two stretches,
+each stretch is folded by itself, window by window.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ class Stretches:
 
     @classmethod
     def of(cls, windows: Iterable[Longs]) -> "Stretches":
-        """Those of a file whose roots are these, window by window."""
+        """Return the stretches of a file with these roots, window by window."""
         ranges, many, last = list[Range](), 1, None
         for root in windows:
             if not len(root):

@@ -41,7 +41,7 @@ class Windowed(ABC):
         """Fold the rows of ``part``, which has all rows of each of their inputs."""
 
     def stretches(self, file: DataFile) -> Stretches:
-        """In which of its stretches rows lie in the order of their roots."""
+        """Return the stretches of a file in which its rows are in the order of their roots."""
         return Stretches.of(root_windows(file))
 
     def by_window(self, file: DataFile) -> Iterator[Any]:

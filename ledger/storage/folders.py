@@ -85,7 +85,9 @@ def not_made(folder: str) -> UnavailableError:
 
 
 def _room(folder: str) -> str:
-    """In brackets what is free on the disk of a local folder; nothing where it is not seen here."""
+    """Return in brackets the free space on the disk of a local folder; empty if it is not seen
+    here.
+    """
     if not is_local(folder):
         return ""
     place = Path(without_file_scheme(folder)).absolute()

@@ -141,7 +141,7 @@ def _may_be_null(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> bool:
 
 
 def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
-    """These columns of all rows."""
+    """Return these columns of all rows."""
     if not stored.metadata.num_row_groups:  # of which pyarrow 18 cannot read columns
         return stored.schema_arrow.empty_table().select(list(columns))
     with _reading(stored):
@@ -151,7 +151,7 @@ def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
 def read_row_group(
     stored: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The rows of one row group; None: with all columns."""
+    """Return the rows of one row group; with all columns if ``columns`` is None."""
     with _reading(stored):
         return stored.read_row_group(group, columns, use_threads=False)
 
@@ -159,7 +159,7 @@ def read_row_group(
 def iter_batches(
     stored: pq.ParquetFile, rows: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """These columns, so many rows at a time."""
+    """Yield these columns, at most ``rows`` rows at a time."""
     if not stored.metadata.num_row_groups:  # as above
         return
     batches = stored.iter_batches(rows, columns=list(columns), use_threads=False)

@@ -118,7 +118,7 @@ def walked(folder: str) -> Iterator[Entry]:
 
 
 def modified_at(entry: Entry) -> datetime:
-    """When a file was written; the epoch where the store does not report it."""
+    """Return the time at which a file was written; the epoch where the store does not report it."""
     names = ("mtime", "LastModified", "last_modified")
     instant: Any = next(filter(None, map(entry.info.get, names)), None)
     if "modificationTime" in entry.info:  # of WebHDFS, which fsspec has in local time

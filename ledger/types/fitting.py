@@ -17,7 +17,7 @@ _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all 
 
 
 class Misfit(NamedTuple):
-    """Why a row does not fit. ``quoted``: the value that ends the reason."""
+    """Reason why a row does not fit. ``quoted``: the value that ends the reason."""
 
     reason: str
     quoted: str = ""
@@ -55,7 +55,9 @@ class Fitting:
         return arrays, [misfits.get(number) for number in range(len(rows))]
 
     def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, Misfit]]:
-        """The same of rows that come by column; why rows do not fit, by their number."""
+        """Return the columns that ``fit`` returns, of rows that come by column, and why rows do not
+        fit, by their number.
+        """
         misfits = dict[int, Misfit]()
         arrays = [
             pa.concat_arrays(self._parts(number, values, 0, misfits))

@@ -168,13 +168,15 @@ def _time(value: Any) -> datetime:
 
 
 def _utc_time(value: Any) -> datetime:
-    """In UTC; one without time zone is taken to be so."""
+    """Return a time in UTC; one without a time zone is taken to be in UTC."""
     instant = _time(value)
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def _local(value: Any) -> datetime:
-    """Without a time zone: an instant is refused, because its local time depends on the zone."""
+    """Return a time without a time zone. An instant is refused, because its local time depends on
+    the zone.
+    """
     local = _time(value)
     _require(local.tzinfo is None)
     return local

@@ -1,4 +1,4 @@
-"""Who may see and do what: Airflow's own login, and its permissions on the DAGs of pipelines.
+"""Access to the ledger's pages: Airflow's own login, and its permissions on the DAGs of pipelines.
 
 A pipeline's DAG has the pipeline's name. Where batches ran without Airflow, too, and no DAG has
 that name, Airflow's permissions on a DAG of that name count.
@@ -21,7 +21,7 @@ class Access:
         self._user = user
 
     def readable(self, pipelines: Sequence[str]) -> list[str]:
-        """Those whose batches the user may see: read access to the DAG."""
+        """Return the pipelines whose batches the user may see, by read access to their DAGs."""
         dag_ids: set[str] = get_auth_manager().filter_authorized_dag_ids(
             dag_ids=set(pipelines), user=self._user, method="GET"
         )

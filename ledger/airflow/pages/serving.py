@@ -47,14 +47,14 @@ def _version() -> str:
 
 
 def apps() -> list[dict[str, Any]]:
-    """For ``fastapi_apps`` of the plugin."""
+    """Return the value of ``fastapi_apps`` of the plugin."""
     return [{"app": Application(), "url_prefix": PREFIX, "name": NAME}]
 
 
 def pages() -> list[dict[str, Any]]:
-    """For ``react_apps`` of the plugin: in the navigation, on a DAG and on a run of it. The
-    address is relative, for Airflow may stand behind a prefix; the version in it keeps a browser
-    from running an older release's code.
+    """Return the value of ``react_apps`` of the plugin: a page in the navigation, on a DAG and on a
+    run of it. The address is relative, because Airflow may be behind a prefix; the version in it
+    keeps a browser from running an older release's code.
     """
     files = f"{PREFIX.lstrip('/')}/static/{_version()}"
     places = {"nav": "ledger", "dag": "ledger-dag", "dag_run": "ledger-run"}

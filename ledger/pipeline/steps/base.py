@@ -50,7 +50,7 @@ class Step:
 
     @property
     def columns(self) -> "StructType | str | None":
-        """Its rows' columns, where they are declared; None: its function decides."""
+        """Columns of its rows, where they are declared; None: its function decides."""
         return None
 
     @property

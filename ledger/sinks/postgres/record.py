@@ -114,7 +114,7 @@ def older_families(connection: Connection, record: sa.Table, delivery: Delivery)
 def published_of(
     connection: Connection, record: sa.Table, sink: str, batches: Sequence[int]
 ) -> list[int]:
-    """Those of the batches of which the sink has published a version."""
+    """Return those of the batches of which the sink has published a version."""
     statement = sa.select(record.c.batch_id).where(
         record.c.sink == sink, record.c.batch_id.in_(batches), _is_published(record)
     )

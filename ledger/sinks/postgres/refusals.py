@@ -103,7 +103,7 @@ class Trial:
         return target_trial.try_copy(self._connection, text, rows.schema.names)
 
     def _reasons(self, error: StageError | DBAPIError) -> tuple[str, str]:
-        """Why a row is refused, in the server's words and without its values."""
+        """Return why a row is refused, in the server's words, and the same without its values."""
         if isinstance(error, StageError):
             return str(error), str(error)  # it names the column alone
         message = target_trial.server_message(error, self._place)
