@@ -214,8 +214,11 @@ def _in_one_line(text: str) -> str:
 
 
 def recorded(exc: BaseException) -> str:
-    """What the ledger keeps of it, in one line. Its readers may not see records, which the words
-    of Spark, Java and libraries may quote: of these it keeps the names, the file and the place.
+    """Return the line that the ledger records for an exception: its class and its text.
+
+    Readers of the ledger may not be allowed to see records, which messages of Spark, Java and
+    libraries may quote. Of such an error only names, the file and the place are recorded; of an
+    interruption only the class.
     """
     if not isinstance(exc, Exception):  # it was interrupted
         return type(exc).__name__
@@ -280,21 +283,21 @@ def _name(exc: Exception) -> str:
 
 
 def _innermost(exc: Exception) -> str | None:
-    """Where it was raised, in anyone's code."""
+    """Return the place in anyone's code where an exception was raised; None without a traceback."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else None
 
 
 def noted(exc: BaseException) -> str:
-    """As ``one_line``, with what was noted on its way: whose failure it is, and the command to
-    go on.
+    """Return ``one_line`` with the notes that were added to the exception on its way: whose failure
+    it is, and the command with which to go on.
     """
     notes = dict.fromkeys(getattr(exc, "__notes__", []))
     return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
 
 
 def error_text(exc: BaseException) -> str:
-    """As ``noted``; before it the traceback, if ``--verbose`` asks for that."""
+    """Return ``noted``, after the traceback if ``--verbose`` asks for that."""
     trace = "".join(traceback.format_exception(exc)) if verbose() else ""
     return f"{trace}{noted(exc)}"
 
@@ -333,7 +336,7 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
 
 
 def _setting(exc: BaseException) -> ConfigurationError | None:
-    """Of a variable with a value that it cannot have."""
+    """Return the error for an ``ACKLEDGER_*`` variable with an invalid value, else None."""
     if not isinstance(exc, ValidationError) or exc.title != "Settings":
         return None
     first = exc.errors()[0]
@@ -351,7 +354,10 @@ def _full_disk(exc: BaseException) -> UnavailableError | None:
 
 
 def _store_away(exc: BaseException) -> UnavailableError | None:
-    """Of a store that did not answer Spark: a task's own code has a traceback of Python."""
+    """Return the error for a store that did not answer Spark; None for any other exception.
+
+    An exception with a traceback of Python was raised by a task's own code, so it is no such error.
+    """
     text = str(exc)
     answer = _AWAY.search(text)
     if answer is None or not _is_sparks(exc) or _worker_failure(text) is not None:
@@ -375,7 +381,10 @@ def _out_of_memory(exc: BaseException) -> StageError | None:
 
 
 def _worker_failure(text: str) -> tuple[str | None, str] | None:
-    """Where in the user's code, and with what words, the last Python traceback of a text ended."""
+    """Return place and message of the last Python traceback in a text; None if it has no traceback.
+
+    The place is the innermost one in the user's code, or None if no code of the user was involved.
+    """
     tracebacks = list(_tracebacks(text.splitlines()))
     if not tracebacks:
         return None
@@ -396,7 +405,7 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[list[tuple[str, int, str
 
 
 def _place(exc: BaseException) -> str | None:
-    """Where in the user's code an exception of the driver was raised."""
+    """Return the place in the user's code where an exception of the driver was raised, or None."""
     if isinstance(exc, SyntaxError):
         return f"{exc.filename}:{exc.lineno}"
     stack = traceback.extract_tb(exc.__traceback__)

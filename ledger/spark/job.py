@@ -1,6 +1,4 @@
-"""What every Spark step shares: where it writes, what it reads, and the witness of what it
-wrote.
-"""
+"""Common parts of all Spark steps: folders, inputs, and the witness of the rows that they wrote."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -56,15 +54,19 @@ def _unchanged(step: str, rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Job:
-    """The surroundings of a step: session, ledger, settings and pipeline.
+    """The session, ledger, settings and pipeline of a step.
 
-    ``on_fenced``: what its driver does once a newer attempt owns a step of it, from another thread;
-    None: the session's jobs are cancelled.
+    ``on_fenced``: called in another thread once a newer attempt owns a step of the driver; None:
+    the session's jobs are cancelled.
 
-    The others are for tests. ``few_rows``: how many deltas for each source of the batch are posted
-    with the commit, and not before it. ``driver_bytes``: up to how many bytes of the ledger's
-    columns and deltas these are folded in the driver, and not in the executors. ``on_read``:
-    changes the rows that a step reads, and ``on_write`` those that a sink hands to its writer.
+    The others are for tests.
+
+    ``few_rows``: number of deltas for each source of the batch that are posted with the commit, and
+    not before it.
+    ``driver_bytes``: bytes of the ledger's columns and deltas up to which these are folded in the
+    driver, and not in the executors.
+    ``on_read``: changes the rows that a step reads.
+    ``on_write``: changes the rows that a sink hands to its writer.
     """
 
     spark: SparkSession
@@ -78,22 +80,24 @@ class Job:
     on_write: Callable[[str, DataFrame], DataFrame] = _unchanged
 
     def folder(self, run: OpenedRun) -> str:
-        """Where a run writes: no other run ever does."""
+        """Return the folder that a run writes to, and no other run."""
         return (
             f"{self.settings.storage_root()}/{self.pipeline.name}/{run.step}"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 
     def root_files(self, run: OpenedRun) -> str:
-        """Where the fold of a run writes what it adds to each root, and what its tasks fold."""
+        """Return the folder for the root files of a run, and for the files of its fold's tasks."""
         return (
             f"{self.settings.storage_root()}/{self.pipeline.name}/_roots"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 
     def written_to(self, run: OpenedRun) -> str | None:
-        """The same, or of a sink where it stages. None: in a table's own folder, which the batch
-        does not know, for its sink was of another kind when it was opened.
+        """Return the folder that a run writes to; of a sink the folder in which it stages.
+
+        None: it stages in a table's own folder, which the batch does not know, because its sink was
+        of another kind when the batch was opened.
         """
         if not self.pipeline.step(run.step).is_published:
             return self.folder(run)
@@ -104,7 +108,7 @@ class Job:
         return self.publisher(step).staging(run.batch.batch_id, run.run_id)
 
     def publisher(self, step: SinkStep) -> Publisher:
-        """How a sink is written to; connects to nothing."""
+        """Return the publisher of a sink, without connecting to anything."""
         return step.sink.publisher(self.settings, self.pipeline.name, step.name)
 
     def run(self, run_id: int) -> Run:
@@ -127,10 +131,11 @@ def write_files(
 
 
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
-    """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which
-    adaptive execution cuts out of the plan, its observation with it. Were it cut out for any
-    other reason, that would differ from what else is counted. Raises what Spark raises if it is
-    gone.
+    """Wait for an action, and return the metrics that it observed.
+
+    ``nothing``: the metrics of an empty frame. Adaptive execution cuts such a frame out of the
+    plan, and its observation with it. If it were cut out for any other reason, ``nothing`` would
+    differ from what else is counted. Raises what Spark raises if Spark is gone.
     """
     try:
         return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
@@ -146,12 +151,12 @@ _COUNTS = ("rows", "xor", "sum", "failed", "dropped")
 class Witness:
     """Counts rows, and XORs and sums hashes of chosen columns, where a frame passes by.
 
-    ``failed``: the column that holds the reason of a row that fails, if the frame has it.
-    ``mixing``: what stands for XOR and sum of a frame's rows in place of those. ``counting``: what
-    else of them is counted, by name. Each count costs every row.
-
     Two witnesses of the same rows are equal, whatever the order: what a job meant to write is
-    witnessed where it is written, before it is read back.
+    witnessed where it is written, before it is read back. Each count costs every row.
+
+    ``failed``: the column that holds the reason of a row that fails, if the frame has it.
+    ``mixing``: returns the columns that replace XOR and sum of the hashes of a frame's rows.
+    ``counting``: further counts of a frame's rows, by name.
     """
 
     def __init__(
@@ -211,7 +216,7 @@ class Witness:
 
     @property
     def counted(self) -> dict[str, int]:
-        """What else was to be counted, by name; waits for the action."""
+        """Counts of ``counting``, by name; waits for the action."""
         metrics = self._metrics()
         return {name: metrics[name] for name in self._counting}
 

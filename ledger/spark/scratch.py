@@ -1,4 +1,4 @@
-"""Where Spark keeps what it does not hold in memory: shuffles, and what it spills."""
+"""Folders of data that Spark does not hold in memory: shuffles, and what it spills."""
 
 import os
 import sys
@@ -9,8 +9,9 @@ from ledger.storage.folders import scratch_of
 
 
 def scratch_folders() -> Sequence[str]:
-    """Its folders as it looks for them: of the environment, of the session that runs here, or
-    those of temporary files."""
+    """Return the folders that Spark uses for this data: those of the environment, of the session
+    that runs here, or else of temporary files.
+    """
     return scratch_of(os.environ.get("SPARK_LOCAL_DIRS") or _local_dir())
 
 

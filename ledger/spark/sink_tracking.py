@@ -1,6 +1,4 @@
-"""What a sink owes the ledger: each row that it reads is acked, in its files or dropped as
-delivered before.
-"""
+"""Tracking of a sink: it acks each row that it reads, written or dropped as delivered before."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -25,9 +23,13 @@ OWN = "own"  # rows that a sink has read, and not taken over from an earlier bat
 
 
 class SinkTracking:
-    """What of a sink's run is folded and checked: nothing, in a run without ackers and downstream
-    of the last tracked stage. ``wrote``: witness of the rows that its writer gets, which counts
-    those of the run's ``OWN``, and what is misplaced.
+    """Folds and checks the acks of a sink's run.
+
+    This class folds nothing: it is for a run without ackers, or downstream of the last tracked
+    stage.
+
+    ``wrote``: witness of the rows that the sink's writer gets. It counts the run's ``OWN`` rows,
+    and the misplaced ones.
     """
 
     def __init__(self, run: OpenedRun, step: SinkStep) -> None:
@@ -35,21 +37,28 @@ class SinkTracking:
         self._run = run
 
     def tally(self, dropped: DataFrame | None) -> Seen:
-        """Of the input's rows that are dropped, for other batches delivered them; None: none."""
+        """Count the input's rows that are dropped because other batches delivered them.
+
+        ``dropped``: these rows; None: there are none.
+        """
         return Seen() if dropped is None else Seen(dropped.count())
 
     def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
-        """Fold what the sink acks. ``rows``: what it reads. Raises IntegrityError unless these are
-        the rows that it has written and those that it has dropped.
+        """Fold what the sink acks.
+
+        ``rows``: the rows that it reads. Raises IntegrityError unless they are the rows that it has
+        written and those that it has dropped.
         """
         return FoldOutcome(self._run)
 
 
 class AcksRows(SinkTracking):
-    """Of a tracked sink. Where it took each row of the input once, to write or to drop it, which is
-    proved by XOR and number of their edges, the input's own files show what is acked. Otherwise the
-    rows are read once more as the sink reads them. These have to be the rows that it took: a
-    reading by itself does not show what the writer got.
+    """Folds and checks the acks of a tracked sink.
+
+    A sink takes a row to write it or to drop it. If XOR and number of edges prove that it took each
+    row of its input once, the acks are folded from the input's own files. Otherwise the rows are
+    read once more as the sink reads them. They have to be the rows that it took, because a reading
+    by itself does not show what the writer got.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep) -> None:
@@ -91,7 +100,7 @@ class AcksRows(SinkTracking):
 
     @cached_property
     def _edges(self) -> int:
-        """How many edges the input has to the sink."""
+        """Number of edges from the input to the sink."""
         ((name, read),) = self._run.inputs.items()
         return edges_to(self._job, name, read)
 
@@ -115,12 +124,12 @@ def _own(frame: DataFrame) -> Column:
 
 
 def _tally(witness: Witness) -> Seen:
-    """Of the rows that have passed by and are the run's own; waits for the action."""
+    """Return the rows that a witness has seen and that are the run's own; waits for the action."""
     return replace(witness.seen, rows=witness.counted[OWN])
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
-    """What a sink owes the ledger in a run."""
+    """Return the ``SinkTracking`` of a sink's run. It folds nothing if the sink is not tracked."""
     if not run.batch.ackers or not job.pipeline.graph.tracks(step.reads):
         return SinkTracking(run, step)
     return AcksRows(job, run, step)

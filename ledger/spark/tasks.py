@@ -1,4 +1,4 @@
-"""How many tasks of a step are done: by Spark's status tracker, or as a Connect server reports it.
+"""Number of tasks done in a step: from Spark's status tracker, or as a Connect server reports it.
 
 Nothing here fails a step.
 """
@@ -44,7 +44,7 @@ class TaskCount:
         self._restarts = True
 
     def now(self) -> Tasks:
-        """What there is so far."""
+        """Return the tasks since ``restart`` as they are now."""
         stages = [tasks for number, tasks in self._stages.items() if number not in self._before]
         return Tasks(sum(stage.done for stage in stages), sum(stage.total for stage in stages))
 
@@ -62,7 +62,7 @@ class TaskCount:
 
 
 class _Tracked(TaskCount):
-    """Of a Spark of this process."""
+    """The tasks of a Spark in this process."""
 
     def __init__(self) -> None:
         from pyspark import SparkContext

@@ -1,6 +1,4 @@
-"""What a step owes the ledger: which rows it acks and emits, and what has to agree before it
-commits.
-"""
+"""Tracking of sources and stages: the rows that a run acks and emits, and the commit's checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +21,12 @@ SWALLOWED = "no output"  # the reason of what an on_read stage read and did not 
 
 @dataclass(frozen=True)
 class Owed:
-    """What of a run is folded: nothing, in a run without ackers and downstream of the last tracked
-    stage. ``check``: raises IntegrityError unless what was folded is what was written and what was
-    read. ``drops``: of the outcome, inputs acked without an output, by reason.
+    """The files that a run folds into deltas, and the check before it commits.
+
+    Empty in a run without ackers and downstream of the last tracked stage.
+
+    ``check``: raises IntegrityError unless what was folded is what was written and what was read.
+    ``drops``: returns of an outcome the number of inputs acked without an output, by reason.
     """
 
     portions: Sequence[Portion] = ()
@@ -36,10 +37,14 @@ class Owed:
 def owed_by_stage(
     job: Job, run: OpenedRun, step: StageStep, rows: Rooting, manifest: Manifest, takes_over: bool
 ) -> Owed:
-    """What a stage owes the ledger in a run: rows, what they come from, and how many edges they
-    have; of a stage that acks what it reads, as many edges as its inputs recorded. One whose output
-    is not tracked any more acks what it reads and emits nothing. ``rows``: of its output.
-    ``takes_over``: it acks by reading what it carries over.
+    """Return what a stage folds in a run, and the check of its commit.
+
+    The check: rows, their roots and the number of their edges are those that were written. If the
+    stage acks by reading, the edges acked are also those that its inputs recorded. A stage whose
+    output is not tracked any more acks what it reads and emits nothing.
+
+    ``rows``: the ``Rooting`` of the stage's output.
+    ``takes_over``: whether the stage carries over rows that it reads, and acks them by reading.
     """
     tracks = job.pipeline.graph.tracks
     if not (run.batch.ackers and all(map(tracks, step.inputs))):
@@ -62,7 +67,7 @@ def owed_by_stage(
             require_read(job, run, outcome)
 
     def drops(outcome: FoldOutcome) -> Mapping[str, int]:
-        """What was dropped with a reason, and what was read without one."""
+        """Return the inputs dropped with a reason, and those read without an output."""
         if not by_reading:
             return outcome.drops
         carried = outcome.read_carried if takes_over else 0
@@ -75,9 +80,13 @@ def owed_by_stage(
 def owed_by_source(
     job: Job, run: OpenedRun, manifest: Manifest, emitted: RootRange, failed: int, keeps_text: bool
 ) -> Owed:
-    """What a source owes the ledger in a run: each record is a root. As many records are read back
-    as were written, and as many init deltas are folded as roots are made of them. ``failed``:
-    records that did not parse, all of which fail. ``keeps_text``: that of these.
+    """Return what a source folds in a run, and the check of its commit. Each record is a root.
+
+    The check: as many records are read back as were written, as many init deltas are folded as
+    there are roots, and all records that did not parse fail.
+
+    ``failed``: number of records that did not parse.
+    ``keeps_text``: whether the text of these is kept.
     """
     if not run.batch.ackers:
         return Owed()
@@ -124,7 +133,7 @@ def require_read(job: Job, run: OpenedRun, outcome: FoldOutcome) -> None:
 
 
 def edges_to(job: Job, name: str, read: Run) -> int:
-    """How many edges a run has to each of its consumers: one for each row and root of it."""
+    """Return the number of edges from a run to each of its consumers: one for each row and root."""
     readers = len(job.pipeline.consumers(name))
     return (read.emitted_edges or 0) // readers if readers else read.output_rows or 0
 

@@ -20,8 +20,10 @@ Spanned = Callable[[Iterable[Folded]], list[Folded]]  # what is done to the part
 def fold_files(
     portion: Portion, footers: Sequence[Footer] | None, spanned: Spanned = list
 ) -> tuple[list[Folded], str]:
-    """What the files of a portion add, and how they were folded. ``footers``: None where they have
-    so few rows that these are gathered without a look at them.
+    """Fold the files of a portion, and return the parts with a description of how they were folded.
+
+    ``footers``: None if the files have so few rows that they are gathered without a look at these.
+    ``spanned``: turns the parts of one fold into those that are returned.
     """
     files = list(portion.files)
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:

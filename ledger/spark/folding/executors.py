@@ -50,7 +50,10 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Executors:
-    """Where a run is folded. ``folder``: where tasks write what they fold."""
+    """Folds the files and frames of a run in Spark's executors.
+
+    ``folder``: the folder to which tasks write what they fold.
+    """
 
     job: Job
     run: OpenedRun
@@ -62,7 +65,9 @@ class Executors:
         return FoldWriter(self.folder, self.spans, MOST_ROWS)
 
     def fold_files(self, portion: Portion, footers: Sequence[Footer]) -> tuple[FoldOutcome, str]:
-        """What the files of a portion come to; and how."""
+        """Fold the files of a portion, and return the outcome with a description of how they were
+        folded.
+        """
         ordered, shared, unordered = list(portion.files), list[DataFile](), list[DataFile]()
         if portion.by_input:  # other rows may lie as they like
             groups = related(footers, by_input=True)
@@ -82,12 +87,12 @@ class Executors:
         return outcome, f"{ways_in_words(ways)}, by executors"
 
     def fold_frame(self, frame: Frame) -> FoldOutcome:
-        """What rows come to as they were read, a part at a time."""
+        """Fold the rows of a frame as they were read, about ``READ_ROWS`` at a time."""
         fold = partial(fold_rows_read, edges=frame.edges)
         return FoldOutcome.of_reports(self.run, self._by_rows(frame.rows, fold, READ_ROWS))
 
     def _stretches(self, portion: Portion) -> list[Stretches]:
-        """Of each file, in which of its stretches rows lie in order."""
+        """Return for each file the stretches in which its rows are in order."""
         files = portion.files
         tasks = _tasks(files)
         reports = self._run(tasks, partial(fold_tasks.find_stretches, portion, files, tasks))
@@ -99,14 +104,18 @@ class Executors:
     def _by_file(
         self, portion: Portion, ordered: Sequence[DataFile], unordered: Sequence[DataFile]
     ) -> list[TaskReport]:
-        """What each file adds by itself; ``unordered``: they lie in no order, and are small."""
+        """Fold each file separately, and return the tasks' reports.
+
+        ``ordered``: files whose rows are in order.
+        ``unordered``: files whose rows are in no order, small enough for the memory of a task.
+        """
         files = [*ordered, *unordered]
         tasks = _tasks(files)
         work = partial(fold_tasks.fold_files, portion, files, len(ordered), tasks, self._writer)
         return list(map(TaskReport.of_text, self._run(tasks, work)))
 
     def _run(self, tasks: Sequence[object], work: Task) -> list[str]:
-        """What so many tasks report."""
+        """Run a Spark task for each of ``tasks``, and return their reports."""
         return run_tasks(self.job.spark.range(0, len(tasks), 1, len(tasks)), work) if tasks else []
 
     def _exchanged(self, portion: Output, files: Sequence[DataFile]) -> FoldOutcome:
@@ -129,20 +138,25 @@ class Executors:
     def _by_rows(
         self, rows: DataFrame, fold: fold_tasks.Fold, most: int | None
     ) -> list[TaskReport]:
-        """What the rows of each partition add by themselves, at ``most`` so many at a time."""
+        """Fold the rows of each partition separately, and return the tasks' reports.
+
+        ``most``: about how many rows are folded at a time; None: all of a partition at once.
+        """
         work = partial(fold_tasks.fold_rows, fold, most, self._writer)
         return list(map(TaskReport.of_text, run_tasks(rows, work)))
 
 
 def run_tasks(frame: DataFrame, task: Task) -> list[str]:
-    """What the tasks report. The job is started once; Spark may run each task as often as it
-    likes, and takes the report of one try.
+    """Run a task on each partition of a frame, and return the reports of all tasks.
+
+    The job is started once. Spark may run each task more than once, and takes the report of one
+    try.
     """
     return [row["report"] for row in frame.mapInArrow(task, fold_tasks.REPORT).collect()]
 
 
 def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
-    """Which files each task takes, about as many rows each."""
+    """Return for each task the numbers of the files that it takes: about as many rows for each."""
     tasks: list[list[int]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
     loads = [(0, task) for task in range(len(tasks))]
     for number in sorted(range(len(files)), key=lambda number: -files[number].rows):

@@ -69,7 +69,7 @@ class _Plan:
 
     @property
     def bytes(self) -> int:
-        """What the fold has in memory, as far as the footers show."""
+        """Bytes that the fold has in memory, estimated from the footers; 0 without footers."""
         if self.footers is None or isinstance(self.portion, Frame):
             return 0
         return memory_of(self.footers, by_input=self.portion.by_input)
@@ -101,7 +101,7 @@ class _Fold:
     plans: Sequence[_Plan]
 
     def outcome(self) -> FoldOutcome:
-        """What the portions come to; nothing is posted."""
+        """Fold the portions, and return the outcome. Nothing is posted."""
         if not _fit_here(self.job, self.plans):
             return self._there()
         if self.spans.by_root:
@@ -157,7 +157,10 @@ class _Fold:
 
     @contextmanager
     def _folder(self) -> Iterator[str]:
-        """Where files of the fold are written, noted before the first is; this user's alone."""
+        """Yield the folder that files of the fold are written to, which is for this user alone.
+
+        The ledger notes the folder before the first file is written.
+        """
         folder = self.job.root_files(self.run)
         note_root_files(self.job.database, self.run, folder)
         with private_output(folder):

@@ -1,4 +1,4 @@
-"""What a run's fold came to, wherever it was done."""
+"""The outcome of a run's fold, in the driver or in the executors."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,13 +31,15 @@ class Frame:
 
 @dataclass(frozen=True)
 class FoldOutcome(FoldSums):
-    """What a run's fold came to. ``posted``: its rows are those of the ledger once all is ready to
-    be committed.
+    """The outcome of a run's fold.
 
-    ``pending``: deltas that are posted in the transaction that commits the run; all others are
-    there before it. ``files``: of tasks, whose deltas are not posted yet. ``root_files``: what is
-    added to each root, where the ledger has spans. ``fails``: roots that fail, beside those of the
-    deltas. ``proved``: of a tracked sink, whether it took each row of its input once.
+    ``posted``: its ``rows`` are those of the ledger once everything is ready to be committed.
+    ``pending``: deltas to post in the transaction that commits the run; all others are posted
+    before.
+    ``files``: the files of tasks whose deltas are not posted yet.
+    ``root_files``: files of what is added to each root, where the ledger has spans.
+    ``fails``: roots that fail, beside those of the deltas.
+    ``proved``: for a tracked sink, whether it is proved that it took each row of its input once.
     """
 
     run: OpenedRun
@@ -49,13 +51,13 @@ class FoldOutcome(FoldSums):
 
     @classmethod
     def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "FoldOutcome":
-        """What folded rows come to; all of their deltas are pending."""
+        """Return the outcome of folded rows; all of their deltas are pending."""
         outcome = cls(run, pending=[some.deltas for some in folded])
         return reduce(cls.plus, map(FoldSums.of_part, folded), outcome)
 
     @classmethod
     def of_reports(cls, run: OpenedRun, reports: Sequence[TaskReport]) -> "FoldOutcome":
-        """What tasks report."""
+        """Return the outcome that tasks report; their deltas are in files."""
         files = [report.files for report in reports]
         roots = [some.roots for some in files if some.roots is not None]
         return reduce(cls.plus, reports, cls(run, files=files, root_files=roots))
@@ -78,5 +80,5 @@ class FoldOutcome(FoldSums):
 
 
 def ways_in_words(ways: Iterable[tuple[int, str]]) -> str:
-    """How many files were folded in which way, for the log."""
+    """Return how many files were folded in which way, for the log."""
     return "; ".join(f"{quantity(count, 'file')} {way}" for count, way in ways if count)

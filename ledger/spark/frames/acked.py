@@ -1,5 +1,6 @@
-"""What of a settled batch a sink has not published: rows of failed records, or of the units of
-these.
+"""Rows of settled batches that are withheld from publication, and the acked rows, which are not.
+
+Withheld are the rows of failed records, or of the units that failed records belong to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +21,11 @@ from ledger.store.queries import batches, combines, publications, runs
 
 @dataclass(frozen=True)
 class Withheld:
-    """What is not published of a batch in one sink: the rows of some roots, of some units, or all.
+    """Rows of a batch that one sink does not publish: those of some roots, of some units, or all.
 
-    ``roots``: ``ROOT``; ``units``: ``UNIT``; None: none.
+    ``roots``: a frame with the column ``ROOT``; None: no roots.
+    ``units``: a frame with the column ``UNIT``; None: no units.
+    ``everything``: whether all rows are withheld.
     """
 
     roots: DataFrame | None = None
@@ -57,8 +60,9 @@ def _anti(rows: DataFrame, hits: DataFrame, column: str) -> DataFrame:
 
 
 def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
-    """What a sink has not published of a settled batch; of one that ran at least once the
-    records that it refused.
+    """Return the rows that a sink does not publish of a settled batch.
+
+    If the batch ran at least once, these are the rows of the records that the sink refused.
     """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.exactly_once:
@@ -180,8 +184,9 @@ def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:
 
 
 def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
-    """Of each source in units of a batch, the roots that it emitted, ``ROOT`` and with columns
-    ``UNIT``.
+    """Return the roots that a batch emitted, a frame for each of its sources in units.
+
+    Columns: ``ROOT`` and, if units are declared by columns, ``UNIT``.
     """
     frames = []
     for emit in job.database.transact(lambda c: runs.emits(c, batch_id)):

@@ -1,6 +1,4 @@
-"""Which records the rows of a stage come from: how that is stored, and what is counted and
-checked of it.
-"""
+"""Anchors, the records that each row of a stage comes from: their columns, counts and checks."""
 
 from functools import reduce
 from operator import and_
@@ -57,9 +55,10 @@ _ROOTED = "rooted"  # rows that have a root
 
 
 class Rooting:
-    """How many roots the rows of a stage's output have: what of them is counted as they are
-    written, and what has to hold. Its counts wait for the action. Rows after the last tracked stage
-    have none.
+    """Counts and checks the roots of the rows in a stage's output while the rows are written.
+
+    The counts wait for the action. This class is for rows after the last tracked stage, which have
+    no roots; its subclasses are for the others.
 
     ``wrote``: witness of the rows, and of the columns that identify each row's input row.
     """
@@ -76,17 +75,17 @@ class Rooting:
 
     @property
     def anchors(self) -> int:
-        """About how many anchors the rows have."""
+        """Number of anchors that the rows have, approximately."""
         return 0
 
     @property
     def edges(self) -> int:
-        """How many edges the rows that go on have to one consumer."""
+        """Number of edges from the rows that go on to one consumer."""
         return 0
 
 
 class OneRoot(Rooting):
-    """Each row comes from one record."""
+    """Counts and checks rows that each come from one record."""
 
     def __init__(self, step: StageStep):
         self._stage = step.name
@@ -94,7 +93,7 @@ class OneRoot(Rooting):
         self.wrote = Witness(*identity, counting={_ROOTED: self._count})
 
     def check(self) -> None:
-        """Each row has its root."""
+        """Raise StageError if a row has no root."""
         bare = self.wrote.rows - self.wrote.counted[_ROOTED]
         if bare:
             raise StageError(
@@ -105,12 +104,12 @@ class OneRoot(Rooting):
 
     @property
     def anchors(self) -> int:
-        """One a row."""
+        """Number of rows: each has one anchor."""
         return self.wrote.rows
 
     @property
     def edges(self) -> int:
-        """One a row that goes on."""
+        """Number of rows that go on: each has one edge."""
         return self.wrote.rows - self.wrote.failed - self.wrote.dropped
 
     def _count(self, frame: DataFrame) -> Column:
@@ -119,14 +118,14 @@ class OneRoot(Rooting):
 
 
 class OptionalRoot(OneRoot):
-    """Each row comes from one record, which may be untracked: such a row has no root."""
+    """Counts rows that each come from one record. It may be untracked: such a row has no root."""
 
     def check(self) -> None:
-        """Any row may be."""
+        """Accept all rows."""
 
     @property
     def edges(self) -> int:
-        """One a row that goes on and has a root."""
+        """Number of rows that go on and have a root: each has one edge."""
         return self.wrote.counted[_ROOTED]
 
     def _count(self, frame: DataFrame) -> Column:
@@ -157,7 +156,7 @@ class Roots(Rooting):
         return self.wrote.watch(watched)
 
     def check(self) -> None:
-        """No row is without an anchor, has too many, or those of two units."""
+        """Raise StageError if a row has no anchor, too many of them, or those of two units."""
         metrics = self._metrics()
         if metrics["bare"]:
             raise StageError(
@@ -181,12 +180,12 @@ class Roots(Rooting):
 
     @property
     def anchors(self) -> int:
-        """At least one a row, and one an edge."""
+        """Approximate number of anchors: one for each row and one for each edge."""
         return self.wrote.rows + self.edges
 
     @property
     def edges(self) -> int:
-        """Roots of the rows that go on, summed."""
+        """Number of roots of the rows that go on, summed over these rows."""
         return int(self._metrics()["edges"] or 0)
 
     def _strangers(self, frame: DataFrame) -> Column:
@@ -204,7 +203,7 @@ class Roots(Rooting):
 
 
 def rooting(pipeline: Pipeline, step: StageStep) -> Rooting:
-    """How the rows of a stage's output are rooted."""
+    """Return the ``Rooting`` of a stage. Its class depends on how many roots a row may have."""
     graph = pipeline.graph
     if not graph.tracks(step.name):
         return Rooting()

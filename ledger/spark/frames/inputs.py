@@ -32,8 +32,10 @@ from ledger.store.queries.runs import Run
 
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
-    """What the run's input passes on: its user columns, ``ROOT`` (downstream of a whole stage
-    the list ``ROOTS``), ``POSITION`` and, with units, ``UNIT``; no failed rows.
+    """Return the rows that the run's input passes on; failed and dropped rows are left out.
+
+    Columns: the user's, ``ROOT`` (downstream of a whole stage the list ``ROOTS``), ``POSITION``
+    and, with units, ``UNIT``.
     """
     return job.on_read(run.step, delivered_rows(job, run.input_run))
 
@@ -56,8 +58,11 @@ def named_inputs(frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 
 def delivered_rows(job: Job, run: Run) -> DataFrame:
-    """What a committed run passed on to its consumers, as ``input_rows``; without ``ROOT`` where it
-    is not tracked any more."""
+    """Return the rows that a committed run passed on to its consumers, with columns as
+    ``input_rows``.
+
+    There is no ``ROOT`` if the rows are not tracked any more.
+    """
     manifest = job.manifest(run.step_run_id)
     rows = positioned(job.spark, manifest, POSITION)
     if ERROR in rows.columns:
@@ -121,8 +126,10 @@ def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFra
 
 
 def _emitted(snapshot: DataFrame, manifest: Manifest, run: Run) -> DataFrame:
-    """What a source's snapshot passes on: roots are dense over its first positions. Untracked
-    records lie after them and have none. Raises FencedError where the run counts no more.
+    """Return the records that a source's snapshot passes on, with ``ROOT``.
+
+    Roots are dense over the first positions; untracked records come after these and have no root.
+    Raises FencedError if the run was superseded.
     """
     if run.emitted is None:
         raise FencedError(

@@ -61,15 +61,16 @@ def placeable(rows: DataFrame, step: SinkStep) -> DataFrame:
 
 
 def counting_misplaced(step: SinkStep) -> Mapping[str, Callable[[DataFrame], Column]]:
-    """What a witness is to count beside the rows."""
+    """Return a count for a sink's witness, by name: the rows that make no folder."""
     if not step.sink.partition_by:
         return {}
     return {_MISPLACED: lambda rows: F.count(_reason(rows, step))}
 
 
 def misplaced_rows(wrote: Witness, rows: DataFrame, step: SinkStep) -> DataFrame | None:
-    """Those of the rows that ``wrote`` has seen on their way, with the reason as ``_failed``; None
-    if there are none."""
+    """Return the rows that ``wrote`` has counted as misplaced, with the reason as ``_failed``; None
+    if there are none.
+    """
     if not wrote.counted.get(_MISPLACED):
         return None
     return rows.withColumn(FAILED, _reason(rows, step)).where(F.col(FAILED).isNotNull())

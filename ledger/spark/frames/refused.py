@@ -27,8 +27,11 @@ from ledger.storage.manifest import Manifest
 
 @dataclass(frozen=True)
 class Refused:
-    """``rows``: how many records fail. ``roots``: ``ROOT``, ``_failed`` and, after a whole stage,
-    ``SHARED``."""
+    """Records that fail because a sink refuses their rows.
+
+    ``rows``: number of records.
+    ``roots``: a frame with ``ROOT``, ``_failed`` and, after a whole stage, ``SHARED``.
+    """
 
     rows: int
     roots: DataFrame
@@ -45,8 +48,10 @@ class Refused:
 
 
 def staged_rows(job: Job, delivery: Delivery, schema: StructType) -> DataFrame:
-    """What a sink has staged, as it was written: its partition columns are in the folders'
-    names."""
+    """Return the rows that a sink has staged, as they were written.
+
+    Their partition columns are read from the names of the folders.
+    """
     reader = job.spark.read.schema(schema).option("basePath", delivery.folder)
     return reader.parquet(*literal([file.path for file in delivery.files]))
 

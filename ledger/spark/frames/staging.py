@@ -65,8 +65,11 @@ _COUNT = "_ackledger_count"
 
 
 def _close_staging(folder: Path) -> None:
-    """What is staged is for this user alone, or the group of a ``shared`` folder, until it is
-    published: all that is beside the folders that readers see, else the run's own folder.
+    """Make staged rows private to this user, or to the group of a ``shared`` folder, until
+    published.
+
+    This closes the staging folder beside the folders that readers see, or else the run's own
+    folder.
     """
     staging = next((place for place in folder.parents if place.name == STAGING_FOLDER), folder)
     with suppress(OSError):  # a folder that cannot be written to is reported right after this

@@ -28,7 +28,7 @@ def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFram
 
 
 def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> DataFrame:
-    """As ``local_rows``, of one column of longs."""
+    """Return a frame of one column of longs that the driver has, as ``local_rows`` does."""
     return local_rows(spark, {name: pa.array(values, pa.int64())})
 
 
@@ -41,7 +41,7 @@ def read_files(spark: SparkSession, manifest: Manifest) -> DataFrame:
 
 
 def positioned(spark: SparkSession, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
-    """As ``read_files``, with each row's position + ``offset`` as ``name``."""
+    """Return the rows of ``read_files``, with each row's position + ``offset`` as ``name``."""
     return with_position(read_files(spark, manifest), manifest, name, offset)
 
 

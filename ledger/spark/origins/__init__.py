@@ -1,1 +1,1 @@
-"""Where the records of a source's run come from: one object, chosen once."""
+"""Origins: the places that records of a source's run come from. Each run has one, chosen once."""

@@ -1,4 +1,4 @@
-"""What every origin of a run's records can do."""
+"""The base class of the origins that records of a source's run come from."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ledger.spark.origins.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class Origin(ABC):
-    """Where the records of one run of a source come from. ``reader``: reads its source."""
+    """The place that the records of one run of a source come from. ``reader``: reads the source."""
 
     job: Job
     run: OpenedRun
@@ -24,7 +24,7 @@ class Origin(ABC):
 
     @property
     def track(self) -> str | None:
-        """Which records are tracked; None: all."""
+        """The expression that selects the records to track; None: all."""
         return self.step.track
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which origin the records of a run have."""
+"""Choose the origin that the records of a run come from."""
 
 from sqlalchemy import Connection
 
@@ -16,7 +16,7 @@ from ledger.store.queries import batches, payloads
 
 
 def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> Origin:
-    """Where the records of a run of a source come from. ``reader``: reads that source."""
+    """Return the origin of the records in a run of a source. ``reader``: reads that source."""
     if run.batch.kind is BatchKind.REPLAY:
         if job.pipeline.graph.in_units(step.name):
             return FromUnits(job, run, step, reader)

@@ -16,7 +16,7 @@ from ledger.spark.units.units import with_unit
 
 @dataclass(frozen=True)
 class FromClaim(Origin):
-    """What the batch has claimed of its source."""
+    """Records that the batch has claimed of its source."""
 
     claim: Claim
 
@@ -25,8 +25,11 @@ class FromClaim(Origin):
         return with_unit(self.job.pipeline, self.step, self.reader.records(self._claimed))
 
     def write(self, snapshot: Snapshot) -> None:
-        """As of ``Origin``; the source's reader does it where it can, if nothing more has to be
-        known of the records."""
+        """Write the records to a snapshot.
+
+        The source's reader writes them where it can, unless they are tracked by an expression or
+        have units.
+        """
         is_plain = self.step.track is None and not carries_unit(self.job.pipeline, self.step.name)
         if not (is_plain and snapshot.written_by(self.reader, self._claimed)):
             super().write(snapshot)

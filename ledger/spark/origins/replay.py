@@ -35,7 +35,7 @@ _CLAIMED, _TAKEN = "_ackledger_claimed", "_ackledger_taken"
 class _Replay(Origin):
     @property
     def track(self) -> str | None:
-        """All: a record that is not tracked cannot fail."""
+        """None: all records are tracked, because one that is not tracked cannot fail."""
         return None
 
 
@@ -78,8 +78,9 @@ class FromUnits(_Replay):
         return with_carried(self.job, self.run, self.step, rows)
 
     def complete(self, connection: Connection) -> None:
-        """Claim what failed of the records that came with their unit. Raises FencedError if one of
-        these is quarantined by now.
+        """Claim the failed records among those that were read because of their unit.
+
+        Raises FencedError if one of these is quarantined by now.
         """
         emitted = (self.run.batch.batch_id, self.run.run_id)
         replays.claim_companions(connection, *emitted)
@@ -155,7 +156,7 @@ class FromUnits(_Replay):
 
 
 def raw(stored: DataFrame) -> Column:
-    """What a record was, for people: its raw text, or the JSON of its fields."""
+    """Return the content of each record for people: its raw text, or the JSON of its fields."""
     fields = [f"`{name}`" for name in stored.columns if not is_own(name)]
     return F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))
 

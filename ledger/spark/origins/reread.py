@@ -77,7 +77,7 @@ class FromSource(FromRecords):
         self.reader.check_unchanged(self.step.name)
 
     def _contents(self) -> DataFrame:
-        """What each claimed record was: ``MESSAGE``, ``RAW``."""
+        """Return the earlier content of each claimed record: ``MESSAGE``, ``RAW``."""
         if not self.expired:
             texts = (frame.select(MESSAGE, raw(frame).alias(RAW)) for frame in self.stored())
             return reduce(DataFrame.unionByName, texts)

@@ -44,12 +44,12 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """How many records were handed to the writer."""
+        """Number of records that were handed to the writer."""
         return self._witness.rows if self._written is None else self._written.rows
 
     @property
     def failed(self) -> int:
-        """How many of them did not parse."""
+        """Number of these records that did not parse."""
         return self._witness.failed if self._written is None else self._written.failed
 
     def manifest(self) -> Manifest:

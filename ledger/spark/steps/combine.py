@@ -19,7 +19,7 @@ from ledger.store.queries import publications
 
 
 def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
-    """Run a combine for the family of the run's batch and commit it; what it recorded."""
+    """Run a combine for the family of the run's batch and commit it; return what was recorded."""
     read = Witness()
     frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
     arguments = side_inputs(job, run.batch, step)

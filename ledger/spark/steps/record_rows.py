@@ -1,4 +1,4 @@
-"""What the records of a batch become in a record stage: rows, drops and failures, in order."""
+"""The output of a record stage for a batch of records: rows, drops and failures, in order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +28,12 @@ class RowMark(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where rows and marks lie in an output of ``length``.
+    """The order of rows and marks in an output of ``length``.
 
-    ``records``: the number of the record of each; None if each record has one row and no more.
-    ``rows``: the number of the row of each, negative for the next of ``marks``; None without marks.
+    ``records``: for each place in the output the number of its record; None if each record has one
+    row and no more.
+    ``rows``: for each place the number of its row, negative for the next of ``marks``; None without
+    marks.
     """
 
     length: int
@@ -101,8 +103,11 @@ class RecordOutput:
         return bool(self.marks) and self.marks[-1].record == len(self.ends)
 
     def layout(self, misfits: Mapping[int, str]) -> RowLayout:
-        """Where rows and marks go; a record fails with the first of its rows' ``misfits``, reasons
-        by the number of the row."""
+        """Return the order of rows and marks in the output.
+
+        ``misfits``: reasons by the number of the row; a record fails with the first of its rows'
+        reasons.
+        """
         whole = not self.marks and not misfits
         if whole and self.one_each:
             return RowLayout(len(self.ends))

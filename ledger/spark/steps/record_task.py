@@ -1,5 +1,5 @@
-"""What a record stage does in Spark's Python workers. Each of them imports this module, so it needs
-nothing that takes long to import, such as the driver of a database.
+"""The task of a record stage in Spark's Python workers. Each of them imports this module, so it
+needs nothing that takes long to import, such as the driver of a database.
 """
 
 from collections.abc import Callable, Iterator
@@ -103,8 +103,8 @@ def _run(
     batch: pa.RecordBatch,
     count: int,
 ) -> RecordOutput:
-    """What each of the ``count`` records becomes; whether values fit is for the whole batch to
-    check.
+    """Call a record stage's function for each of ``count`` records, and return their rows and
+    marks. Whether values fit is checked later, for the whole batch.
 
     Each operation of the inner loop costs some percent of a short function's throughput: a dict of
     all columns, which is what most functions yield, is taken with the fewest.

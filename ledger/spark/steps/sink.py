@@ -26,8 +26,10 @@ from ledger.types.spark_arrow import to_arrow_schema
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Run one sink of one batch and commit it; what it recorded. Its rows are staged, and decided
-    to be published by the settlement, or at least once by this commit: see ``_decides``.
+    """Run one sink of one batch and commit it; return what was recorded.
+
+    Its rows are staged. The settlement decides that they are published, or with ``at_least_once``
+    this commit does: see ``_decides``.
     """
     rows = input_rows(job, run)
     publisher = job.publisher(step)

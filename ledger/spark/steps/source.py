@@ -28,7 +28,7 @@ from ledger.store.queries import batches
 
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
-    """Emit one source of one batch and commit it; what it recorded."""
+    """Emit one source of one batch and commit it; return what was recorded."""
     reader = source_reader(job.spark, job.pipeline, step)
     masked = _redaction(job.pipeline).hides_text(reader.schema.names, step.source.layout)
     origin = origin_of(job, run, step, reader)
@@ -71,7 +71,7 @@ def _check_key(step: SourceStep, names: Sequence[str]) -> None:
 
 
 def _redaction(pipeline: Pipeline) -> Redaction:
-    """What the pipeline redacts. Raises DeclarationError if it is a column of no source."""
+    """Return the pipeline's redaction. Raises DeclarationError if it has a column of no source."""
     names, sources = pipeline.redact, pipeline.sources()
     if names:
         columns = {name for step in sources for name in struct(step.source.schema).names}

@@ -34,7 +34,7 @@ from ledger.types.spark import walk
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
-    """Run one stage of one batch and commit it; what it recorded."""
+    """Run one stage of one batch and commit it; return what was recorded."""
     frames = input_frames(job, run)
     carrying = carry_over(job, run, step, frames)
     arguments = side_inputs(job, run.batch, step)

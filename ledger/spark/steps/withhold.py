@@ -38,7 +38,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _StagedRun:
-    """What a sink's run has staged: its pending publication, and the folder of its files."""
+    """The files that a sink's run has staged.
+
+    ``row``: its pending publication.
+    ``base``: the folder of its files.
+    """
 
     row: PendingPublication
     step: SinkStep
@@ -48,8 +52,10 @@ class _StagedRun:
 
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it
-    is harmless. What is wrong with one sink keeps no other waiting; it is raised at the end.
+    """Make the decided publications of a batch's family ready, and return their sinks.
+
+    Repeating it is harmless. An error of one sink does not stop the others; it is raised at the
+    end.
     """
     candidates = job.database.transact(lambda c: publications.pending(c, batch_id))
     rows = [row for row in candidates if not row.ready]
@@ -128,8 +134,10 @@ def _clean_files(
 
 
 def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame:
-    """What the sink was to read, without the rows to be withheld, from its stored input: if it did
-    not get a row, or got one twice, that is not repeated here."""
+    """Return the rows of the sink's stored input, without the rows to be withheld.
+
+    A row that the sink missed, or got twice, is here once.
+    """
     row, step = staged.row, staged.step
     rows = delivered_rows(job, job.run(row.input_run_id))
     rest = hidden.keep(rows)

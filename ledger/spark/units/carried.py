@@ -83,7 +83,7 @@ class RunsForAll:
         self.takes_over = False
 
     def united(self, output: DataFrame) -> DataFrame:
-        """What it made."""
+        """Return the output as it is."""
         return output
 
 
@@ -112,9 +112,10 @@ class CarryOver:
         }
 
     def united(self, output: DataFrame) -> DataFrame:
-        """What the stage made of the other rows, with the rows that are carried over.
+        """Return the stage's output for the rows that it ran for, with the rows that are carried
+        over.
 
-        Raises StageError unless these have the same columns.
+        Raises StageError unless both have the same columns.
         """
         for batch_id, stored in self._stored.items():
             if stored is not None:

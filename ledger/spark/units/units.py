@@ -70,14 +70,16 @@ def included(job: Job, original_id: int) -> DataFrame | None:
 
 
 class Replacement:
-    """What a sink in units delivers in a replay beside the replay's own rows, and whose place it
-    takes.
+    """Rows of earlier batches that a sink in units delivers again in a replay, beside the replay's
+    own. The replay's delivery replaces those of the earlier ``batches``.
 
     The rows of a unit are those of the latest batch that delivered it. A replay of the whole batch
-    replaces everything; one of some units carries the others over, from the kept inputs of the
-    earlier deliveries. Exactly once units that failed were never published: a replay has nothing to
-    replace, but for one that takes a unit again which had been published without a record that was
-    quarantined.
+    replaces everything; a replay of some units carries the others over, from the kept inputs of the
+    earlier deliveries.
+
+    With ``exactly_once``, units that failed were never published, so a replay has nothing to
+    replace. An exception is a unit that was published without a quarantined record, and that the
+    replay takes again.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
