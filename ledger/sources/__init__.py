@@ -1,1 +1,1 @@
-"""What a pipeline can read: one folder for each kind of source."""
+"""The sources that a pipeline can read, in one folder for each kind."""

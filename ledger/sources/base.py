@@ -1,4 +1,4 @@
-"""What a pipeline reads from: what every kind of source must be able to do, and what reads it."""
+"""Base classes of each kind of source and of its reader, and the claim of a batch on a source."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +22,15 @@ _RAISED = re.compile(r"ledger\.errors\.(\w+): (.*)")
 
 @dataclass(frozen=True)
 class Claim:
-    """What a batch takes of a source, as the ledger keeps it.
+    """The part of a source that a batch takes, as the ledger keeps it.
 
-    ``source``: its name. ``path``: what ``Source.path`` returned when the batch was opened.
-    ``files``: the files claimed. ``start``, ``end``: the range claimed, between two offsets, JSON;
-    ``start`` None: from the beginning; ``end`` None: nothing. ``number``: the range's place among
-    those of its source. ``records``: the most that the claim may hold; None: not known.
+    ``source``: the source's name.
+    ``path``: the value that ``Source.path`` returned when the batch was opened.
+    ``files``: the claimed files.
+    ``start``, ``end``: the claimed range, between two offsets, JSON. ``start`` None: from the
+    beginning; ``end`` None: nothing.
+    ``number``: the range's place among those of its source.
+    ``records``: the most records that the claim may hold; None: not known.
     """
 
     source: str
@@ -41,10 +44,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Scope:
-    """What a source is asked for: its name, the interval, the path over it.
+    """A request for a claim on a source: its name, the interval, and the path over the interval.
 
-    ``now``: the ledger's time. ``unclaimed``: those of some files that no batch has claimed as they
-    are now, the oldest first.
+    ``now``: the ledger's time.
+    ``unclaimed``: returns those of the given files that no batch has claimed as they are now, the
+    oldest first.
     """
 
     settings: "Settings"
@@ -55,7 +59,7 @@ class Scope:
     unclaimed: "Callable[[Sequence[FoundFile]], list[FoundFile]]"
 
     def claim(self, **values: Any) -> Claim:
-        """A claim of the source; ``values``: what it has beside source and path."""
+        """Return a claim on the source. ``values``: the claim's other fields."""
         return Claim(self.source, self.path, **values)
 
 
@@ -70,8 +74,12 @@ class Sought:
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """What a source's reader has written. ``names``: of its files. ``failed``: of the records those
-    that did not parse."""
+    """Files that a source's reader has written, with their records.
+
+    ``names``: the files' names.
+    ``rows``: number of records.
+    ``failed``: number of records that did not parse.
+    """
 
     names: tuple[str, ...] = ()
     rows: int = 0
@@ -107,8 +115,11 @@ class SourceReader(Protocol):
         return None
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
-        """What ``records`` gave once, as it was stored, in today's schema; keeps
-        ``_ackledger_message``, and ``_ackledger_unit`` where that is stored.
+        """Return records that ``records`` returned earlier, parsed again in today's schema.
+
+        Keeps ``_ackledger_message``, and ``_ackledger_unit`` where that is stored.
+
+        ``stored``: the records as a snapshot stored them.
         """
 
     def check_unchanged(self, source: str) -> None:
@@ -136,20 +147,25 @@ class SourceReader(Protocol):
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """How the source writes dates and times, as options of Spark's readers; {}: ISO 8601."""
+        """Formats in which the source writes dates and times, as options of Spark's readers. Empty
+        for ISO 8601.
+        """
         return {}
 
 
 class Source(Protocol):
-    """What a pipeline reads. Subclass it, then ``ledger.sources.registry.register`` the class.
+    """A source of records for a pipeline. To add a kind of source, subclass this class and call
+    ``ledger.sources.registry.register``.
 
-    ``schema``: the records' columns, a StructType or a DDL string. ``place``: what is read, in
-    words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
-    reads its interval, which no other batch reads. ``by_offset``: what it takes is a range between
-    two offsets; otherwise files. ``commits``: whether ``commit`` is called.
-    ``layout``: what the ledger keeps to find the raw text of a record in its file; ``closed``: that
-    text has the schema's columns alone. ``not_reread``: why single records cannot be reread by key;
-    None: they can.
+    ``schema``: the records' columns, a StructType or a DDL string.
+    ``place``: the place that is read, in words and without secrets.
+    ``incremental``: whether a batch takes what no other batch has taken. Otherwise it reads its
+    interval, which no other batch reads.
+    ``by_offset``: whether a claim is a range between two offsets. Otherwise it is files.
+    ``commits``: whether ``commit`` is called.
+    ``layout``: stored by the ledger, to find the raw text of a record in its file. With ``closed``
+    that text has the schema's columns and no others.
+    ``not_reread``: the reason why single records cannot be reread by key; None: they can.
     """
 
     schema: "StructType | str"
@@ -161,14 +177,18 @@ class Source(Protocol):
     not_reread: str | None = None
 
     def path(self, settings: "Settings", interval: Interval) -> str:
-        """What a batch over the interval reads, as the ledger shows it: paths are absolute."""
+        """Return the path that a batch over the interval reads, as the ledger shows it, with
+        absolute paths.
+        """
         return self.place
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """What was found where the source points, before a batch is opened; nothing is claimed.
+        """Look at the source before a batch is opened, and return what was found, in words.
 
-        ``name``: the source's, for messages. ``interval``: None where it is not known yet. Raises
-        InputError, or ConfigurationError, on what a run would fail on.
+        Claims nothing. Raises InputError or ConfigurationError on anything that would fail a run.
+
+        ``name``: the source's name, for messages.
+        ``interval``: None if it is not known yet.
         """
 
     def is_empty(self, settings: "Settings", interval: Interval | None) -> bool:
@@ -177,12 +197,12 @@ class Source(Protocol):
         return False
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
-        """What a batch takes: at most ``room`` records (None: any number), or the least that can be
-        taken.
+        """Return the claim of the next batch: at most ``room`` records (None: any number), or the
+        least that can be taken.
 
         An incremental source claims files, or the ``end`` of a range that begins at ``start``
-        (None: at the beginning). Otherwise the interval is claimed as a whole: only its ``records``
-        are counted, if there is a ``room``, and no further than beyond it.
+        (None: at the beginning). Any other source claims the interval as a whole. Its claim has
+        ``records`` only if there is a ``room``, counted no further than until they exceed it.
 
         Called while nothing is locked, maybe more than once: the ledger accepts the claim, or asks
         again if another batch was faster.
@@ -190,15 +210,15 @@ class Source(Protocol):
         return scope.claim()
 
     def commit(self, batch_id: int, end: Any) -> None:
-        """The batch whose range has this ``end`` is committed as a whole, and so is all before it:
-        settled, and published by the sinks. Replays read the ledger's snapshot.
+        """Note that the batch whose range has this ``end`` is committed, and so is everything
+        before it: settled, and published by the sinks. Replays read the ledger's snapshot.
 
-        It may come late, twice, and after that of a later batch; what it raises is logged, and the
-        call comes again with the next batch's.
+        The call may come late, twice, or after the call of a later batch. An exception is logged,
+        and the call comes again with that of the next batch.
         """
 
     def reader(self, spark: "SparkSession") -> SourceReader:
-        """What reads it. Raises DeclarationError if its schema cannot be read."""
+        """Return the reader of the source. Raises DeclarationError if its schema cannot be read."""
 
     @classmethod
     def lines_of(

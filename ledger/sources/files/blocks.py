@@ -137,8 +137,11 @@ def _block(
 
 
 def parts(block: Block) -> Iterator[bytes]:
-    """What a block holds, decompressed, cut behind lines. Raises InputError, at the end at the
-    latest, unless it is what was there when the block was cut."""
+    """Yield the bytes of a block, decompressed, in parts that end behind a line.
+
+    Raises InputError, at the end at the latest, unless the bytes are those that were there when the
+    block was cut.
+    """
     digest = _Digest()
     with _bytes(block.path, block.offset) as stream:
         if not block.streamed:
@@ -214,7 +217,7 @@ class Cutter:
 
     @cached_property
     def splitter(self) -> Splitter:
-        """What cuts lines of which a quote stays open."""
+        """The splitter of lines in which a quote stays open."""
         return Splitter(self._form)
 
     def lines(self, data: bytes) -> Lines:

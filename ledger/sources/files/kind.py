@@ -27,7 +27,7 @@ _FIXED_IS_NEW = "a file that was fixed is a new one, which its next batch takes 
 
 
 class Files(Source):
-    """What the ledger asks of a FileSource."""
+    """The ``Source`` of a FileSource."""
 
     def __init__(self, declared: FileSource):
         check_types(declared.path, declared.format, declared.schema)
@@ -45,7 +45,10 @@ class Files(Source):
         return settings.data_path(pattern)
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """How many files match. Raises InputError if there is none and one is due."""
+        """Return how many files match, in words. Raises InputError if none matches and one is due.
+
+        If the path depends on an interval that is not given, no file is looked for.
+        """
         if interval is not None:
             path = self.path(settings, interval)
         elif path_templates.is_fixed(self.place):
@@ -88,7 +91,7 @@ class Files(Source):
         return scope.claim(records=count_records(listing.list_files(scope.path), count, room))
 
     def reader(self, spark: "SparkSession") -> SourceReader:
-        """What reads its files."""
+        """Return the reader of the files."""
         from ledger.sources.files.reader import Reader
 
         return Reader(spark, self._declared)
@@ -116,7 +119,7 @@ def _check_optional(declared: FileSource) -> None:
 
 
 def _layout(declared: FileSource) -> dict[str, Any]:
-    """How the text of its files is cut into records and fields."""
+    """Return the layout of the files' text: how it is cut into records and fields."""
     dialect = Dialect({**declared.options, "null_value": declared.null_value})
     layout: dict[str, Any] = {"format": declared.format, **dialect.layout}
     named = declared.format == "json" or declared.by_name

@@ -55,10 +55,10 @@ _MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's
 
 @dataclass(frozen=True)
 class Format:
-    """How the records of a text are written.
+    """The format in which the records of a text are written.
 
     ``names``: the columns of a CSV record, in its order; some may be none of the schema's.
-    ``multiline``: a value in quotes may hold line breaks.
+    ``multiline``: whether a value in quotes may hold line breaks.
     """
 
     format: str
@@ -70,7 +70,7 @@ class Format:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How a CSV record is cut into its fields."""
+        """The rules by which a CSV record is cut into its fields."""
         return Dialect({**self.options, "null_value": self.null_value})
 
 

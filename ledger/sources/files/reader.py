@@ -1,4 +1,4 @@
-"""Reads what a FileSource declares."""
+"""The reader of files that a FileSource declares."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,7 +106,11 @@ class Reader(SourceReader):
             self._layouts(paths)
 
     def write(self, claim: Claim, folder: str, *, masked: bool) -> WrittenFiles | None:
-        """As ``records``; None: some are not read by columns, or none are there."""
+        """Write the records of a claim to a folder: see ``SourceReader.write``.
+
+        Return None, and write nothing, if some files cannot be read by columns. Return None as well
+        if there are no records.
+        """
         is_text = self._source.format != "parquet"
         if not is_text or reader_of(self._form(self.schema.names)) is None:
             return None
@@ -145,7 +149,7 @@ class Reader(SourceReader):
         return files.check_parquet(paths, self.schema, case_sensitive=is_sensitive)
 
     def _readers(self, inputs: Sequence[listing.FoundFile]) -> Iterator[TextReader]:
-        """What reads the records of text, file by file with the same columns."""
+        """Yield a reader of text for each group of files with the same columns."""
         by_path = {file.path: file for file in inputs}
         for layout in self._layouts(list(by_path)):
             form, own = self._form(layout.names), [by_path[path] for path in layout.paths]

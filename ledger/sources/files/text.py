@@ -97,8 +97,11 @@ class TextReader:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Of ``batches``: a record's text, null if it was read by columns; whether it is long;
-        the number of its block; and, if some are read by columns, ``READ``."""
+        """Schema of ``batches``.
+
+        It has a record's text, null if the record was read by columns; whether it is long; the
+        number of its block; and, if some are read by columns, ``READ``.
+        """
         fields = list(_TEXTS)
         if self.is_by_columns:
             # A struct: of many columns Spark makes a method that is too much for the JVM.
@@ -205,7 +208,10 @@ def in_tasks(
     shares: Sequence[range],
     schema: T.StructType | str,
 ) -> DataFrame:
-    """What ``work`` returns for each share, in order."""
+    """Return a frame of the batches that ``work`` yields for each share, in order.
+
+    Each share is a Spark task.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -90,8 +90,10 @@ class Writer:
         return WrittenFiles(paths, sum(r["rows"] for r in rows), sum(r["failed"] for r in rows))
 
     def _parsed(self, unread: DataFrame) -> DataFrame:
-        """What the exact parser makes of texts, with ``POSITION``, in order; and rows with
-        ``_PATH``, of no text."""
+        """Return the records that the exact parser makes of texts, with ``POSITION``, in order.
+
+        Rows without a text, which have ``_PATH``, are kept.
+        """
         texts = unread.withColumn(TEXT, F.col(TEXT).cast("string"))
         parsed = with_quotes(records_of(self.reader.form, texts), masked=self.masked)
         names = [field.name for field in self.schema.fields if field.name in parsed.columns]
@@ -157,7 +159,7 @@ class Writer:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Of the snapshot."""
+        """Schema of the snapshot."""
         fields = [T.StructField(FILE, T.StringType())]
         fields += [T.StructField(own.name, own.dataType) for own in self.reader.form.schema.fields]
         fields += [T.StructField(RAW, T.BinaryType()), T.StructField(ERROR, T.StringType())]
@@ -166,7 +168,7 @@ class Writer:
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        """The same; texts that are the same in many rows by number."""
+        """Arrow schema of the snapshot. Texts that are the same in many rows are dictionaries."""
         arrow = to_arrow_schema(self.schema)
         for place, field in enumerate(arrow):
             if field.name in (FILE, NAMES):
@@ -206,7 +208,7 @@ def _name(path: str) -> str:
 
 
 def _number(path: str) -> int:
-    """Of a file that ``_file`` has named."""
+    """Return the number that ``_file`` has put into a file's name."""
     return int(_name(path).split("-")[2])
 
 

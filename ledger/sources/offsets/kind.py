@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Offsets(Source):
-    """What the ledger asks of an OffsetSource."""
+    """The ``Source`` of an OffsetSource."""
 
     incremental = True
     by_offset = True
@@ -28,11 +28,14 @@ class Offsets(Source):
         self.commits = type(declared).commit is not OffsetSource.commit
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """Nothing: its system is known to the declared object alone."""
+        """Return a note that the system is asked only when a batch opens."""
         return f"{self.place} is asked when a batch opens"
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
-        """What lies between ``start`` and the offset that it returns."""
+        """Claim the records between ``start`` and the offset that the declared ``latest`` returns.
+
+        Raises InputError if it returns None after an offset.
+        """
         end = self._declared.latest(deepcopy(start), room)
         if end is None and start is not None:
             raise InputError(
@@ -43,11 +46,11 @@ class Offsets(Source):
         return scope.claim(end=end, records=room)
 
     def commit(self, batch_id: int, end: Any) -> None:
-        """See ``Source``."""
+        """Call the ``commit`` of the declared object."""
         self._declared.commit(batch_id, end)
 
     def reader(self, spark: "SparkSession") -> SourceReader:
-        """What reads a range of offsets."""
+        """Return the reader of a range of offsets."""
         from ledger.sources.offsets.reader import OffsetReader
 
         return OffsetReader(spark, self._declared)

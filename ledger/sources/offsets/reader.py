@@ -1,4 +1,4 @@
-"""Reads what an OffsetSource returns: frames, of which nothing has to be parsed."""
+"""The reader of an OffsetSource, whose frames need no parsing."""
 
 from pyspark.sql import DataFrame, SparkSession
 

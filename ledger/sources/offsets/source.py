@@ -9,39 +9,48 @@ if TYPE_CHECKING:
 
 
 class OffsetSource(ABC):
-    """What ``Pipeline.source`` takes for a system that it knows nothing of, such as a queue or an
-    API: what it has is read from one offset to another.
+    """Base class of a source that is read from one offset to another, such as a queue or an API.
 
-    ``schema``: a StructType or a DDL string, the columns of what ``read`` returns. An offset is any
-    JSON: a number, a token, or ``{"0": 5, "1": 7}``, a number for each partition. The ledger keeps
-    the offsets; a batch claims the records between two of them when it opens.
+    Subclass it for a system that ackledger does not know, and pass an instance to
+    ``Pipeline.source``.
+
+    ``schema``: the columns of the frame that ``read`` returns, a StructType or a DDL string.
+
+    An offset is any JSON: a number, a token, or ``{"0": 5, "1": 7}``, a number for each partition.
+    The ledger keeps the offsets. When a batch opens, it claims the records between two of them.
     """
 
     schema: "StructType | str"
 
     @abstractmethod
     def latest(self, start: Any, room: int | None) -> Any:
-        """The offset up to which a batch reads on from ``start`` (None: from the beginning): at
-        most ``room`` records further (None: any number), or the least that can be read. ``start``
-        itself if there is nothing new.
+        """Return the offset up to which a batch reads on from ``start`` (None: from the beginning).
+
+        It is at most ``room`` records further (None: any number), or the least that can be read.
+        Return ``start`` itself if there is nothing new.
 
         Called in the process that opens the batch, maybe more than once.
         """
 
     @abstractmethod
     def read(self, spark: "SparkSession", start: Any, end: Any) -> "DataFrame":
-        """The records after ``start`` up to ``end``, of the schema's columns: the same ones every
-        time, until ``commit``. The frame is run later, a task of it maybe twice.
+        """Return the records after ``start`` up to ``end``, with the schema's columns.
+
+        They have to be the same records every time, until ``commit``. The frame is run later, and a
+        task of it may run twice.
         """
 
     def commit(self, batch_id: int, end: Any) -> None:  # noqa: B027 - a hook, no duty
-        """Everything up to ``end`` is committed as a whole, settled and published: the system may
-        forget it. In the order of offsets, but late, or twice, and after a later one where two
-        batches are notified at once: ignore an end before the last. What it raises is logged; the
-        call comes again with the next batch's.
+        """Let the system forget everything up to ``end``, which is committed as a whole: settled
+        and published.
+
+        Calls come in the order of offsets, but a call may be late, or come twice. It may also come
+        after the call for a later offset, if two batches are notified at once: ignore an ``end``
+        before the last. An exception is logged, and the call comes again with that of the next
+        batch.
         """
 
     @property
     def shown(self) -> str:
-        """What messages and the ledger call it."""
+        """The name of the source in messages and in the ledger."""
         return type(self).__qualname__

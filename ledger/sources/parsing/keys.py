@@ -60,10 +60,13 @@ def _without_blanks(name: str) -> str:
 def misspelt(
     text: Column, schema: StructType, values: Mapping[str, Column], options: Mapping[str, str]
 ) -> Column:
-    """Which column, or field of a STRUCT in one, a line lacks, and the key that it has in its
-    place; null if there is none.
+    """Return a reason such as ``expected column id, found ID``, or null.
 
-    ``values``: the columns as they were read. ``options``: of the reader of JSON.
+    A line has a reason if it lacks a column, or a field of a STRUCT in one, and has a key instead
+    that looks like it.
+
+    ``values``: the columns as they were read.
+    ``options``: options of the reader of JSON.
     """
     lacking = [
         pair for field in schema.fields for pair in _lacking(values[field.name], field.dataType)

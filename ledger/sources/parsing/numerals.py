@@ -31,7 +31,7 @@ _AS_DECIMAL = r"-?+(?:\d{1,38}+|(?=[\d.]{1,39}+(?![\d.]))\d++\.\d++|0\.\d{1,38}+
 
 
 def _number(options: Mapping[str, str]) -> str:
-    """What a number looks like. What is none stays as it is, and is refused where it is parsed."""
+    """Return the pattern of a number. Other text is left as it is, and refused when parsed."""
     zeros = "" if allows(options, "allowNumericLeadingZeros") else r"(?!0\d)"
     number = rf"-?+{zeros}\d++(?:\.\d++)?+(?:[eE][-+]?+\d++)?+"
     if allows(options, "allowNonNumericNumbers"):
@@ -104,8 +104,13 @@ def unmarked(text: Column) -> Column:
 
 
 def restored(read: Column, exact: Column, kind: T.DataType) -> Column:
-    """What was read, with the texts and decimals of ``exact``: the same of the marked line. A
-    VARIANT that has another number than the line is null."""
+    """Return the values that were read, with the texts and decimals of ``exact`` in place of
+    theirs.
+
+    A VARIANT that has another number than the line is null.
+
+    ``exact``: the values of the marked line.
+    """
     if not _leaves(kind):
         return read
     if isinstance(kind, T.ArrayType):

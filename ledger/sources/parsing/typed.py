@@ -110,7 +110,7 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _lasting(stored: DataFrame) -> list[str]:
-    """What a record keeps however it is parsed."""
+    """Return the columns that a record keeps when it is parsed again."""
     return [name for name in (MESSAGE, UNIT) if name in stored.columns]
 
 

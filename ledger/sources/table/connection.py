@@ -168,7 +168,9 @@ class ReadFrom:
         return self.source.address.password
 
     def error(self, report: Report) -> LedgerError:
-        """What an error of the driver means to who owns the source."""
+        """Return the ledger's error for an error of the driver, with advice for the owner of the
+        source.
+        """
         if report.trouble in (Trouble.LOST, Trouble.LOCKED):
             return UnavailableError(
                 f"{self.source.shown} did not answer: {report.message}. Check that the database"

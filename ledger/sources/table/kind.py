@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Table(Source):
-    """What the ledger asks of a TableSource."""
+    """The ``Source`` of a TableSource."""
 
     incremental = True
     by_offset = True
@@ -32,8 +32,10 @@ class Table(Source):
         return self._declared.shown
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """Raises InputError unless the table is there and has the schema's columns, and a cursor
-        of a type that can be one.
+        """Return the table's columns that are read, in words.
+
+        Raises InputError unless the table is there and has the schema's columns, and a cursor of a
+        type that can be one.
         """
         from ledger.sources.table import queries, timestamps
 
@@ -55,7 +57,7 @@ class Table(Source):
         return scope.claim(end=None if upto is None else to_text(upto), records=room)
 
     def reader(self, spark: "SparkSession") -> SourceReader:
-        """What reads ranges of it, one Spark task each."""
+        """Return the reader of ranges of the table, with one Spark task for each range."""
         from ledger.sources.table.reader import TableReader
 
         return TableReader(spark, self._declared)

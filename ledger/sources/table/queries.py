@@ -67,12 +67,12 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
 def reach(
     source: TableSource, after: Value | None, bound: Value | None, most: int | None
 ) -> Value | None:
-    """How far at most ``most`` rows reach, of those with ``after`` < cursor <= ``bound``; None:
-    there are none.
+    """Return the cursor value up to which at most ``most`` rows lie, of those with ``after`` <
+    cursor <= ``bound``; None: there are none.
 
-    ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together:
-    if the first value has more than ``most``, they reach as far as that. Raises InputError when
-    all rows lie below ``after`` and new ones may come there.
+    ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together: if
+    the first value has more than ``most`` rows, that value is returned. Raises InputError when all
+    rows lie below ``after`` and new ones may come there.
     """
     if bound is None:
         return None
@@ -215,7 +215,10 @@ def _refuse_unreachable(
 def _sight(
     connection: Connection, table: SourceTable, form: TimestampForm | None
 ) -> tuple[Relations | None, str | None]:
-    """What writers lock, where that is seen; else why not, unless it does not matter."""
+    """Return the relations that writers lock, and None; or None, and why their locks are not seen.
+
+    Both are None if it does not matter that the locks are not seen.
+    """
     dialect = connection.dialect.name
     if dialect == "postgresql":
         relations = find_relations(connection, table)

@@ -17,8 +17,11 @@ _NONE = timedelta(0)
 
 @dataclass(frozen=True)
 class TimestampForm:
-    """How a column holds timestamps. ``step``: its precision, the distance of two values. ``west``:
-    how far behind UTC the clock of a session may be that sets a date, or a time without zone.
+    """The form in which a column holds timestamps.
+
+    ``step``: the column's precision, which is the distance of two values.
+    ``west``: how far behind UTC the clock of a session may be that sets a date, or a time without
+    zone.
     """
 
     kind: Literal["aware", "naive", "date"]
@@ -45,9 +48,10 @@ class TimestampForm:
 
 
 def timestamp_form(table: SourceTable) -> TimestampForm | None:
-    """How the cursor's column holds timestamps; None if it holds whole or decimal numbers or text.
+    """Return the form of the cursor's timestamps.
 
-    Raises InputError when a column of its type cannot be a cursor.
+    None: the cursor holds whole or decimal numbers or text. Raises InputError when a column of its
+    type cannot be a cursor.
     """
     kind = table.declared[table.source.cursor]
     west = _WESTERNMOST if table.typed else _NONE  # SQLite's clock gives UTC

@@ -83,8 +83,10 @@ class DrawnValue:
 
 
 def find_relations(connection: Connection, table: SourceTable) -> Relations:
-    """What writers of the table lock. Raises InputError when its sequence hands out values out
-    of order.
+    """Return the relations that writers of the table lock.
+
+    Raises InputError when the cursor's sequence hands out values out of order, or when the database
+    does not sort the cursor's texts by code point.
     """
     source = table.source
     relation = connection.execute(
@@ -174,7 +176,7 @@ def outwait(
 
 
 def drawn_value(connection: Connection, table: SourceTable) -> DrawnValue | None:
-    """How far the sequence of the cursor is; None: no sequence is seen."""
+    """Return the last value that the cursor's sequence gave; None: no sequence is seen."""
     if connection.dialect.name != "postgresql":
         return None
     statement = text("""

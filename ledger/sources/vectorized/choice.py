@@ -1,4 +1,4 @@
-"""Which reader by columns a text has."""
+"""Choose the reader of a text by columns."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,6 @@ _READERS = {"csv": csv, "json": json_lines}
 
 
 def reader_of(form: Format) -> Callable[[Lines, Format], Read] | None:
-    """What reads records of a form by columns; None: nothing does."""
+    """Return the function that reads records of a form by columns; None: they cannot be."""
     reader = _READERS[form.format]
     return reader.read if reader.reads(form) else None

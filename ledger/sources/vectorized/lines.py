@@ -36,7 +36,7 @@ class Lines:
         return Lines(data, self.starts - begin, self.ends - begin)
 
     def are_utf8(self) -> np.ndarray:
-        """Which records are UTF-8."""
+        """Return for each record whether it is UTF-8."""
         if is_utf8(self.data):
             return np.ones(len(self), bool)
         spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
@@ -52,9 +52,11 @@ class Lines:
 
 @dataclass(frozen=True)
 class Read:
-    """Records by columns. ``columns``: those of the schema, in its order, one row a record.
-    ``was_read``: of each record whether its row holds what the exact reader would have read; a row
-    of any other is null in all columns, and the record is left to that reader.
+    """Records that were read by columns.
+
+    ``columns``: the schema's columns, in its order, one row for each record.
+    ``was_read``: for each record, whether its row holds what the exact reader would have read. The
+    row of any other record is null in all columns, and that reader reads the record.
     """
 
     columns: pa.RecordBatch
@@ -69,7 +71,11 @@ class Read:
         columns: list[pa.Array],
         names: list[str],
     ) -> "Read":
-        """Of ``count`` records the rows that are ``good``, each at its place."""
+        """Return ``count`` records, of which those with a ``good`` row were read.
+
+        ``places``: for each row of ``columns``, the place of its record.
+        ``good``: for each row, whether it holds what the exact reader would have read.
+        """
         was_read = np.zeros(count, bool)
         was_read[places[good]] = True
         if not was_read.all():
