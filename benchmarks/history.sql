@@ -220,28 +220,34 @@ LEFT JOIN batch_plan r ON m.role = 'replayed' AND r.n = m.n + g.pipelines
 CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 ORDER BY m.n, i;
 
-CREATE TEMP TABLE cause (place int, number int, step text, reason text, detail text) ON COMMIT DROP;
+CREATE TEMP TABLE cause (
+  place int, number int, step text, cause failure_cause, reason text, emitted bigint, acked bigint
+) ON COMMIT DROP;
 INSERT INTO cause VALUES
-  (0, 0, 'orders', 'amount: not a number', NULL),
-  (0, 1, 'orders', 'more fields than columns', NULL),
-  (0, 2, 'orders', 'order_id: missing', NULL),
-  (1, 0, 'cleaned', 'negative amount', NULL),
-  (1, 1, 'cleaned', 'no such customer', NULL),
-  (1, 2, 'cleaned', 'customer is blocked', NULL),
-  (2, 0, 'priced', 'lost', '1 row from cleaned, 0 acked'),
-  (2, 1, 'priced', 'lost', '1 row from cleaned, 0 acked'),
-  (2, 2, 'priced', 'acked too often', '1 row from cleaned, 2 acked');
+  (0, 0, 'orders', 'unparsed', 'amount: not a number', NULL, NULL),
+  (0, 1, 'orders', 'unparsed', 'more fields than columns', NULL, NULL),
+  (0, 2, 'orders', 'unparsed', 'order_id: missing', NULL, NULL),
+  (1, 0, 'cleaned', 'rejected', 'negative amount', NULL, NULL),
+  (1, 1, 'cleaned', 'rejected', 'no such customer', NULL, NULL),
+  (1, 2, 'cleaned', 'rejected', 'customer is blocked', NULL, NULL),
+  (2, 0, 'priced', 'lost', NULL, 1, 0),
+  (2, 1, 'priced', 'lost', NULL, 1, 0),
+  (2, 2, 'priced', 'doubled', NULL, 1, 2);
 
 INSERT INTO failed_root
-  (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure, failed_at)
-SELECT m.first_root + 20 * i, m.first_root + 20 * i, m.batch_id, 1, c.step, c.reason, c.detail,
+  (root_id, message_id, batch_id, attempt, step, cause, reason, producers, emitted_edges,
+   acked_edges, residue, own_failure, failed_at)
+SELECT m.first_root + 20 * i, m.first_root + 20 * i, m.batch_id, 1, c.step, c.cause, c.reason,
+       CASE WHEN c.emitted > 0 THEN 'cleaned' END, c.emitted, c.acked,
        hashint8extended(m.first_root + i, 0), true, m.settled_at
 FROM batch_plan m CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 JOIN cause c ON c.place = i % 3 AND c.number = m.n % 3
 ORDER BY m.n, i;
 INSERT INTO failed_root
-  (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure, failed_at)
-SELECT m.first_root + i, o.first_root + 20 * i, m.batch_id, 2, c.step, c.reason, c.detail,
+  (root_id, message_id, batch_id, attempt, step, cause, reason, producers, emitted_edges,
+   acked_edges, residue, own_failure, failed_at)
+SELECT m.first_root + i, o.first_root + 20 * i, m.batch_id, 2, c.step, c.cause, c.reason,
+       CASE WHEN c.emitted > 0 THEN 'cleaned' END, c.emitted, c.acked,
        hashint8extended(m.first_root + i, 0), true, m.settled_at
 FROM batch_plan m JOIN batch_plan o ON o.batch_id = m.before_id
 CROSS JOIN LATERAL generate_series(4, m.claimed - 1, 5) AS i

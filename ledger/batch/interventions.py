@@ -6,7 +6,7 @@ from ledger.batch.advice.actions import Advice
 from ledger.batch.recovery import stands_at
 from ledger.batch.root_files import remove_root_files
 from ledger.batch.settlement import Settlement, abandon_batch, settle_once
-from ledger.core.states import BatchStatus, RunState
+from ledger.core.states import BatchStatus, HoldCause, RunState
 from ledger.core.verdict import Decision, Verdict
 from ledger.errors import NotReadyError
 from ledger.store.connection import Database
@@ -63,7 +63,12 @@ def restart(database: Database, batch_id: int) -> Advice:
         batches.set_first_attempt(connection, batch_id, runs.draw_number(connection))
         batches.set_released(connection, batch_id, released=False)
         batches.move_batch(
-            connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, batches.RESTARTED
+            connection,
+            batch_id,
+            BatchStatus.OPEN,
+            BatchStatus.HELD,
+            HoldCause.RESTART,
+            "All its steps run again",
         )
         return stands_at(connection, batches.get_batch(connection, batch_id))
 
@@ -90,7 +95,7 @@ def release(database: Database, batch_id: int) -> Settlement:
     def work(connection: Connection) -> None:
         batch = batches.lock_batch(connection, batch_id)
         assert batch is not None
-        if batch.is_restarted:
+        if batch.held_for is HoldCause.RESTART:
             raise NotReadyError(
                 f"batch {batch_id} was restarted and has no results to settle."
                 f" {stands_at(connection, batch)}"

@@ -27,7 +27,6 @@ _ADVICE = (
     "It has the units of the batch's records. Put it back, then clear `settle` in Airflow or type"
     " `ackledger publish`; or reprocess the interval"
 )
-_REASON = "its unit had a record that was quarantined"
 
 
 def rebuild(at: Surroundings, batch_id: int) -> list[int]:
@@ -113,7 +112,7 @@ def request(
     if seen is not None and publications.failed_roots(connection, batch_id) != seen:
         return
     rebuilds.set_requested(connection, batch_id)
-    rebuilds.collect(connection, batch_id, roots, step, _REASON)
+    rebuilds.collect(connection, batch_id, roots, step)
     record_failures(connection, batch)
     settlement.record_attempts(connection, batch_id)
     decide_publications(connection, batch)

@@ -17,7 +17,7 @@ from ledger.errors import LedgerError, LostFileError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
-from ledger.store.queries import batches, checkpoints, holds, runs
+from ledger.store.queries import batches, checkpoints, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.checkpoints import UnfinishedStep, WaitingState
 
@@ -26,8 +26,7 @@ def stands_at(connection: Connection, batch: Batch) -> Advice:
     """Return what keeps an undecided batch from its settlement, and what to do about that."""
     target = batch.target or ANY_TARGET
     if batch.status is BatchStatus.HELD:
-        is_over_limit = holds.is_over_limit(connection, batch.batch_id)
-        return of_hold(batch, target, over_limit=is_over_limit)
+        return of_hold(batch, target)
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
         unread = of_files(connection, batch) is not None

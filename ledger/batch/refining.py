@@ -130,11 +130,9 @@ class Refinement:
 def _named(edges: StepEdges, naming: Naming) -> list[bytes]:
     """The columns of ``settling`` behind root and residue."""
     named, missed_by = naming.name(edges), naming.missed_by(edges) or None
-    if named is None:  # it is even, or its rows fit no step: it has to have failed by a run's word
-        return [*map(field, (None, None, None, False, False, False, missed_by))]
-    words = (named.step, named.reason, named.detail)
-    flags = (named.own_failure, named.shared, named.incomplete)
-    return [*map(field, (*words, *flags, missed_by))]
+    # It is even, or its rows fit no step: it has to have failed by a run's word.
+    values = (None,) * 6 + (False,) * 3 if named is None else vars(named).values()
+    return [*map(field, (*values, missed_by))]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ledger.batch.recovery import stands_at
 from ledger.batch.refining import Refinement, Uneven, is_of, is_past, refine, uneven
 from ledger.batch.root_files import remove_root_files
 from ledger.core.probes import reached
-from ledger.core.states import BatchKind, BatchStatus, RunState, SettlePolicy
+from ledger.core.states import BatchKind, BatchStatus, HoldCause, RunState, SettlePolicy
 from ledger.core.text import quantity
 from ledger.core.verdict import Decision, Limits, StepFacts, Verdict, decide
 from ledger.errors import (
@@ -284,9 +284,8 @@ def _fail_roots(
     was lost, then by a word about several of them.
     """
     refining.fill(connection, refinement.file)
-    steps = [step["name"] for step in batch.topology]
     for shared in (False, True):
-        queries.add_explicit_fails(connection, batch.batch_id, steps, shared=shared)
+        queries.add_explicit_fails(connection, batch.batch_id, shared=shared)
     _check_refined(connection, batch)
     failed = refinement.rows
     failures = record_failures(connection, batch)
@@ -396,7 +395,8 @@ def _hold(
     assert batch is not None
     if batch.status is not BatchStatus.OPEN:
         return _settled_before(connection, batch)
-    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, reason)
+    cause = HoldCause.CHECK if preview is None else HoldCause.FAILURES
+    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, cause, reason)
     if preview is None:  # a release was meant for another reason than this one
         batches.set_released(connection, batch_id, released=False)
     else:

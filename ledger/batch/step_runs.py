@@ -374,12 +374,15 @@ def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:
     database.transact(lambda c: runs.set_root_files(c, run.run_id, folder))
 
 
-def fail(database: Database, run: OpenedRun, failure: str) -> None:
+def fail(
+    database: Database, run: OpenedRun, failure: str, unread_run_ids: Sequence[int] = ()
+) -> None:
     """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
-    of whatever text; what PostgreSQL cannot keep of it is replaced.
+    of whatever text; what PostgreSQL cannot keep of it is replaced. ``unread_run_ids``: runs of
+    which it could not read a file.
     """
     text = storable(failure[:MOST_FAILURE])
-    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FAILED, text))
+    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FAILED, text, unread_run_ids))
 
 
 def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> None:

@@ -8,11 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ledger.core.states import FailureCause
 from ledger.core.verdict import Hop
-
-# The detail of what was lost, which distinguishes it from other reasons: rows emitted, the
-# producers, rows acked. The ledger's SQL has the pattern, too.
-LOST_ROWS = r"(-?\d+) rows? from (.+), (-?\d+) acked"
 
 
 @dataclass(frozen=True)
@@ -29,14 +26,18 @@ class StepEdges:
 
 @dataclass(frozen=True)
 class Break:
-    """The step where a record broke, and why. ``own_failure``: through its own fault. ``shared``: a
-    failure of its unit. ``incomplete``: some of its rows were lost before the steps that take whole
-    units, too.
+    """The step where a record broke, and why: of the edges ``emitted`` by the ``producers`` so many
+    were ``acked``. ``wrong_at``: the steps with a wrong count, of several. ``own_failure``: through
+    its own fault. ``shared``: a failure of its unit. ``incomplete``: some of its rows were lost
+    before the steps that take whole units, too.
     """
 
     step: str
-    reason: str
-    detail: str
+    cause: FailureCause
+    producers: str
+    emitted: int
+    acked: int
+    wrong_at: str | None
     own_failure: bool
     shared: bool
     incomplete: bool
@@ -47,9 +48,7 @@ class _Broken:
     """A component that broke, with the first of its consumers' places."""
 
     ordinal: int
-    step: str
-    reason: str
-    detail: str
+    where: tuple[str, FailureCause, str, int, int, str | None]
     late: bool
     merging: bool
     recordwise: bool
@@ -99,7 +98,7 @@ class Naming:
         incomplete = any(some.recordwise for some in breaks)
         of_unit = first.merging and not first.late and not incomplete
         own = not first.merging and not first.late
-        return Break(first.step, first.reason, first.detail, own, of_unit, incomplete)
+        return Break(*first.where, own, of_unit, incomplete)
 
     def missed_by(self, edges: StepEdges) -> list[str]:
         """The sinks that may not have got each row of the record once, wherever it is named."""
@@ -116,18 +115,15 @@ class Naming:
         )
         culprits = blamed[:1] or consumers
         concerned = wrong or consumers
-        producers = ", ".join(sorted({hop.producer for hop in hops}))
-        emitted = sum(edges.emitted.get(name, 0) for name in {hop.producer for hop in hops})
+        producers = sorted({hop.producer for hop in hops})
+        emitted = sum(edges.emitted.get(name, 0) for name in producers)
         acked = sum(edges.acked.get(name, 0) for name in consumers)
         late = any(name in self.uncommitted for name in culprits)
-        detail = f"{emitted} row{'' if emitted == 1 else 's'} from {producers}, {acked} acked"
-        if len(wrong) > 1:
-            detail += f"; wrong at {', '.join(wrong)}"
+        cause = FailureCause.LATE if late else self._cause(culprits, emitted, acked)
+        several = ", ".join(wrong) if len(wrong) > 1 else None
         return _Broken(
             hops[0].ordinal,
-            ", ".join(culprits),
-            self._reason(culprits, emitted, acked, late=late),
-            detail,
+            (", ".join(culprits), cause, ", ".join(producers), emitted, acked, several),
             late,
             any(self._merges(hops, name) for name in culprits),
             not all(self._merges(hops, name) for name in concerned),
@@ -148,13 +144,8 @@ class Naming:
         }
         return not steps.isdisjoint(self.merging)
 
-    def _reason(self, culprits: Sequence[str], emitted: int, acked: int, *, late: bool) -> str:
-        if late:
-            return "did not commit in time"
-        if emitted > acked and any(name in self.explicit for name in culprits):
-            return f"not acked by {', '.join(culprits)}"
+    def _cause(self, culprits: Sequence[str], emitted: int, acked: int) -> FailureCause:
         if emitted > acked:
-            return "lost"
-        if emitted < acked:
-            return "acked too often"
-        return "one lost and another acked too often"
+            unacked = any(name in self.explicit for name in culprits)
+            return FailureCause.UNACKED if unacked else FailureCause.LOST
+        return FailureCause.DOUBLED if emitted < acked else FailureCause.SWAPPED

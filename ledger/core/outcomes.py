@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# The reason of a record that an emits="one" stage repeated. A reason that the stage gave by itself
-# is more precise.
-REPEATED = "more than one row for an input"
-
-
 class FailedRecord(Exception):  # noqa: N818  it names what became of the record
     """Raised in a record stage: the record fails with this reason; what it yielded is discarded."""
 

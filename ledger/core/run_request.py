@@ -59,7 +59,8 @@ class Selection:
     messages, those in quarantine that are not accepted; ``accepted``: those that a person accepted,
     or quarantined by hand. Both begin with a new budget of replays, and keep their history.
     ``kept_back``: those whose unit failed too often, instead. ``from_source``: their content is
-    reread from the source, by key. ``causes``: step and reason of their last failure, any of these.
+    reread from the source, by key. ``causes``: step, cause and, where source, stage or sink gave
+    it, reason (``words``) of their last failure, any of these.
     """
 
     reason: str | None = None
@@ -72,14 +73,14 @@ class Selection:
     kept_back: bool = False
     from_source: bool = False
     accepted: bool = False
-    causes: Sequence[Mapping[str, str]] | None = None
+    causes: Sequence[Mapping[str, str | None]] | None = None
 
     def __post_init__(self) -> None:
         for cause in self.causes or ():
-            if not isinstance(cause, Mapping) or set(cause) != {"step", "reason"}:
+            if not isinstance(cause, Mapping) or {*cause, "words"} != {"step", "cause", "words"}:
                 raise InputError(
-                    'expected causes as [{"step": "...", "reason": "..."}, ...], found'
-                    f" {cause!r} among them"
+                    'expected causes as [{"step": "...", "cause": "...", "words": "..."}, ...],'
+                    f" found {cause!r} among them"
                 )
 
     @property

@@ -77,6 +77,33 @@ class RunState(StrEnum):
     SUPERSEDED = "superseded"
 
 
+class FailureCause(StrEnum):
+    """Why an attempt of a record failed. With the first three its source, stage or sink gave a
+    reason. ``UNACKED``: an explicit stage did not ack it. ``DOUBLED``: it was acked too often.
+    ``SWAPPED``: one row was lost, and another acked too often. ``UNIT``: a record of its unit was
+    quarantined.
+    """
+
+    UNPARSED = "unparsed"
+    REJECTED = "rejected"
+    REFUSED = "refused"
+    REPEATED = "repeated"
+    UNACKED = "unacked"
+    LOST = "lost"
+    DOUBLED = "doubled"
+    SWAPPED = "swapped"
+    LATE = "late"
+    UNIT = "unit"
+
+
+class HoldCause(StrEnum):
+    """Why a batch is on hold: a check failed, too many records did, or a person restarted it."""
+
+    CHECK = "check"
+    FAILURES = "failures"
+    RESTART = "restart"
+
+
 class Obstacle(StrEnum):
     """Reason why a state waits for a batch, as the view ``state_progress`` has it."""
 

@@ -38,12 +38,14 @@ def encode(columns: Sequence[Longs | int], equal: Sequence[bytes] = ()) -> bytes
     return rows.tobytes()
 
 
-def field(value: str | bool | Sequence[str] | None) -> bytes:
-    """A text, a boolean, an array of texts, or null, after its length."""
+def field(value: str | bool | int | Sequence[str] | None) -> bytes:
+    """A text, a boolean, a bigint, an array of texts, or null, after its length."""
     if value is None:
         return struct.pack(">i", -1)
     if isinstance(value, bool):
         return struct.pack(">i?", 1, value)
+    if isinstance(value, int):
+        return struct.pack(">iq", 8, value)
     if isinstance(value, str):
         data = value.encode()
     else:

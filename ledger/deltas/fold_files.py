@@ -18,6 +18,7 @@ from ledger.deltas.kernel import Deltas, Fails, Messages, compacted
 from ledger.deltas.portions import Folded
 from ledger.deltas.posted import Posted
 from ledger.deltas.root_files import RootFile, RootWriter, read_roots
+from ledger.deltas.rows import NONE
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import Seen, texts_of
 from ledger.deltas.table_writer import TableWriter
@@ -214,7 +215,7 @@ def remove_posted(files: Iterable[FoldFiles]) -> None:
 
 def _fail_columns(fails: Fails) -> list[Any]:
     words = pa.array(fails.words, pa.string())
-    reasons = words.take(pa.array(fails.reason))
+    reasons = words.take(pa.array(fails.reason, mask=fails.reason == NONE))
     details = fails.details or [None] * len(fails.root)
     return [fails.root, reasons, fails.shared, pa.array(details, pa.large_string())]
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ledger.core.outcomes import REPEATED
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import Hashes
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Texts
@@ -25,7 +24,7 @@ _MOST = (1 << 63) - 1
 @dataclass(frozen=True)
 class Fails:
     """Roots that fail, each with the place of its reason in ``words``, and whether others share
-    the row. ``details``: what else is to be kept of each.
+    the row; ``NONE``: an ``emits="one"`` stage repeated it. ``details``: raw texts.
     """
 
     root: Longs
@@ -156,8 +155,7 @@ class _Ordered:
         goes = self.rows.goes_on
         count = lengths_of(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
         roots = np.unique(self.rows.root[self.inputs][count > 1])
-        nothing = np.zeros(len(roots), np.int32)
-        return Fails(roots, nothing, nothing.astype(bool), (REPEATED,))
+        return Fails(roots, np.full(len(roots), NONE, np.int32), np.zeros(len(roots), bool), ())
 
     def _drops(self) -> dict[str, int]:
         """Inputs of which every row was dropped, by the first reason by name, if one was given."""

@@ -96,7 +96,7 @@ def _rows(batch_id: int, run_id: int, columns: Sequence[Longs]) -> Iterator[byte
 def _fail_lines(batch_id: int, run_id: int, fails: Fails) -> Iterator[bytes]:
     """Lines of CSV, a few at a time: the texts are in memory once already."""
     # COPY takes "" for NULL.
-    reasons = [cut(storable(word)) or NO_REASON for word in fails.words]
+    reasons = {code: cut(storable(word)) or NO_REASON for code, word in enumerate(fails.words)}
     for start in range(0, len(fails.root), FAIL_ROWS):
         rows = slice(start, start + FAIL_ROWS)
         root, reason, shared = (
@@ -107,5 +107,5 @@ def _fail_lines(batch_id: int, run_id: int, fails: Fails) -> Iterator[bytes]:
         writer = csv.writer(lines)
         for number, code, detail, flag in zip(root, reason, details, shared, strict=True):
             stored = None if detail is None else storable(detail)
-            writer.writerow([batch_id, run_id, number, reasons[code], stored, flag])
+            writer.writerow([batch_id, run_id, number, reasons.get(code), stored, flag])
         yield lines.getvalue().encode()

@@ -29,7 +29,7 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
 from ledger.pipeline.steps import Step
-from ledger.spark.failures import error_text, recorded, redacted, translated
+from ledger.spark.failures import error_text, recorded, redacted, translated, unread_runs
 from ledger.spark.tasks import Tasks, watching
 from ledger.storage.folders import private_output
 
@@ -170,7 +170,7 @@ def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
         elif isinstance(translated(exc), FencedError | UnavailableError):
             interrupt(job.database, run, recorded(exc))
         else:
-            fail(job.database, run, recorded(exc))
+            fail(job.database, run, recorded(exc), unread_runs(exc))
     except Exception as second:  # the first is raised all the same
         _log.warning(
             "run %s could not be ended, its lease will lapse: %s", run.run_id, error_text(second)

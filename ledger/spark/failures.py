@@ -20,6 +20,7 @@ from ledger.errors import (
     ConfigurationError,
     Failures,
     InputError,
+    IntegrityError,
     LedgerError,
     LostFileError,
     StageError,
@@ -101,6 +102,7 @@ _LEADING = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] ")
 _OWN = re.compile(r"ledger\.errors\.(\w+): (.+)")  # an error of ours, raised by a task
 _AUTHORS = "USER_RAISED_EXCEPTION"
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+)$')
+_RUN = re.compile(r"/run[=-](\d+)/")  # a run's folder
 _PATH = re.compile(r"(?:reading file|Path does not exist:|File) ((?:[a-z0-9]+:)?/[^\s\"']+)")
 
 
@@ -225,6 +227,12 @@ def recorded(exc: BaseException) -> str:
     error = translated(exc)
     text = one_line(error) if error is exc or not _may_quote(exc) else _named(exc)
     return f"{type(error).__name__}: {text}"
+
+
+def unread_runs(exc: BaseException) -> list[int]:
+    """The runs of the files that a lost or damaged file's error names by their path."""
+    error = translated(exc)
+    return [*map(int, _RUN.findall(str(error)))] if isinstance(error, IntegrityError) else []
 
 
 def _may_quote(exc: Exception) -> bool:

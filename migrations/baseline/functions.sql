@@ -89,12 +89,11 @@ BEGIN
   UPDATE failed_root r
   SET reason = '***', detail = CASE WHEN r.message_id <> ALL (decided_ids) THEN r.detail END
   WHERE (r.message_id = ANY (decided_ids) OR r.batch_id = ANY (batches) AND r.shared)
-    AND (r.detail ~ '^-?[0-9]+ rows? from .+, -?[0-9]+ acked(; |$)' AND NOT EXISTS (
-      SELECT FROM batch_source s WHERE s.batch_id = r.batch_id AND s.source = r.step)
-    ) IS NOT TRUE;
+    AND r.reason IS NOT NULL;
   UPDATE root_fail f
   SET reason = '***', detail = CASE WHEN f.root_id <> ALL (attempts) THEN f.detail END
-  WHERE f.batch_id = ANY (batches) AND (f.root_id = ANY (attempts) OR f.shared);
+  WHERE f.batch_id = ANY (batches) AND (f.root_id = ANY (attempts) OR f.shared)
+    AND f.reason IS NOT NULL;
   UPDATE step_run SET failure = '***' WHERE batch_id = ANY (batches) AND failure IS NOT NULL;
   WITH dropped AS (
     DELETE FROM step_run_drop d USING step_run r
@@ -122,8 +121,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION forget_records(bigint[]) IS
   'Removes what failed records contain, and every text of their families that may quote it: *** '
-  'stands for each, but for what the settlement noted of lost rows. Returns how many. Only '
-  'decided records: none that is failed or being replayed.';
+  'stands for each. Returns how many. Only decided records: none that is failed or being '
+  'replayed.';
 
 CREATE FUNCTION end_hold() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -182,6 +181,20 @@ END $$;
 COMMENT ON FUNCTION refuse_another_step() IS
   'Refuses a step that the writer adds to those that batches have.';
 
+CREATE FUNCTION failure_reason(cause failure_cause, step text, reason text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT coalesce(reason, CASE cause
+    WHEN 'repeated' THEN 'more than one row for an input'
+    WHEN 'unacked' THEN 'not acked by ' || step
+    WHEN 'lost' THEN 'lost'
+    WHEN 'doubled' THEN 'acked too often'
+    WHEN 'swapped' THEN 'one lost and another acked too often'
+    WHEN 'late' THEN 'did not commit in time'
+    WHEN 'unit' THEN 'its unit had a record that was quarantined' END)
+$$;
+COMMENT ON FUNCTION failure_reason(failure_cause, text, text) IS
+  'Why a record failed, in words: the columns cause, step and reason of failed_root.';
+
 CREATE FUNCTION root_state(root bigint)
 RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,
                status text, step text, reason text)
@@ -190,7 +203,7 @@ LANGUAGE sql STABLE AS $$
          CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
               WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
               ELSE m.status::text END,
-         f.step, f.reason
+         f.step, failure_reason(f.cause, f.step, f.reason)
   FROM batch_source s
   JOIN batch b ON b.batch_id = s.batch_id
   JOIN pipeline p ON p.pipeline_id = b.pipeline_id
@@ -209,10 +222,10 @@ COMMENT ON FUNCTION root_state(bigint) IS
 CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
   OLD.status IN ('settled', 'superseded')
   AND (NEW.status NOT IN (OLD.status, 'superseded')
-       OR (NEW.opened_at, NEW.settled_at, NEW.roots, NEW.failed_roots, NEW.held_reason,
+       OR (NEW.opened_at, NEW.settled_at, NEW.roots, NEW.failed_roots, NEW.held_for, NEW.held_reason,
            NEW.released)
           IS DISTINCT FROM
-          (OLD.opened_at, OLD.settled_at, OLD.roots, OLD.failed_roots, OLD.held_reason,
+          (OLD.opened_at, OLD.settled_at, OLD.roots, OLD.failed_roots, OLD.held_for, OLD.held_reason,
            OLD.released))
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();
@@ -231,11 +244,11 @@ CREATE TRIGGER step_run_history BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
   OLD.state <> 'running'
   AND (NEW.state <> OLD.state
        AND (OLD.state, NEW.state) <> ('committed', 'superseded')
-       OR (NEW.lease_until, NEW.closed_at, NEW.failure, NEW.input_rows, NEW.output_rows,
+       OR (NEW.lease_until, NEW.closed_at, NEW.failure, NEW.unread_run_ids, NEW.input_rows, NEW.output_rows,
            NEW.failed_rows, NEW.duplicate_rows, NEW.null_columns, NEW.delta_rows, NEW.delta_xor, NEW.emitted_edges,
            NEW.acked_edges, NEW.acks_proved, NEW.files)
           IS DISTINCT FROM
-          (OLD.lease_until, OLD.closed_at, OLD.failure, OLD.input_rows, OLD.output_rows,
+          (OLD.lease_until, OLD.closed_at, OLD.failure, OLD.unread_run_ids, OLD.input_rows, OLD.output_rows,
            OLD.failed_rows, OLD.duplicate_rows, OLD.null_columns, OLD.delta_rows, OLD.delta_xor, OLD.emitted_edges,
            OLD.acked_edges, OLD.acks_proved, OLD.files))
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')

@@ -27,12 +27,12 @@ GRANT UPDATE (
   redact, keep_seconds
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
-  status, held_reason, opened_at, settled_at, roots, failed_roots, released, first_attempt,
+  status, held_for, held_reason, opened_at, settled_at, roots, failed_roots, released, first_attempt,
   rebuild_requested_at, followed_at, files_expired_at, files_removed_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
-  state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-  null_columns, delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files, root_files,
+  state, lease_until, closed_at, failure, unread_run_ids, input_rows, output_rows, failed_rows,
+  duplicate_rows, null_columns, delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files, root_files,
   files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
@@ -74,8 +74,8 @@ GRANT SELECT ON
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
 GRANT SELECT (
-  root_id, message_id, batch_id, attempt, step, reason, residue, own_failure, failed_at, shared,
-  missed_by
+  root_id, message_id, batch_id, attempt, step, cause, reason, producers, emitted_edges, acked_edges,
+  wrong_at, residue, own_failure, failed_at, shared, missed_by
 ) ON failed_root TO ledger_reader;
 GRANT SELECT (root_id, message_id, batch_id, number) ON hold_sample TO ledger_reader;
 GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;

@@ -16,7 +16,8 @@ DROP TABLE
 DROP FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
-  forget_records(bigint[]), root_state(bigint), refuse_rewriting(), refuse_another_source(),
+  forget_records(bigint[]), root_state(bigint), failure_reason(failure_cause, text, text),
+  refuse_rewriting(), refuse_another_source(),
   refuse_another_step(), end_hold();
 DROP SEQUENCE attempt_number;
-DROP TYPE batch_state, batch_kind, run_state, message_status;
+DROP TYPE batch_state, batch_kind, run_state, message_status, failure_cause, hold_cause;

@@ -5,6 +5,10 @@ CREATE TYPE batch_kind AS ENUM ('original', 'replay');
 CREATE TYPE run_state AS ENUM ('running', 'committed', 'failed', 'fenced', 'superseded');
 CREATE TYPE message_status AS ENUM (
   'failed', 'replaying', 'recovered', 'quarantined', 'superseded');
+CREATE TYPE failure_cause AS ENUM (
+  'unparsed', 'rejected', 'refused', 'repeated', 'unacked', 'lost', 'doubled', 'swapped', 'late',
+  'unit');
+CREATE TYPE hold_cause AS ENUM ('check', 'failures', 'restart');
 CREATE SEQUENCE attempt_number;
 COMMENT ON SEQUENCE attempt_number IS 'Numbers of attempts.';
 
@@ -73,6 +77,7 @@ CREATE TABLE batch (
   ackers boolean NOT NULL,
   opened_at timestamptz NOT NULL DEFAULT now(),
   settled_at timestamptz,
+  held_for hold_cause,
   held_reason text,
   roots bigint,
   failed_roots bigint,
@@ -123,6 +128,8 @@ COMMENT ON COLUMN batch.selection IS
 COMMENT ON COLUMN batch.ackers IS 'Whether its records are tracked.';
 COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
 COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
+COMMENT ON COLUMN batch.held_for IS
+  'Why it is on hold: a check failed, too many failures, or a restart; null: it is not.';
 COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is on hold.';
 COMMENT ON COLUMN batch.roots IS 'Roots decided at settlement.';
 COMMENT ON COLUMN batch.failed_roots IS 'Roots of it that failed at settlement.';
@@ -252,6 +259,7 @@ CREATE TABLE step_run (
   acked_edges bigint,
   acks_proved boolean,
   failure text,
+  unread_run_ids bigint[],
   folder text,
   files jsonb,
   root_files text,
@@ -290,6 +298,8 @@ COMMENT ON COLUMN step_run.acked_edges IS 'Edges that it acked.';
 COMMENT ON COLUMN step_run.acks_proved IS
   'Of a tracked sink: whether it took each row of its input once, by number and XOR of their edges.';
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
+COMMENT ON COLUMN step_run.unread_run_ids IS
+  'Runs of which it could not read a file, and failed; null: none.';
 COMMENT ON COLUMN step_run.folder IS
   'Folder, or URL, that it alone writes to, noted before it writes; null: it never came to that.';
 COMMENT ON COLUMN step_run.files IS
@@ -453,7 +463,7 @@ CREATE TABLE root_fail (
   batch_id bigint NOT NULL,
   step_run_id bigint NOT NULL,
   root_id bigint NOT NULL,
-  reason text NOT NULL,
+  reason text,
   detail text,
   shared boolean NOT NULL DEFAULT false
 );
@@ -464,7 +474,8 @@ COMMENT ON TABLE root_fail IS
 COMMENT ON COLUMN root_fail.batch_id IS 'Batch.';
 COMMENT ON COLUMN root_fail.step_run_id IS 'Run that failed the root.';
 COMMENT ON COLUMN root_fail.root_id IS 'Root.';
-COMMENT ON COLUMN root_fail.reason IS 'Reason given.';
+COMMENT ON COLUMN root_fail.reason IS
+  'Reason given; null: none, the stage has more than one row for an input.';
 COMMENT ON COLUMN root_fail.detail IS 'Raw text of a record that did not parse.';
 COMMENT ON COLUMN root_fail.shared IS
   'Whether the row that failed comes from several records: a failure of their unit.';
@@ -537,14 +548,21 @@ CREATE TABLE failed_root (
   message_id bigint NOT NULL,
   batch_id bigint NOT NULL,
   attempt integer NOT NULL,
+  cause failure_cause NOT NULL,
   step text NOT NULL,
-  reason text NOT NULL,
+  reason text,
   detail text,
+  producers text,
+  wrong_at text,
+  emitted_edges bigint,
+  acked_edges bigint,
   residue bigint NOT NULL,
   own_failure boolean NOT NULL,
   failed_at timestamptz NOT NULL DEFAULT now(),
   shared boolean NOT NULL DEFAULT false,
-  missed_by text[]
+  missed_by text[],
+  CONSTRAINT failed_root_reason_check
+    CHECK (reason IS NOT NULL OR cause NOT IN ('unparsed', 'rejected', 'refused'))
 );
 CREATE INDEX failed_root_batch_id_root_id_idx ON failed_root (batch_id, root_id);
 CREATE INDEX failed_root_message_id_idx ON failed_root (message_id);
@@ -555,8 +573,20 @@ COMMENT ON COLUMN failed_root.message_id IS 'Message that it is an attempt of.';
 COMMENT ON COLUMN failed_root.batch_id IS 'Batch that it failed in.';
 COMMENT ON COLUMN failed_root.attempt IS '1 for the original, then counted up.';
 COMMENT ON COLUMN failed_root.step IS 'Source, stage or sink where it broke.';
-COMMENT ON COLUMN failed_root.reason IS 'Why, in words that group.';
-COMMENT ON COLUMN failed_root.detail IS 'What else is known: raw text, counts of edges.';
+COMMENT ON COLUMN failed_root.cause IS
+  'unparsed: its source could not read it; rejected: a stage failed it; refused: a sink did; '
+  'repeated: the stage has more than one row for an input; unacked: the stage acks by itself, and '
+  'did not; lost; doubled: acked too often; swapped: one row lost, another acked too often; late: '
+  'the step did not commit; unit: a record of its unit was quarantined.';
+COMMENT ON COLUMN failed_root.reason IS
+  'What the source, stage or sink said of it; null: the cause says all. See failure_reason.';
+COMMENT ON COLUMN failed_root.detail IS 'Raw text of a record that did not parse.';
+COMMENT ON COLUMN failed_root.producers IS
+  'Of rows that do not add up: the steps that emitted them to the step; null otherwise.';
+COMMENT ON COLUMN failed_root.emitted_edges IS 'Of these: how many were emitted.';
+COMMENT ON COLUMN failed_root.acked_edges IS 'Of these: how many were acked.';
+COMMENT ON COLUMN failed_root.wrong_at IS
+  'The steps that acked another number than they had to, if several read the same rows.';
 COMMENT ON COLUMN failed_root.residue IS 'Its ack value at settlement: XOR of what was not acked.';
 COMMENT ON COLUMN failed_root.own_failure IS
   'False if a step never committed: no fault of the message.';

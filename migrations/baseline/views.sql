@@ -88,7 +88,7 @@ SELECT s.first_root + n.number AS root_id,
        CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
             WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
             ELSE m.status::text END AS status,
-       f.step, f.reason
+       f.step, failure_reason(f.cause, f.step, f.reason) AS reason
 FROM batch_source s
 JOIN batch b USING (batch_id)
 JOIN pipeline p ON p.pipeline_id = b.pipeline_id
@@ -175,7 +175,8 @@ FROM failed_message m
 CROSS JOIN LATERAL (
   SELECT (row_number() OVER (ORDER BY root_id))::integer AS attempt, t.*
   FROM (
-    SELECT f.batch_id, f.root_id, 'failed' AS outcome, f.step, f.reason, f.failed_at AS decided_at
+    SELECT f.batch_id, f.root_id, 'failed' AS outcome, f.step,
+           failure_reason(f.cause, f.step, f.reason) AS reason, f.failed_at AS decided_at
     FROM failed_root f WHERE f.message_id = m.message_id
     UNION ALL
     SELECT b.batch_id, m.message_id, 'acked', NULL, NULL, b.settled_at
@@ -529,8 +530,10 @@ COMMENT ON COLUMN sink_publication.withheld_rows IS
 
 CREATE VIEW failed_root_detail AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,
-       b.interval_end, m.source, f.step, f.reason, f.attempt, m.attempts, m.status,
-       f.own_failure, f.residue, m.original_batch_id, f.failed_at
+       b.interval_end, m.source, f.step, f.cause,
+       failure_reason(f.cause, f.step, f.reason) AS reason, f.producers, f.emitted_edges,
+       f.acked_edges, f.wrong_at, f.attempt, m.attempts, m.status, f.own_failure, f.residue,
+       m.original_batch_id, f.failed_at
 FROM failed_root f
 JOIN failed_message m USING (message_id)
 JOIN batch b ON b.batch_id = f.batch_id
@@ -546,7 +549,19 @@ COMMENT ON COLUMN failed_root_detail.interval_start IS 'Start of the batch''s in
 COMMENT ON COLUMN failed_root_detail.interval_end IS 'End of the batch''s interval, exclusive.';
 COMMENT ON COLUMN failed_root_detail.source IS 'Source that it came from.';
 COMMENT ON COLUMN failed_root_detail.step IS 'Where it broke.';
-COMMENT ON COLUMN failed_root_detail.reason IS 'Why.';
+COMMENT ON COLUMN failed_root_detail.cause IS
+  'unparsed: its source could not read it; rejected: a stage failed it; refused: a sink did; '
+  'repeated: the stage has more than one row for an input; unacked: the stage acks by itself, and '
+  'did not; lost; doubled: acked too often; swapped: one row lost, another acked too often; late: '
+  'the step did not commit; unit: a record of its unit was quarantined.';
+COMMENT ON COLUMN failed_root_detail.reason IS
+  'Why: what the source, stage or sink said of it, or the cause in words.';
+COMMENT ON COLUMN failed_root_detail.producers IS
+  'Of rows that do not add up: the steps that emitted them to the step; null otherwise.';
+COMMENT ON COLUMN failed_root_detail.emitted_edges IS 'Of these: how many were emitted.';
+COMMENT ON COLUMN failed_root_detail.acked_edges IS 'Of these: how many were acked.';
+COMMENT ON COLUMN failed_root_detail.wrong_at IS
+  'The steps that acked another number than they had to, if several read the same rows.';
 COMMENT ON COLUMN failed_root_detail.attempt IS 'Number of this attempt among those that failed, from 1.';
 COMMENT ON COLUMN failed_root_detail.attempts IS 'Attempts that failed so far.';
 COMMENT ON COLUMN failed_root_detail.status IS
@@ -559,7 +574,8 @@ COMMENT ON COLUMN failed_root_detail.failed_at IS 'When it was settled.';
 
 CREATE VIEW quarantine AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, b.interval_start,
-       b.interval_end, f.step, f.reason, m.attempts, m.updated_at AS quarantined_at, c.accepted_by
+       b.interval_end, f.step, f.cause, failure_reason(f.cause, f.step, f.reason) AS reason,
+       m.attempts, m.updated_at AS quarantined_at, c.accepted_by
 FROM failed_message m
 JOIN failed_root f ON f.root_id = m.root_id
 JOIN batch b ON b.batch_id = m.original_batch_id
@@ -576,6 +592,7 @@ COMMENT ON COLUMN quarantine.original_batch_id IS 'Batch of its first attempt.';
 COMMENT ON COLUMN quarantine.interval_start IS 'Start of that batch''s interval, inclusive.';
 COMMENT ON COLUMN quarantine.interval_end IS 'End of that batch''s interval, exclusive.';
 COMMENT ON COLUMN quarantine.step IS 'Where its last attempt broke.';
+COMMENT ON COLUMN quarantine.cause IS 'The kind of failure, as in failed_root_detail.';
 COMMENT ON COLUMN quarantine.reason IS 'Why.';
 COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
@@ -583,8 +600,8 @@ COMMENT ON COLUMN quarantine.accepted_by IS
   'Who gave it up, by accepting it or by quarantining it by hand; null: it waits for that.';
 
 CREATE VIEW kept_back_record AS
-SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,
-       m.unit_failures
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step,
+       failure_reason(f.cause, f.step, f.reason) AS reason, m.unit_failures
 FROM failed_message m
 JOIN failed_root f USING (root_id)
 JOIN batch b ON b.batch_id = m.original_batch_id
@@ -619,8 +636,8 @@ COMMENT ON COLUMN hold_preview.records IS 'How many records.';
 COMMENT ON COLUMN hold_preview.example_record IS 'Number of one of them.';
 
 CREATE VIEW failed_root_payload AS
-SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.step, f.reason,
-       f.detail, m.status
+SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.step,
+       failure_reason(f.cause, f.step, f.reason) AS reason, f.detail, m.status
 FROM failed_root f
 JOIN failed_message m USING (message_id)
 JOIN batch b ON b.batch_id = f.batch_id
@@ -635,14 +652,14 @@ COMMENT ON COLUMN failed_root_payload.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN failed_root_payload.source IS 'Source that it came from.';
 COMMENT ON COLUMN failed_root_payload.step IS 'Where it broke.';
 COMMENT ON COLUMN failed_root_payload.reason IS 'Why.';
-COMMENT ON COLUMN failed_root_payload.detail IS
-  'Raw text of what did not parse, or counts of rows.';
+COMMENT ON COLUMN failed_root_payload.detail IS 'Raw text of what did not parse.';
 COMMENT ON COLUMN failed_root_payload.status IS
   'What became of the record: failed, replaying, recovered, quarantined or superseded.';
 
 CREATE VIEW accepted_record AS
-SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,
-       c.accepted_at, c.accepted_by, c.reason AS accepted_because
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step,
+       failure_reason(f.cause, f.step, f.reason) AS reason, c.accepted_at, c.accepted_by,
+       c.reason AS accepted_because
 FROM accepted_root a
 JOIN acceptance c USING (acceptance_id)
 JOIN failed_message m ON m.root_id = a.root_id AND m.status = 'quarantined'

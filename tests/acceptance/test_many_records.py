@@ -36,10 +36,10 @@ MESSAGES = """
     FROM generate_series(0, :failed - 1) n
 """
 ATTEMPTS = """
-    INSERT INTO failed_root (root_id, message_id, batch_id, attempt, step, reason, detail, residue,
-                             own_failure)
-    SELECT :first + :apart * n, :message + 2 * n, :batch, :attempt, 'middle', 'lost',
-           '1 row from source, 0 acked', 1, true
+    INSERT INTO failed_root (root_id, message_id, batch_id, attempt, step, cause, producers,
+                             emitted_edges, acked_edges, residue, own_failure)
+    SELECT :first + :apart * n, :message + 2 * n, :batch, :attempt, 'middle', 'lost', 'source',
+           1, 0, 1, true
     FROM generate_series(0, :failed - 1) n
 """
 EMITTED_AGAIN = """

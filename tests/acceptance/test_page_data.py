@@ -461,18 +461,30 @@ def test_a_preview_says_what_speaks_against_a_replay(ask, ledger):
     flow = pipeline(max_replays=2)
     batch, _, (_, same) = family(ledger, flow)
     ledger.change(
-        f"UPDATE failed_root SET step = 'source', reason = 'not a number' WHERE message_id = {same}"
+        "UPDATE failed_root SET step = 'source', cause = 'unparsed', reason = 'not a number'"
+        f" WHERE message_id = {same}"
     )
     groups = ask(f"api/replay?batch={batch}").json()["groups"]
     counts = {(group.pop("step"), group.pop("reason")): group for group in groups}
     both = {"batch_id": batch, "pipeline": flow.name, "records": 1, "last": 1, "max_replays": 2}
     assert counts == {
-        ("middle", "no such city"): {**both, "unparsed": False, "repeated": 0},
-        ("source", "not a number"): {**both, "unparsed": True, "repeated": 1},
+        ("middle", "no such city"): {
+            **both,
+            "cause": "rejected",
+            "words": "no such city",
+            "repeated": 0,
+        },
+        ("source", "not a number"): {
+            **both,
+            "cause": "unparsed",
+            "words": "not a number",
+            "repeated": 1,
+        },
     }
     other, _ = lost(ledger, 1, name="fresh", max_replays=2)
     (group,) = ask(f"api/replay?batch={other}").json()["groups"]
-    assert (group["repeated"], group["last"], group["unparsed"]) == (0, 0, False)
+    assert (group["repeated"], group["last"]) == (0, 0)
+    assert (group["cause"], group["words"], group["reason"]) == ("lost", None, "lost")
 
 
 def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
@@ -481,7 +493,10 @@ def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
     """
     flow = pipeline()
     batch, _, (choice, _) = family(ledger, flow)
-    causes = [{"step": "middle", "reason": "no such city"}, {"step": "no", "reason": "no"}]
+    causes = [
+        {"step": "middle", "cause": "rejected", "words": "no such city"},
+        {"step": "middle", "cause": "late", "words": None},
+    ]
     asked = selection({"replay_of": batch, "causes": causes})
     replay = ledger.replay(flow, batch, "chosen", causes=asked.causes)
     claimed = ledger.rows("SELECT message_id FROM failed_message WHERE status = 'replaying'")

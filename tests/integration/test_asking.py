@@ -140,7 +140,7 @@ HONEST = [
     ("SELECT 1 WHERE false", []),
     ("SELECT status, count(*) FROM failed_root_detail GROUP BY 1", [("failed", 1)]),
     ("SELECT status, reason FROM root_state(1)", [("failed", "lost")]),
-    ("SELECT step, reason, root_id FROM failed_root", [("sink", "lost", 1)]),
+    ("SELECT step, cause, reason, root_id FROM failed_root", [("sink", "lost", None, 1)]),
 ]
 
 

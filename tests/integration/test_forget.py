@@ -40,7 +40,7 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
     for table, column, row in (
         ("step_run", "failure", "step_run_id = 3"),
         ("batch", "held_reason", "batch_id = 1"),
-        ("failed_root", "shared = true, detail = NULL, reason", f"root_id = {roots[1]}"),
+        ("failed_root", "shared = true, reason", f"root_id = {roots[1]}"),
     ):
         archive.change(f"UPDATE {table} SET {column} = :t WHERE {row}", t=message + table)
     choice = '{"quarantined": true, "reason": "%a@b.org"}'
@@ -89,7 +89,7 @@ def test_the_reasons_of_each_attempt_are_gone(archive):
     archive.run_sink(again, [])
     archive.settle(again.batch_id)
     archive.change(
-        "UPDATE failed_root SET reason = 'not first@b.org', detail = NULL WHERE root_id = :r",
+        "UPDATE failed_root SET reason = 'not first@b.org' WHERE root_id = :r",
         r=roots[0],
     )
     archive.folder.rename(archive.folder.with_name("unmounted"))
@@ -101,9 +101,9 @@ def test_the_reasons_of_each_attempt_are_gone(archive):
 def test_what_the_settlement_says_of_lost_rows_stays(archive):
     """It quotes nothing: why a forgotten record was lost is still explained."""
     _, roots = archive.settled(expiring(max_replays=0), lose_sink=[0, 1])
-    query = "SELECT reason, detail FROM failed_root ORDER BY root_id"
+    query = "SELECT * FROM failed_root ORDER BY root_id"
     before = archive.rows(query)
-    assert before[0].reason == "lost"
+    assert before[0].cause == "lost"
     archive.forget(roots[0])
     assert archive.rows(query) == before
 

@@ -126,8 +126,8 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
     for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
         now = lapsed + timedelta(seconds=seconds)
         assert run.ledger.settle(batch.batch_id, now=now).status is status
-    why = "SELECT step, reason, count(*) FROM failed_root GROUP BY 1, 2"
-    assert run.ledger.rows(why) == [("slow", "did not commit in time", COUNT)]
+    why = "SELECT step, cause, count(*) FROM failed_root GROUP BY 1, 2"
+    assert run.ledger.rows(why) == [("slow", "late", COUNT)]
 
 
 def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):

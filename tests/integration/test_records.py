@@ -527,7 +527,8 @@ def test_advice_names_commands_that_work(ledger, batch, cli):
 
     ledger.keep_payloads(original.batch_id)
     ledger.change(  # as if it had not parsed
-        f"UPDATE failed_root SET step = 'source' WHERE root_id = {roots[0]}"
+        "UPDATE failed_root SET step = 'source', cause = 'unparsed', reason = 'no JSON'"
+        f" WHERE root_id = {roots[0]}"
     )
     assert cases()["source"].rereads
     assert "--from-source" in ledger.explain(roots[0]).next[1]

@@ -10,7 +10,9 @@ from sqlalchemy import event, text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_replay
+from ledger.batch.records.failures import cases
 from ledger.batch.records.filters import require_names
+from ledger.batch.records.forgetting import forget, named
 from ledger.batch.replay_matches import left_out, require_match
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
@@ -39,6 +41,46 @@ def failing_replay(ledger, flow, original, run_id, lose=None, now=None, **select
 
 def claimed(ledger, replay):
     return ledger.claimed_messages(replay.batch_id)
+
+
+@pytest.fixture
+def reworded(ledger):
+    """Every cause is put into the same other words."""
+    before = ledger.row("SELECT pg_get_functiondef('failure_reason'::regproc) AS text").text
+    names = "cause failure_cause, step text, reason text"
+    ledger.change(
+        f"CREATE OR REPLACE FUNCTION failure_reason({names}) RETURNS text"
+        " LANGUAGE sql IMMUTABLE AS $$ SELECT 'words' $$"
+    )
+    yield
+    ledger.change(before)
+
+
+@pytest.mark.usefixtures("reworded")
+def test_other_words_for_a_cause_change_no_decision(ledger):
+    """What is advised, which records a chosen cause takes, that they failed again in the same way,
+    and what is forgotten of them is decided by the cause."""
+    flow = pipeline(max_replays=2)
+    batch, roots = ledger.whole_batch(flow, lose_middle=[0], lose_sink=[1])
+    ledger.settle(batch.batch_id)
+    advised = {(case.step, case.cause) for case in cases(ledger.database, {})}
+    assert advised == {("middle", "lost"), ("sink", "lost")}
+    causes = [{"step": "middle", "cause": "lost", "words": None}]
+    replay = ledger.replay(flow, batch.batch_id, causes=causes)
+    assert claimed(ledger, replay) == [roots[0]]
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again, again)
+    ledger.run_sink(replay, [])
+    ledger.settle(replay.batch_id)
+    rows = ledger.transact(replays.due_records, None, batch.batch_id, {}, LATER)
+    assert {(row.step, row.cause, row.repeated) for row in rows} == {
+        ("middle", "lost", 1),
+        ("sink", "lost", 0),
+    }
+    ledger.quarantine(record=roots[0])
+    before = ledger.rows("SELECT * FROM failed_root ORDER BY 1")
+    forget(ledger.database, named(ledger.database, roots[0]))
+    assert ledger.rows("SELECT * FROM failed_root ORDER BY 1") == before
 
 
 def test_replay_takes_no_more_than_its_limit(ledger):

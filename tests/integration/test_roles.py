@@ -49,6 +49,7 @@ UPDATED = {
     "hold_sample": {"key", "content", "parsed", "source_file", "source_row"},
     "batch": {
         "status",
+        "held_for",
         "held_reason",
         "opened_at",
         "settled_at",
@@ -79,6 +80,7 @@ UPDATED = {
         "lease_until",
         "closed_at",
         "failure",
+        "unread_run_ids",
         "input_rows",
         "output_rows",
         "failed_rows",

@@ -17,7 +17,7 @@ from tests.support.ledgers import pipeline
 from tests.support.posting import Delta
 
 STEPS = ("source", "middle", "sink")
-FAILED = "SELECT root_id, step, reason FROM failed_root ORDER BY root_id"
+FAILED = "SELECT root_id, step, reason FROM failed_root_detail ORDER BY root_id"
 
 
 def counts(ledger, batch_id):

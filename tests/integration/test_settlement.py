@@ -9,14 +9,13 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.upkeep import sweeper
-from ledger.core.outcomes import REPEATED
 from ledger.core.states import BatchStatus
 from ledger.deltas.posting import partition
 from ledger.deltas.spans import RootRange
 from ledger.errors import InputError, UnavailableError
 from ledger.store.queries import batches, partitions
 from tests.support.ledgers import pipeline
-from tests.support.posting import Delta, record_of
+from tests.support.posting import REPEATED, Delta, record_of
 
 
 def counts(ledger, batch_id):
@@ -65,17 +64,19 @@ def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]
     ledger.finish(sink, [*arrived, Delta(roots[1], reason="at the sink")])
     assert ledger.settle(batch.batch_id).failed == 3
-    rows = ledger.rows("SELECT root_id, step, reason FROM failed_root ORDER BY root_id")
+    rows = ledger.rows("SELECT root_id, step, cause, reason FROM failed_root ORDER BY root_id")
     assert [tuple(row) for row in rows] == [
-        (roots[0], "middle", "zzz"), (roots[1], "middle", REPEATED), (roots[2], "middle", "b")
-    ]  # fmt: skip
+        (roots[0], "middle", "rejected", "zzz"),
+        (roots[1], "middle", "repeated", None),
+        (roots[2], "middle", "rejected", "b"),
+    ]
 
 
 def test_hop_is_named(ledger):
     """A root lost in the middle and one lost in the sink are named with the step that lost each."""
     batch, roots = ledger.whole_batch(pipeline(), lose_middle=[1], lose_sink=[2])
     ledger.settle(batch.batch_id)
-    rows = ledger.rows("SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id")
+    rows = ledger.rows("SELECT root_id, step, cause, residue FROM failed_root ORDER BY root_id")
     assert [tuple(row) for row in rows] == [
         (roots[1], "middle", "lost", roots[1] + 1000),
         (roots[2], "sink", "lost", roots[2] + 2000),
@@ -113,7 +114,7 @@ def test_wrong_acks_fail(ledger, acked, edges, reason):
     ]
     ledger.finish(ledger.start(batch.batch_id, "sink"), deltas)
     ledger.settle(batch.batch_id)
-    assert ledger.rows("SELECT root_id, step, reason FROM failed_root") == [
+    assert ledger.rows("SELECT root_id, step, reason FROM failed_root_detail") == [
         (roots[0], "sink", reason)
     ]
 
@@ -202,10 +203,10 @@ def test_expiry_is_no_fault_of_the_message(ledger):
     assert ledger.settle(replay.batch_id).status is BatchStatus.SETTLED
     assert counts(ledger, batch.batch_id) == (1, 0, 1, 0, 0)
     row = ledger.row(
-        "SELECT step, reason, own_failure FROM failed_root WHERE batch_id = :b",
+        "SELECT step, cause, own_failure FROM failed_root WHERE batch_id = :b",
         b=replay.batch_id,
     )
-    assert row == ("middle", "did not commit in time", False)
+    assert row == ("middle", "late", False)
 
 
 def test_never_early(ledger):
@@ -639,10 +640,12 @@ def test_of_two_readers_the_one_that_committed_is_blamed(ledger):
     ledger.start(batch.batch_id, "sink")
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).failed == 3
-    rows = ledger.rows("SELECT step, reason, own_failure, detail FROM failed_root ORDER BY root_id")
+    rows = ledger.rows(
+        "SELECT step, cause, own_failure, wrong_at FROM failed_root ORDER BY root_id"
+    )
     assert [tuple(row)[:3] for row in rows] == [
-        ("sink", "did not commit in time", False),
+        ("sink", "late", False),
         ("second", "lost", True),
-        ("sink", "did not commit in time", False),
+        ("sink", "late", False),
     ]
-    assert rows[1].detail.endswith("wrong at sink, second")
+    assert rows[1].wrong_at == "sink, second"

@@ -40,7 +40,8 @@ def failures(ledger, roots, batch):
     """Of each root that failed in a batch, by its place among the roots, all that is kept of it
     but its ack value."""
     rows = ledger.rows(
-        "SELECT root_id, step, reason, detail, own_failure, shared, missed_by FROM failed_root"
+        "SELECT root_id, step, cause, reason, producers, emitted_edges, acked_edges, own_failure,"
+        " shared, missed_by FROM failed_root"
         " WHERE batch_id = :b ORDER BY root_id",
         b=batch.batch_id,
     )
@@ -136,7 +137,7 @@ def test_the_hop_is_named(ledger, span):
     )
     settlement = ledger.settle(batch.batch_id)
     assert (settlement.roots, settlement.failed) == (10, 4)
-    rows = ledger.rows("SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id")
+    rows = ledger.rows("SELECT root_id, step, cause, residue FROM failed_root ORDER BY root_id")
     assert [tuple(row) for row in rows] == [
         (roots[1], "middle", "lost", roots[1] + 1000),
         (roots[2], "sink", "lost", roots[2] + 2000),
@@ -257,7 +258,7 @@ def test_one_lost_and_another_acked_too_often(ledger):
     ledger.settle(batch.batch_id)
     assert [row[:3] for row in failures(ledger, roots, batch)] == [
         (0, "sink", "lost"),
-        (1, "sink", "acked too often"),
+        (1, "sink", "doubled"),
     ]
 
 
@@ -679,8 +680,8 @@ def test_an_expired_batch_is_refined_part_by_part(ledger, monkeypatch):
     ledger.age(batch.batch_id, 71)
     assert ledger.settle(batch.batch_id).failed == 50
     assert (parts, len(reads)) == ([4, 4, 4, 1], 2)
-    rows = ledger.rows("SELECT DISTINCT step, reason, own_failure FROM failed_root")
-    assert rows == [("sink", "did not commit in time", False)]
+    rows = ledger.rows("SELECT DISTINCT step, cause, own_failure FROM failed_root")
+    assert rows == [("sink", "late", False)]
 
 
 STEPS = [

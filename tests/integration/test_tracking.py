@@ -91,7 +91,7 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
     run = runner(chain(keep, odd))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
-    rows = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root")
+    rows = run.ledger.rows("SELECT DISTINCT step, cause FROM failed_root")
     assert rows == [("odd", "lost")]
     assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
 
@@ -151,8 +151,9 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     run = runner(chain(thrice, loses_one))
     batch = run.open()
     assert run.settled(batch).failed == 1
-    row = run.ledger.row("SELECT root_id, step, detail FROM failed_root")
-    assert (row.root_id, row.step, row.detail) == (8, "loses_one", "3 rows from thrice, 2 acked")
+    columns = "root_id, step, cause, producers, emitted_edges, acked_edges"
+    row = run.ledger.row(f"SELECT {columns} FROM failed_root")
+    assert tuple(row) == (8, "loses_one", "lost", "thrice", 3, 2)
 
 
 def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
@@ -160,8 +161,8 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     numbers(tmp_path)
     run = runner(chain(picky, keep))
     assert run.settled(run.open()).failed == 4
-    assert run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root") == [
-        ("picky", "a multiple of 5")
+    assert run.ledger.rows("SELECT DISTINCT step, cause, reason FROM failed_root") == [
+        ("picky", "rejected", "a multiple of 5")
     ]
     assert len(sink_rows("out", "n")) == COUNT - 4
     progress = run.ledger.row(

@@ -264,6 +264,7 @@ def test_a_batch_on_hold_is_restarted(ledger, driver):
         " `run`, if the DAG has one task a batch) and those downstream"
     )
     assert ledger.summary(batch.batch_id).preview == ()
+    ledger.change("UPDATE batch SET held_reason = '***'")  # as if a record of it were forgotten
     with pytest.raises(NotReadyError, match="was restarted"):
         ledger.release(batch.batch_id)
     driver.run(batch)

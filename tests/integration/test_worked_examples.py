@@ -148,8 +148,9 @@ def test_a_span_of_four(ledger):
     (some,) = refined
     assert (some.root.tolist(), some.residue.tolist()) == ([4098], [4])
     assert (some.edges.emitted["source"], some.edges.acked["sink"]) == (1, 0)
-    failed = ledger.row("SELECT root_id, step, reason, detail, residue FROM failed_root")
-    assert tuple(failed) == (4098, "sink", "lost", "1 row from source, 0 acked", 4)
+    columns = "root_id, step, cause, producers, emitted_edges, acked_edges, residue"
+    failed = ledger.row(f"SELECT {columns} FROM failed_root")
+    assert tuple(failed) == (4098, "sink", "lost", "source", 1, 0, 4)
 
 
 def pending(ledger):

@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 
-from ledger.core.outcomes import REPEATED
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import hash_longs, hash_text
 from ledger.deltas.kernel import united
@@ -18,6 +17,7 @@ from ledger.deltas.stored import Seen
 
 INPUTS = {"one": 11, "two": 12}
 REASONS = (None, "", "b", "a", "c")
+REPEATED = "repeated"  # a fail without a reason
 
 
 @cache
@@ -180,7 +180,7 @@ def fails_of(deltas):
     for delta in deltas.fails:
         columns = (delta.root.tolist(), delta.reason.tolist(), delta.shared.tolist())
         for root, code, shared in zip(*columns, strict=True):
-            result[root].append((shared, delta.words[code]))
+            result[root].append((shared, REPEATED if code == NONE else delta.words[code]))
     return {
         root: min(fails, key=lambda fail: (fail[1] == REPEATED, fail))
         for root, fails in result.items()

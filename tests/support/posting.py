@@ -11,7 +11,10 @@ from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas.kernel import Fails
 from ledger.deltas.posted import Posted
 from ledger.deltas.posting import partition, post_fails
+from ledger.deltas.rows import NONE
 from ledger.store.connection import Database
+
+REPEATED = "repeated"  # the reason of a fail without one
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def post_deltas(
         failing = [
             Fails(
                 np.array([delta.root]),
-                np.zeros(1, np.int32),
+                np.full(1, NONE if delta.reason is REPEATED else 0, np.int32),
                 np.full(1, delta.shared),
                 (delta.reason,),
             )

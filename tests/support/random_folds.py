@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ledger.core.outcomes import REPEATED
 from ledger.deltas import stored
 from ledger.deltas.footers import read_footers
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import Folded, Portion
+from ledger.deltas.rows import NONE
 from ledger.spark.folding import driver
 from ledger.spark.folding.executors import Executors
 from tests.support.oracle import joined
@@ -69,7 +69,7 @@ def _fails(fails: Any) -> dict[int, tuple[bool, bool, str]]:
     some: Fails
     for some in fails:
         for root, code, shared in zip(some.root.tolist(), some.reason, some.shared, strict=True):
-            reason = some.words[code]
-            rank = (bool(shared), reason == REPEATED, reason)
+            reason = "" if code == NONE else some.words[code]
+            rank = (bool(shared), code == NONE, reason)
             least[root] = min(rank, least.get(root, rank))
     return least

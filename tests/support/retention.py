@@ -166,7 +166,8 @@ def forgettable(archive: Archive) -> tuple[Batch, range]:
     rest = ((n, "e@f.org") for n in range(8))
     archive.write_records(1, [(4711, "a@b.org"), (12, "c@d.org"), *rest])
     archive.change(
-        "UPDATE failed_root SET reason = 'no such customer: a@b.org', detail = '4711,a@b.org'"
+        "UPDATE failed_root SET cause = 'rejected', reason = 'no such customer: a@b.org',"
+        " detail = '4711,a@b.org'"
         " WHERE root_id = :r",
         r=roots[0],
     )

@@ -13,7 +13,6 @@ from ledger.batch.advice.actions import lines
 from ledger.batch.advice.records import (
     NOTHING_LEFT,
     Case,
-    Cause,
     RecordState,
     by_cause,
     of_records,
@@ -22,7 +21,7 @@ from ledger.batch.advice.records import (
 from ledger.batch.advice.sinks import SinkState, of_sink, of_sinks, state_of
 from ledger.batch.records.explain import _last_seen
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, Need, Obstacle, SettlePolicy
+from ledger.core.states import BatchKind, FailureCause, HoldCause, Need, Obstacle, SettlePolicy
 from ledger.store.queries.sinks import SinkRows
 from tests.support.places import ROOT
 from tests.support.typing_commands import batch, require_typed
@@ -35,7 +34,7 @@ REPROCESSED = (
 )
 
 
-def case(cause=Cause.UNPARSED, step="src", **values):
+def case(cause=FailureCause.UNPARSED, step="src", **values):
     """A case of batch 7, whose run had a parameter."""
     fields = {
         "state": RecordState.FAILED,
@@ -52,11 +51,11 @@ def case(cause=Cause.UNPARSED, step="src", **values):
     ("fields", "expected"),
     [
         (
-            case(Cause.LOST, "pages"),
+            case(FailureCause.LOST, "pages"),
             ["fix pages, then replay the records", REPLAY, "quarantine --batch 7 --step pages"],
         ),
         (
-            case(Cause.LOST, "join", joins=True),
+            case(FailureCause.LOST, "join", joins=True),
             ["fix join, or what it joins", REPLAY, "quarantine --batch 7 --step join"],
         ),
         (
@@ -86,7 +85,7 @@ def case(cause=Cause.UNPARSED, step="src", **values):
             ],
         ),
         (
-            case(Cause.LOST, "join", state=RecordState.KEPT_BACK, dag_id="a"),
+            case(FailureCause.LOST, "join", state=RecordState.KEPT_BACK, dag_id="a"),
             [
                 "fix join",
                 f"{REPLAY} --kept-back",
@@ -98,7 +97,13 @@ def case(cause=Cause.UNPARSED, step="src", **values):
             ["interval again:", "ackledger run", '"region": "north west", "reprocess": true}'],
         ),
         (
-            case(Cause.REJECTED, "valid", reason="quantity\nnot positive", rereads=True, record=9),
+            case(
+                FailureCause.REJECTED,
+                "valid",
+                reason="quantity\nnot positive",
+                rereads=True,
+                record=9,
+            ),
             [
                 "valid rejected it (quantity not positive): change its rule, then replay",
                 f"{REPLAY} --record 9",
@@ -108,29 +113,29 @@ def case(cause=Cause.UNPARSED, step="src", **values):
             ],
         ),
         (
-            case(Cause.REJECTED, "valid"),
+            case(FailureCause.REJECTED, "valid"),
             ["valid rejected them: change its rule", REPLAY, "or fix", REPROCESSED],
         ),
         (
-            case(Cause.REFUSED, "table", reason="out of range", others=True),
+            case(FailureCause.REFUSED, "table", reason="out of range", others=True),
             ["table refused them (out of range): change what it takes", f"{REPLAY} --step table"],
         ),
-        (case(Cause.LATE, "join"), ["no fault of the records", REPLAY]),
-        (case(Cause.UNIT, "fold"), ["whose unit lacks a record since", REPLAY]),
+        (case(FailureCause.LATE, "join"), ["no fault of the records", REPLAY]),
+        (case(FailureCause.UNIT, "fold"), ["whose unit lacks a record since", REPLAY]),
         (
-            case(Cause.LOST, "join", state=RecordState.QUARANTINED, others=True),
+            case(FailureCause.LOST, "join", state=RecordState.QUARANTINED, others=True),
             ["fix join", f"{REPLAY} --step join --quarantined", "ackledger accept 7 --reason"],
         ),
         (
-            case(Cause.LOST, "join", state=RecordState.ACCEPTED, record=9),
+            case(FailureCause.LOST, "join", state=RecordState.ACCEPTED, record=9),
             ["nothing, a person gave it up", f"{REPLAY} --record 9 --accepted"],
         ),
         (
-            case(Cause.LOST, "join", state=RecordState.REPLAYING, replay_batch_id=8),
+            case(FailureCause.LOST, "join", state=RecordState.REPLAYING, replay_batch_id=8),
             ["wait for the replay of the records:", "ackledger status --batch 8"],
         ),
         (
-            case(Cause.LOST, "join", state=RecordState.WAITING, due_at=START),
+            case(FailureCause.LOST, "join", state=RecordState.WAITING, due_at=START),
             ["from 2013-01-01 00:00 UTC on (replay_backoff)", "ackledger quarantine --batch 7"],
         ),
     ],
@@ -154,7 +159,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("state", RecordState)
-@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("cause", FailureCause)
 def test_each_state_and_cause_of_records_has_a_sentence_and_a_command(cause, state):
     """Each has a sentence, whatever its source and its batch are like, and each command can be
     typed; records without pending work have no command.
@@ -199,13 +204,15 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
 
 @pytest.mark.parametrize("settle", SettlePolicy)
 @pytest.mark.parametrize("dag_id", ["", "a"])
-@pytest.mark.parametrize("over_limit", [False, True])
-def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, over_limit):
+@pytest.mark.parametrize("cause", HoldCause)
+def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, cause):
     """A batch on hold runs again; only one with too many failures is released."""
-    owner = batch(settle=settle, dag_id=dag_id, held_reason="3 of 10 records failed")
-    result = advice.of_hold(owner, "jobs.a:pipeline", over_limit=over_limit)
-    assert result.because == "3 of 10 records failed"
-    assert [action.command for action in result.actions[1:]] == ["ackledger release 7"] * over_limit
+    owner = batch(settle=settle, dag_id=dag_id, held_for=cause, held_reason="3 of 10 failed")
+    result = advice.of_hold(owner, "jobs.a:pipeline")
+    assert result.because == "3 of 10 failed"
+    is_over_limit = cause is HoldCause.FAILURES
+    released = [action.command for action in result.actions[1:]]
+    assert released == ["ackledger release 7"] * is_over_limit
     for action in result.actions:
         assert action.command is not None
         require_typed(action.command)
@@ -385,7 +392,7 @@ def test_commands_are_spelt_in_one_module():
 
 def test_many_causes_are_named_once():
     """The first three have their commands, the others the command that lists them."""
-    cases = [case(Cause.LOST, f"step {number}", records=9 - number) for number in range(5)]
+    cases = [case(FailureCause.LOST, f"step {number}", records=9 - number) for number in range(5)]
     *result, (rest,) = by_cause(cases)
     assert [actions[0].what.split(":")[0] for actions in result] == [
         "batch 7, 9 records at step 0",
@@ -408,5 +415,5 @@ def test_a_record_that_was_looked_for_is_not_said_not_to_parse():
     """What broke at its source did not parse, or was not found there again: the reason says
     which."""
     gone = "no record of its source that parses has its key"
-    sought = SimpleNamespace(step="src", source="src", reason=gone, detail=None)
+    sought = SimpleNamespace(step="src", source="src", reason=gone, producers=None)
     assert _last_seen(sought) == ("src", f"it could not be read: {gone}")

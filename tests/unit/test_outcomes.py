@@ -8,12 +8,12 @@ import pytest
 
 from ledger import Pipeline
 from ledger.batch.advice.actions import Advice
-from ledger.batch.advice.records import Case, Cause, RecordState
+from ledger.batch.advice.records import Case, RecordState
 from ledger.batch.following.base import Pending
 from ledger.batch.outcome.report import advise, exit_code, report
 from ledger.batch.outcome.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
-from ledger.core.states import BatchStatus, Outcome
+from ledger.core.states import BatchStatus, FailureCause, Outcome
 from ledger.errors import DeclarationError
 
 SINKS = Pending("publish", 2, ("2 sinks are yet to publish what is acked of it",))
@@ -60,7 +60,7 @@ def test_outcomes(options, outcome, code):
     assert (result.outcome, exit_code(result)) == (outcome, code)
 
 
-def case(step, cause=Cause.LOST, state=RecordState.FAILED, dag_id="", records=2):
+def case(step, cause=FailureCause.LOST, state=RecordState.FAILED, dag_id="", records=2):
     """Records of batch 3 that failed at a step, as the ledger's own target has them."""
     interval = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
     arguments = (*interval, {}, dag_id, step, cause, state, False, True)
@@ -71,7 +71,7 @@ def test_advice_names_the_original_and_the_pipeline():
     """Commands can be pasted: the pipeline's own target, and the original's number, also of a
     replay; each cause has its own.
     """
-    cases = (case("join"), case("parse", Cause.LOST, RecordState.QUARANTINED, "dag"))
+    cases = (case("join"), case("parse", FailureCause.LOST, RecordState.QUARANTINED, "dag"))
     batch = summary(
         failed=2, quarantined=3, accepted=1, accepted_by={"ada": 1}, target="m:p", cases=cases
     )

@@ -13,7 +13,7 @@ PARTS = ROOT / "ledger" / "airflow" / "pages" / "static" / "parts.js"
 OF_TYPES = {
     state
     for name, states in re.findall(r"CREATE TYPE (\w+) AS ENUM \(([^)]*)\)", TABLES.read_text())
-    if name != "batch_kind"
+    if name not in ("batch_kind", "failure_cause", "hold_cause")
     for state in re.findall(r"'(\w+)'", states)
 }
 OTHERS = {

@@ -71,12 +71,15 @@ def test_every_field_of_a_selection_is_tried_here():
 
 
 def test_a_conf_names_causes():
-    """The dialog of the pages alone asks for causes; what is no step and reason is refused."""
-    causes = [{"step": "parsed", "reason": "lost"}]
+    """The dialog of the pages alone asks for causes; what is no step and cause is refused."""
+    causes = [
+        {"step": "parsed", "cause": "lost"},
+        {"step": "parsed", "cause": "rejected", "words": "no such city"},
+    ]
     records = selection({"causes": causes})
     assert records == Selection(causes=causes)
     assert records.as_json() == {"causes": causes}
-    for wrong in ([{"step": "parsed"}], ["lost"], "lost"):
+    for wrong in ([{"step": "parsed"}], [{**causes[0], "reason": "x"}], ["lost"], "lost"):
         with pytest.raises(InputError, match="expected causes as"):
             selection({"causes": wrong})
 

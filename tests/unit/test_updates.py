@@ -42,6 +42,7 @@ ALLOWED = {
     "integration/test_settlement.py": "a delta that is corrupt",
     "integration/test_spans.py": "rows and ranges that are damaged, and runs without files",
     "integration/test_upkeep.py": "dead rows, and what is noted of batches",
+    "integration/test_whole_batch.py": "a text that was forgotten",
     "integration/test_worked_examples.py": "the numbers that the page has",
     "support/ledgers.py": "times, manifests, declarations, and the counter of an empty ledger",
     "support/retention.py": "folders and sizes that no hand-driven run has",

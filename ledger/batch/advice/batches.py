@@ -8,7 +8,7 @@ from ledger.batch.advice.actions import IN_AIRFLOW, Action, Actions, Advice
 from ledger.core import commands
 from ledger.core.commands import ANY_TARGET, ackledger, trigger
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, Need, Obstacle, SettlePolicy
+from ledger.core.states import BatchKind, HoldCause, Need, Obstacle, SettlePolicy
 from ledger.core.text import quantity
 from ledger.store.queries.batches import Batch
 
@@ -58,10 +58,10 @@ def where_seen(batch_id: int) -> Actions:
     return (Action("Settle it on a machine that sees its storage", command),)
 
 
-def of_hold(batch: Batch, target: str, *, over_limit: bool) -> Advice:
+def of_hold(batch: Batch, target: str) -> Advice:
     """Return why a batch is on hold, and what to do: a release is for too many failures only."""
     rerun, because = _rerun(batch, target), _first_line(batch.held_reason)
-    if not over_limit:
+    if batch.held_for is not HoldCause.FAILURES:
         return Advice(because, (Action("To go on", rerun),))
     published_later = batch.exactly_once and batch.settle is SettlePolicy.PUBLISH_ACKED
     otherwise = "Or publish the rest anyway" if published_later else "Or let these records fail"
@@ -111,7 +111,8 @@ def _rerun(batch: Batch, target: str) -> str:
     """Return how a batch on hold runs again."""
     if not batch.dag_id:
         return _run_again(batch, target)
-    tasks = "the tasks of all steps" if batch.is_restarted else "the task of the fixed step"
+    is_restarted = batch.held_for is HoldCause.RESTART
+    tasks = "the tasks of all steps" if is_restarted else "the task of the fixed step"
     return (
         f"in {_airflow_run(batch)} clear {tasks} (or `run`, if the DAG has one task a batch) and"
         " those downstream"

@@ -10,6 +10,7 @@ from ledger.batch.advice.actions import IN_AIRFLOW, Action, Actions
 from ledger.core import commands
 from ledger.core.commands import ANY_TARGET, REASON, ackledger, trigger
 from ledger.core.run_request import Interval
+from ledger.core.states import FailureCause
 from ledger.core.text import quantity
 
 _CASES = 3  # causes with their commands, at once
@@ -39,19 +40,6 @@ def state_of(row: Any) -> RecordState:
     return RecordState(row.state)
 
 
-class Cause(StrEnum):
-    """Why records failed last: they did not parse, a stage rejected them, a sink refused them, a
-    step lost them, a step was late, or their unit lacks a record.
-    """
-
-    UNPARSED = "unparsed"
-    REJECTED = "rejected"
-    REFUSED = "refused"
-    LOST = "lost"
-    LATE = "late"
-    UNIT = "unit"
-
-
 # Of records for which nothing is pending: why.
 NOTHING_LEFT = {
     RecordState.ACKED: "it is acked by every step",
@@ -61,17 +49,20 @@ NOTHING_LEFT = {
 }
 # States of records that are no longer just failed: a replay takes them by the option of that name.
 OPTIONS = (RecordState.KEPT_BACK, RecordState.QUARANTINED, RecordState.ACCEPTED)
-# What a replay of records needs first.
+# What a replay of records needs first, by the cause of their failure; of the others, lost rows.
 _REPLAYS = {
-    Cause.UNPARSED: "if the schema was wrong instead, fix that and replay",
-    Cause.REJECTED: "{step} rejected {them}{why}: change its rule, then replay {those}",
-    Cause.REFUSED: "{step} refused {them}{why}: change what it takes, or the stage before it, then"
-    " replay {those}",
-    Cause.LOST: "fix {step}{joined}, then replay {those}",
-    Cause.LATE: "{step} did not commit in time, which is no fault of {those}: replay {them} once it"
-    " can run",
-    Cause.UNIT: "replay {those}, whose unit lacks a record since",
+    FailureCause.UNPARSED: "if the schema was wrong instead, fix that and replay",
+    **dict.fromkeys(
+        (FailureCause.REJECTED, FailureCause.REPEATED),
+        "{step} rejected {them}{why}: change its rule, then replay {those}",
+    ),
+    FailureCause.REFUSED: "{step} refused {them}{why}: change what it takes, or the stage before"
+    " it, then replay {those}",
+    FailureCause.LATE: "{step} did not commit in time, which is no fault of {those}: replay {them}"
+    " once it can run",
+    FailureCause.UNIT: "replay {those}, whose unit lacks a record since",
 }
+_LOST = "fix {step}{joined}, then replay {those}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ class Case:
     params: Mapping[str, Any]
     dag_id: str
     step: str
-    cause: Cause
+    cause: FailureCause
     state: RecordState
     rereads: bool
     reprocesses: bool
@@ -109,7 +100,7 @@ class Case:
     @classmethod
     def of(cls, cause: str, state: str, **others: Any) -> "Case":
         """The case of a row of ``reports.failed_cases``, column by column."""
-        return cls(cause=Cause(cause), state=RecordState(state), **others)
+        return cls(cause=FailureCause(cause), state=RecordState(state), **others)
 
     def in_words(self, sentence: str) -> str:
         """A sentence about these records, or the one."""
@@ -164,10 +155,11 @@ def of_records(case: Case) -> Actions:
 def _ways_in(case: Case) -> Iterator[Action]:
     """How the records come in after all, by the cause of their failure."""
     correct = case.in_words("fix {those} in the source, then")
-    if case.cause is Cause.UNPARSED:
+    if case.cause is FailureCause.UNPARSED:
         yield from _from_source(case, correct)
-    yield from _replays(case, case.in_words(_REPLAYS[case.cause]))
-    if case.cause is Cause.REJECTED and (case.rereads or case.reprocesses):
+    yield from _replays(case, case.in_words(_REPLAYS.get(case.cause, _LOST)))
+    is_rejected = case.cause in (FailureCause.REJECTED, FailureCause.REPEATED)
+    if is_rejected and (case.rereads or case.reprocesses):
         yield from _from_source(case, f"or {correct}")
 
 

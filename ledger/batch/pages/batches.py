@@ -11,10 +11,10 @@ from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.pages.flow import flow
 from ledger.batch.pages.overview import PageBatch, page_batches
 from ledger.core.run_request import Selection
-from ledger.core.states import BatchKind, BatchStatus
+from ledger.core.states import BatchKind, BatchStatus, HoldCause
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, holds, pages, replays, reports
+from ledger.store.queries import batches, pages, replays, reports
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.pages import FailureGroup, ListedRecord, Publication
 from ledger.store.queries.replays import DueRecords, LeftOut, WaitingRecords
@@ -168,7 +168,7 @@ def failed(database: Database, number: int, filters: Mapping[str, Any]) -> Recor
 
     def work(connection: Connection) -> list[ListedRecord]:
         pages.limit_time(connection)
-        on_hold = holds.is_over_limit(connection, number)
+        on_hold = batches.get_batch(connection, number).held_for is HoldCause.FAILURES
         return pages.records(connection, number, filters, on_hold=on_hold)
 
     rows = database.transact(work)

@@ -1,6 +1,5 @@
 """Explain a record: what became of it, where it was last seen, what it holds, what to do next."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
@@ -9,12 +8,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ledger.batch.advice.actions import Action, lines
-from ledger.batch.advice.records import NOTHING_LEFT, Case, Cause, RecordState, of_records, state_of
+from ledger.batch.advice.records import NOTHING_LEFT, Case, RecordState, of_records, state_of
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.recovery import on_hold
 from ledger.core.commands import ackledger
-from ledger.core.naming import LOST_ROWS
-from ledger.core.states import BatchStatus
+from ledger.core.states import BatchStatus, FailureCause
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
@@ -147,12 +145,12 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
 
 def _last_seen(record: LastFailure) -> tuple[str, str]:
     """The step that last passed on a row of a record; which row is missing after it, and why."""
-    rows_lost = re.match(LOST_ROWS, record.detail or "")
-    if rows_lost is None:
+    if record.producers is None:
         # It did not parse, or a replay looked for it in the source.
         what = "could not be read" if record.step == record.source else "failed there"
         return record.step, f"it {what}: {record.reason}"
-    emitted, producers, acked = int(rows_lost[1]), rows_lost[2], int(rows_lost[3])
+    producers = record.producers
+    emitted, acked = record.emitted_edges or 0, record.acked_edges or 0
     if emitted > acked:
         rows = "one row" if emitted == 1 else f"{emitted} rows"
         none = "none" if acked <= 0 else f"no output for {emitted - acked} of them"
@@ -180,7 +178,7 @@ def _case(record: LastFailure) -> Case:
     steps = {step["name"]: step for step in record.topology}
     by_unit = any(step.get("merges") for step in steps.values())
     own = {
-        "cause": Cause(record.cause),
+        "cause": FailureCause(record.cause),
         "state": state_of(record),
         "rereads": bool((record.layout or {}).get("rereads")) and not by_unit and _has_key(record),
         "reprocesses": not any(step.get("incremental") for step in steps.values()),

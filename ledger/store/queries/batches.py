@@ -14,6 +14,7 @@ from ledger.core.states import (
     BatchKind,
     BatchStatus,
     Guarantee,
+    HoldCause,
     SettlePolicy,
 )
 from ledger.errors import InputError, NotReadyError
@@ -23,8 +24,6 @@ from ledger.store.queries.rows import first_of
 UNDECIDED = """
   EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
 """
-
-RESTARTED = "All its steps run again"  # held_reason of a batch that a person restarted
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class Batch:
     params: Mapping[str, Any]
     selection: Mapping[str, Any] | None
     topology: Sequence[Mapping[str, Any]]
+    held_for: HoldCause | None
     held_reason: str | None
     message_timeout_seconds: float
     max_batch_age_seconds: float
@@ -77,11 +77,6 @@ class Batch:
         return Interval(self.interval_start, self.interval_end, self.params)
 
     @property
-    def is_restarted(self) -> bool:
-        """Whether it is on hold because all of its steps run again."""
-        return self.status is BatchStatus.HELD and self.held_reason == RESTARTED
-
-    @property
     def exactly_once(self) -> bool:
         """Whether its sinks publish what is acked, and only that."""
         return self.guarantee is Guarantee.EXACTLY_ONCE
@@ -100,8 +95,8 @@ class Batch:
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, p.created_at AS pipeline_since,
        b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at, b.interval_start,
-       b.interval_end, b.params, b.selection,
-       b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
+       b.interval_end, b.params, b.selection, b.held_for, b.held_reason,
+       (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
        b.failed_roots, b.files_expired_at, b.first_attempt, p.tolerate, p.target,
@@ -111,10 +106,13 @@ FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 
 
-def _batch(kind: str, status: str, guarantee: str, settle: str, **others: Any) -> Batch:
+def _batch(
+    kind: str, status: str, held_for: str | None, guarantee: str, settle: str, **others: Any
+) -> Batch:
     return Batch(
         kind=BatchKind(kind),
         status=BatchStatus(status),
+        held_for=None if held_for is None else HoldCause(held_for),
         guarantee=Guarantee(guarantee),
         settle=SettlePolicy(settle),
         **others,
@@ -316,16 +314,19 @@ def move_batch(
     batch_id: int,
     before: BatchStatus,
     after: BatchStatus,
+    cause: HoldCause | None = None,
     reason: str | None = None,
 ) -> None:
-    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``."""
+    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``. ``cause``,
+    ``reason``: of a hold.
+    """
     assert after in BATCH_TRANSITIONS[before], (before, after)
     statement = text("""
-        UPDATE batch SET status = :after, held_reason = :reason,
+        UPDATE batch SET status = :after, held_for = :cause, held_reason = :reason,
                opened_at = CASE WHEN :after = 'open' THEN now() ELSE opened_at END
         WHERE batch_id = :id AND status = :before RETURNING batch_id
     """)
-    keys = {"id": batch_id, "before": before.value, "after": after.value, "reason": reason}
+    keys = {"id": batch_id, "before": before, "after": after, "cause": cause, "reason": reason}
     if connection.execute(statement, keys).first() is None:
         raise NotReadyError(f"batch {batch_id} is no longer {before}: it cannot become {after}")
 
@@ -333,7 +334,7 @@ def move_batch(
 def release_batch(connection: Connection, batch_id: int) -> bool:
     """Let a held batch settle whatever its share of failures; False if it is not held."""
     statement = text("""
-        UPDATE batch SET status = 'open', held_reason = NULL, released = true
+        UPDATE batch SET status = 'open', held_for = NULL, held_reason = NULL, released = true
         WHERE batch_id = :id AND status = 'held' RETURNING batch_id
     """)
     return connection.execute(statement, {"id": batch_id}).first() is not None

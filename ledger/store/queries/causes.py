@@ -1,16 +1,7 @@
-"""What a failed message m is by now, and why its last attempt r failed, as ``advice`` distinguishes
-cases."""
+"""What a failed message m is by now, and why its last attempt r failed."""
 
-# The last attempt's step s. Where no stage and no sink reported a failure, the counts of rows did.
-CAUSE = """
-    CASE WHEN r.step = m.source THEN 'unparsed'
-         WHEN r.reason = 'did not commit in time' THEN 'late'
-         WHEN r.reason = 'its unit had a record that was quarantined' THEN 'unit'
-         WHEN r.detail ~ '^-?[0-9]+ rows? from .+, -?[0-9]+ acked(; |$)' THEN 'lost'
-         WHEN EXISTS (SELECT FROM batch_step s WHERE s.batch_id = r.batch_id
-                      AND s.name = r.step AND s.kind = 'sink') THEN 'refused'
-         ELSE 'rejected' END
-"""
+# In words.
+REASON = "failure_reason(r.cause, r.step, r.reason)"
 STATE = """
     CASE WHEN m.status = 'quarantined' THEN
            CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)

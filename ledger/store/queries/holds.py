@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.core.conditions import Comparison
+from ledger.store.queries.causes import REASON
 from ledger.store.queries.payloads import (
     EmittedRecords,
     FailedMessage,
@@ -49,13 +50,13 @@ def new_failures(
     return row.failed, row.roots, row.step
 
 
-_REASONS = """
+_REASONS = f"""
     CREATE TEMP TABLE hold_reason ON COMMIT DROP AS
     SELECT source, step, reason, records, CASE WHEN place <= :most THEN place
              ELSE :most + dense_rank() OVER (ORDER BY source, step) END AS number
     FROM (
-      SELECT m.source, r.step, r.reason, count(*) AS records,
-             row_number() OVER (ORDER BY count(*) DESC, r.step, m.source, r.reason) AS place
+      SELECT m.source, r.step, {REASON} AS reason, count(*) AS records,
+             row_number() OVER (ORDER BY count(*) DESC, r.step, m.source, {REASON}) AS place
       FROM failed_root r JOIN failed_message m USING (message_id)
       WHERE r.batch_id = :batch AND m.original_batch_id = :original
       GROUP BY 1, 2, 3
@@ -76,9 +77,9 @@ def computed_failures(
                     ELSE count(*) || ' rarer reasons' END AS reason
         FROM hold_reason GROUP BY number, source, step ORDER BY number
     """)
-    sample = text("""
+    sample = text(f"""
         WITH failure AS MATERIALIZED (  -- joined first: sources and reasons are few, records many
-          SELECT r.root_id, r.message_id, m.source, r.step, r.reason
+          SELECT r.root_id, r.message_id, m.source, r.step, {REASON} AS reason
           FROM failed_root r JOIN failed_message m USING (message_id)
           WHERE r.batch_id = :batch AND m.original_batch_id = :original
         )
@@ -208,12 +209,6 @@ def record(connection: Connection, number: int) -> SampledRecord | None:
     """)
     keys = {**_ANY, "number": number}
     return first_of(SampledRecord, connection.execute(statement, keys))
-
-
-def is_over_limit(connection: Connection, batch_id: int) -> bool:
-    """Whether ``max_failed_ratio`` holds the batch; a check that failed leaves no preview."""
-    statement = text("SELECT EXISTS (SELECT FROM hold_failure WHERE batch_id = :id)")
-    return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
 def batches_on_hold(connection: Connection, batch_ids: Sequence[int]) -> list[int]:

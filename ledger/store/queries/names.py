@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ledger.store.queries.causes import REASON
+
 _MOST = 100  # reasons that a name is compared with
 
 # Batches b of a pipeline, of a batch's family, or all.
@@ -35,7 +37,7 @@ def has_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -
     """Whether a record of ``scope`` has ever failed for a reason like this SQL pattern."""
     statement = text(f"""
         SELECT EXISTS (SELECT FROM failed_root r
-          WHERE r.reason LIKE :pattern AND r.batch_id IN (SELECT b.batch_id {_BATCHES}))
+          WHERE {REASON} LIKE :pattern AND r.batch_id IN (SELECT b.batch_id {_BATCHES}))
     """)
     return bool(connection.execute(statement, {**scope, "pattern": pattern}).scalar_one())
 
@@ -43,7 +45,7 @@ def has_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -
 def reasons(connection: Connection, scope: Mapping[str, Any]) -> list[str]:
     """The most frequent reasons for which records of ``scope`` have failed, most first."""
     statement = text(f"""
-        SELECT r.reason FROM failed_root r WHERE r.batch_id IN (SELECT b.batch_id {_BATCHES})
+        SELECT {REASON} FROM failed_root r WHERE r.batch_id IN (SELECT b.batch_id {_BATCHES})
         GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT :most
     """)
     return list(connection.execute(statement, {**scope, "most": _MOST}).scalars())

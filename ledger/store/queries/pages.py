@@ -289,7 +289,8 @@ def failures(connection: Connection, batch_id: int) -> list[FailureGroup]:
     """
     statement = text("""
         WITH counted AS MATERIALIZED (
-          SELECT f.step, m.source, f.reason, count(*) AS records,
+          SELECT f.step, m.source, failure_reason(f.cause, f.step, f.reason) AS reason,
+                 count(*) AS records,
                  count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
                  count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
                  count(*) FILTER (WHERE m.status = 'quarantined' AND EXISTS (
@@ -312,7 +313,8 @@ def failures(connection: Connection, batch_id: int) -> list[FailureGroup]:
 
 
 _FAILED = """
-    SELECT f.root_id, f.message_id, m.source, f.step, f.reason, m.status::text AS status,
+    SELECT f.root_id, f.message_id, m.source, f.step,
+           failure_reason(f.cause, f.step, f.reason) AS reason, m.status::text AS status,
            m.attempts, c.key, c.content
     FROM failed_root f JOIN failed_message m USING (message_id)
     LEFT JOIN failed_payload c USING (message_id) WHERE f.batch_id = :batch_id

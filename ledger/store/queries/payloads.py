@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from ledger.core.conditions import Comparison
 from ledger.databases.driver_errors import raw_cursor
-from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH
+from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH, REASON
 from ledger.store.queries.rows import all_of
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -229,12 +229,12 @@ _RECORDS = f"""
       AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
       AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
       AND (cast(:step AS text) IS NULL OR r.step = :step)
-      AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+      AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
       AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
 """
 _COLUMNS = f"""
     SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.step,
-           r.reason, m.status::text AS status, {ACCEPTED_BY} AS accepted_by, m.attempts,
+           {REASON} AS reason, m.status::text AS status, {ACCEPTED_BY} AS accepted_by, m.attempts,
            f.key, f.source_file, f.source_row,
            CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
            f.parsed,

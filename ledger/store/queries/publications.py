@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, text
 
+from ledger.store.queries.causes import REASON
 from ledger.store.queries.rows import all_of, first_of
 
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to
@@ -285,8 +286,8 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
 
 def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
     """Roots that failed in a batch, in order."""
-    statement = text("""
-        SELECT r.root_id, m.source, r.step, r.reason,
+    statement = text(f"""
+        SELECT r.root_id, m.source, r.step, {REASON} AS reason,
                NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
         FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id
         ORDER BY 1

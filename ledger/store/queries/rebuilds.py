@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
+from ledger.store.queries.refining import SETTLING
+
 
 def pending(connection: Connection, batch_id: int) -> list[int]:
     """Settled batches of a batch's family in which records of units were quarantined, and
@@ -24,19 +26,15 @@ def set_requested(connection: Connection, batch_id: int) -> None:
     )
 
 
-def collect(
-    connection: Connection, batch_id: int, roots: Sequence[int], step: str, reason: str
-) -> None:
+def collect(connection: Connection, batch_id: int, roots: Sequence[int], step: str) -> None:
     """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures
     of their unit.
     """
     statement = text("""
-        CREATE TEMP TABLE settling ON COMMIT DROP AS
-        SELECT root_id, 0::bigint AS residue, cast(:step AS text) AS step,
-               cast(:reason AS text) AS reason, NULL::text AS detail, false AS own_failure,
-               true AS shared, NULL::text[] AS missed_by
+        INSERT INTO settling (root_id, residue, step, cause, own_failure, shared, incomplete)
+        SELECT root_id, 0, :step, 'unit', false, true, false
         FROM unnest(cast(:roots AS bigint[])) AS w (root_id)
         WHERE root_id NOT IN (SELECT root_id FROM failed_root WHERE batch_id = :id)
     """)
-    keys = {"id": batch_id, "roots": list(roots), "step": step, "reason": reason}
-    connection.execute(statement, keys)
+    connection.execute(text(SETTLING))
+    connection.execute(statement, {"id": batch_id, "roots": list(roots), "step": step})

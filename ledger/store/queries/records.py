@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.errors import InputError
-from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, STATE
+from ledger.store.queries.causes import ACCEPTED_BY, REASON, STATE
 from ledger.store.queries.payloads import FailedMessage
 from ledger.store.queries.rows import all_of, first_of
 
@@ -46,7 +46,9 @@ class LastFailure(FailedMessage):
     params: Mapping[str, Any]
     dag_id: str
     topology: Sequence[Mapping[str, Any]]
-    detail: str | None
+    producers: str | None
+    emitted_edges: int | None
+    acked_edges: int | None
     content_root: int | None
     expired_at: datetime | None
     forgotten_at: datetime | None
@@ -66,15 +68,22 @@ class EmittedRoot:
 
 @dataclass(frozen=True)
 class DecidedAttempt:
-    """A decided attempt of a message that failed once. ``detail``: of a failure."""
+    """A decided attempt of a message that failed once. Of a failure: ``cause``; ``detail``, raw
+    text; the rows that do not add up, see ``failed_root_detail``.
+    """
 
     attempt: int
     batch_id: int
     root_id: int
     outcome: str
     step: str | None
+    cause: str | None
     reason: str | None
     detail: str | None
+    producers: str | None
+    emitted_edges: int | None
+    acked_edges: int | None
+    wrong_at: str | None
     decided_at: datetime
 
 
@@ -95,7 +104,7 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
     statement = text(f"""
         SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
                m.attempts,
-               {STATE} AS state, {CAUSE} AS cause, CASE
+               {STATE} AS state, r.cause::text AS cause, CASE
                  WHEN m.not_before < 'infinity' THEN m.not_before END AS due_at,
                m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
@@ -104,7 +113,7 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
                  WHERE s.batch_id = r.batch_id) AS topology, (
                  SELECT s.declaration FROM batch_step s
                  WHERE s.batch_id = r.batch_id AND s.name = m.source) AS layout,
-               r.step, r.reason, r.detail,
+               r.step, {REASON} AS reason, r.producers, r.emitted_edges, r.acked_edges,
                f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
                CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
                b.files_expired_at AS expired_at, f.forgotten_at
@@ -155,8 +164,8 @@ def _last_root(connection: Connection) -> int:
 def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
     """Every decided attempt of a message that failed once, in order."""
     statement = text("""
-        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.step, h.reason, f.detail,
-               h.decided_at
+        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.step, f.cause, h.reason, f.detail,
+               f.producers, f.emitted_edges, f.acked_edges, f.wrong_at, h.decided_at
         FROM replay_history h LEFT JOIN failed_root f ON f.root_id = h.root_id
         WHERE h.message_id = :id ORDER BY h.attempt
     """)

@@ -38,12 +38,18 @@ COPY (
 ) TO STDOUT (FORMAT binary)
 """
 # A root whose rows are even has no step here, until a run's word is added that it failed.
-_SETTLING = """
+SETTLING = """
 CREATE TEMP TABLE settling (
-  root_id bigint NOT NULL, residue bigint NOT NULL, step text, reason text, detail text,
+  root_id bigint NOT NULL, residue bigint NOT NULL, step text, cause failure_cause,
+  producers text, emitted_edges bigint, acked_edges bigint, wrong_at text,
   own_failure boolean NOT NULL, shared boolean NOT NULL, incomplete boolean NOT NULL,
-  missed_by text[]
+  missed_by text[], reason text, detail text
 ) ON COMMIT DROP
+"""
+
+_FILL = """
+COPY settling (root_id, residue, step, cause, producers, emitted_edges, acked_edges, wrong_at,
+               own_failure, shared, incomplete, missed_by) FROM STDIN (FORMAT binary)
 """
 
 
@@ -129,10 +135,10 @@ def fill(connection: Connection, rows: IO[bytes]) -> None:
     """Fill ``settling`` with the roots that are not even or failed, as PostgreSQL's binary COPY has
     them.
     """
-    connection.execute(text(_SETTLING))
+    connection.execute(text(SETTLING))
     rows.seek(0)
     with raw_cursor(connection) as cursor:
-        cursor.copy_expert("COPY settling FROM STDIN (FORMAT binary)", rows)
+        cursor.copy_expert(_FILL, rows)
     connection.execute(text("ANALYZE settling (root_id, step)"))
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.core.run_request import Selection
+from ledger.store.queries.causes import REASON
 from ledger.store.queries.rows import all_of, one_of
 from ledger.store.queries.runs import EMITS, Emit
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
 # ``accepted``, ``kept_back``: those quarantined, accepted by a person, or kept back with their
 # unit, instead, to restart by hand.
-_SELECTED = """
+_SELECTED = f"""
     m.status = (CASE WHEN cast(:quarantined AS boolean) OR cast(:accepted AS boolean)
       THEN 'quarantined' ELSE 'failed' END)::message_status
     AND (m.status = 'failed'
@@ -25,10 +26,11 @@ _SELECTED = """
              ELSE m.status = 'quarantined' OR m.not_before IS NULL
                OR m.not_before <= cast(:now AS timestamptz) END
     AND (cast(:source AS text) IS NULL OR m.source = :source)
-    AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+    AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
     AND (cast(:step AS text) IS NULL OR r.step = :step)
     AND (cast(:causes AS jsonb) IS NULL OR cast(:causes AS jsonb)
-         @> jsonb_build_array(jsonb_build_object('step', r.step, 'reason', r.reason)))
+         @> jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+           'step', r.step, 'cause', r.cause, 'words', r.reason))))
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
     AND (cast(:until AS timestamptz) IS NULL OR r.failed_at < cast(:until AS timestamptz))
     AND (cast(:record AS bigint) IS NULL
@@ -57,17 +59,18 @@ _MATCHING = f"""
 @dataclass(frozen=True)
 class DueRecords:
     """Failed records of an original that a replay takes, by step and reason of their last
-    failure. ``unparsed``: they failed at their source. Of all, ``repeated``: their last replay
-    failed as the attempt before it did; ``last``: quarantined if they fail once more, for
-    ``max_replays``.
+    failure. ``words``: the reason, if a source, stage or sink gave it. Of all, ``repeated``: their
+    last replay failed as the attempt before it did; ``last``: quarantined if they fail once more,
+    for ``max_replays``.
     """
 
     batch_id: int
     pipeline: str
     step: str
+    cause: str
+    words: str | None
     reason: str
     records: int
-    unparsed: bool
     repeated: int
     last: int
     max_replays: int
@@ -289,18 +292,19 @@ def due_records(
     of one whose files have expired only by its number, or to be reread.
     """
     statement = text(f"""
-        SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records,
-               r.step = m.source AS unparsed,
+        SELECT b.batch_id, p.name AS pipeline, r.step, r.cause::text AS cause, r.reason AS words,
+               {REASON} AS reason, count(*) AS records,
                count(*) FILTER (WHERE CASE WHEN r.attempt > 1 THEN EXISTS (
                  SELECT FROM failed_root e
                  WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
-                   AND e.step = r.step AND e.reason = r.reason) END) AS repeated,
+                   AND e.step = r.step AND e.cause = r.cause
+                   AND e.reason IS NOT DISTINCT FROM r.reason) END) AS repeated,
                count(*) FILTER (WHERE p.max_replays <= 1
                  + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
                p.max_replays
         {_OF_ORIGINALS} {_MATCHING}
-        GROUP BY b.batch_id, p.pipeline_id, r.step, r.reason, r.step = m.source
-        ORDER BY b.batch_id, records DESC, r.step, r.reason
+        GROUP BY b.batch_id, p.pipeline_id, r.step, r.cause, r.reason
+        ORDER BY b.batch_id, records DESC, r.step, reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
     return all_of(DueRecords, connection.execute(statement, {**_keys(selection, now), **keys}))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, OF_BATCH, STATE
+from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH, REASON, STATE
 from ledger.store.queries.rows import T, all_of, one_of
 
 
@@ -114,7 +114,7 @@ _FILTER = f"""
        WHERE n.name = :pipeline))
     AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
     AND (cast(:step AS text) IS NULL OR r.step = :step)
-    AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+    AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
 """
 _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since"))
@@ -131,8 +131,9 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
         SELECT g.original_batch_id AS batch_id, p.name AS pipeline, g.step, g.reason, g.status,
                g.accepted_by, g.records, g.example_record
         FROM (
-          SELECT m.original_batch_id, r.step, r.reason, m.status, {ACCEPTED_BY} AS accepted_by,
-                 count(*) AS records, min(m.message_id) AS example_record
+          SELECT m.original_batch_id, r.step, {REASON} AS reason, m.status,
+                 {ACCEPTED_BY} AS accepted_by, count(*) AS records,
+                 min(m.message_id) AS example_record
           FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE (m.status = 'recovered') = cast(:recovered AS boolean) AND {_FILTER}
           GROUP BY 1, 2, 3, 4, 5
@@ -158,8 +159,8 @@ def failed_cases(
     statement = text(f"""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id,
                b.files_expired_at AS expired_at, r.step,
-               {CAUSE} AS cause, {STATE} AS state,
-               CASE WHEN min(r.reason) = max(r.reason) THEN min(r.reason) END AS reason,
+               r.cause::text AS cause, {STATE} AS state,
+               CASE WHEN min({REASON}) = max({REASON}) THEN min({REASON}) END AS reason,
                min(CASE WHEN m.not_before < 'infinity' THEN m.not_before END) AS due_at,
                max(m.replay_batch_id) AS replay_batch_id,
                EXISTS (

@@ -127,15 +127,22 @@ def fence_running(connection: Connection, batch_id: int, step: str | None = None
 
 
 def end_run(
-    connection: Connection, run_id: int, state: RunState, failure: str | None = None
+    connection: Connection,
+    run_id: int,
+    state: RunState,
+    failure: str | None = None,
+    unread_run_ids: Sequence[int] = (),
 ) -> None:
-    """End one run in this state, if it is running. ``failure``: what failed or interrupted it."""
+    """End one run in this state, if it is running. ``failure``: what failed or interrupted it.
+    ``unread_run_ids``: runs of which it could not read a file.
+    """
     connection.execute(
         text("""
-        UPDATE step_run SET state = :state, closed_at = clock_timestamp(), failure = :failure
+        UPDATE step_run SET state = :state, closed_at = clock_timestamp(), failure = :failure,
+          unread_run_ids = nullif(cast(:unread AS bigint[]), '{}')
         WHERE step_run_id = :id AND state = 'running'
         """),
-        {"id": run_id, "state": state.value, "failure": failure},
+        {"id": run_id, "state": state, "failure": failure, "unread": list(unread_run_ids)},
     )
 
 
@@ -277,14 +284,13 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
 
 def damaged_steps(connection: Connection, batch_id: int) -> list[str]:
     """Return the steps of a batch whose committed run wrote a file that a later run could not read,
-    and failed. The file's folder has the number of its run.
+    and failed.
     """
     statement = text("""
         SELECT DISTINCT r.step FROM step_run r JOIN step_run reader USING (batch_id)
         WHERE batch_id = :id AND r.state = 'committed' AND reader.state = 'failed'
           AND reader.step_run_id > r.step_run_id
-          AND reader.failure ~ '^(LostFile|Integrity)Error: '
-          AND reader.failure ~ ('/run[=-]' || r.step_run_id || '/')
+          AND r.step_run_id = ANY (reader.unread_run_ids)
     """)
     return list(connection.execute(statement, {"id": batch_id}).scalars())
 

@@ -4,11 +4,8 @@ lock.
 They hand rows to each other through the temporary table ``settling``, one row per failed root.
 """
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection, text
 
-from ledger.core.outcomes import REPEATED
 from ledger.errors import MASK
 
 
@@ -86,33 +83,32 @@ def total_roots(connection: Connection, batch_id: int) -> int:
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
-def add_explicit_fails(
-    connection: Connection, batch_id: int, steps: Sequence[str], *, shared: bool
-) -> None:
+def add_explicit_fails(connection: Connection, batch_id: int, *, shared: bool) -> None:
     """Note of the roots that a committed run failed explicitly, by themselves or ``shared`` with
     others, where and why: a fail of its own wins over what was found.
 
     Of several fails of one root the earliest step's counts, and of a step's reasons the first
-    by name; that it repeated the root only if it gave no other. ``steps``: in the pipeline's
-    order. Those that are shared come last, and leave alone what failed by itself or is
-    ``incomplete``.
+    by name; that it repeated the root, for which it has none, only if it gave no other. Those that
+    are shared come last, and leave alone what failed by itself or is ``incomplete``.
     """
     statement = text("""
         WITH fail AS (
-          SELECT DISTINCT ON (f.root_id) f.root_id, r.step, f.reason, f.detail, f.shared
+          SELECT DISTINCT ON (f.root_id) f.root_id, t.name AS step, f.reason, f.detail, f.shared,
+                 (CASE WHEN f.reason IS NULL THEN 'repeated' WHEN t.kind = 'source' THEN 'unparsed'
+                    WHEN t.kind = 'sink' THEN 'refused' ELSE 'rejected' END)::failure_cause AS cause
           FROM root_fail f JOIN step_run r USING (step_run_id)
+          JOIN batch_step t ON t.batch_id = :id AND t.name = r.step
           WHERE f.batch_id = :id AND r.batch_id = :id AND r.state = 'committed'
             AND f.shared = :shared
-          ORDER BY f.root_id, array_position(cast(:steps AS text[]), r.step),
-                   f.reason = :repeated, f.reason
+          ORDER BY f.root_id, t.number, f.reason NULLS LAST
         )
-        UPDATE settling s SET step = f.step, reason = f.reason, detail = f.detail,
+        UPDATE settling s SET step = f.step, cause = f.cause, reason = f.reason, detail = f.detail,
+               producers = NULL, emitted_edges = NULL, acked_edges = NULL, wrong_at = NULL,
                own_failure = NOT f.shared, shared = f.shared, incomplete = false
         FROM fail f
         WHERE f.root_id = s.root_id AND NOT (f.shared AND (s.own_failure OR s.incomplete))
     """)
-    keys = {"id": batch_id, "steps": list(steps), "shared": shared, "repeated": REPEATED}
-    connection.execute(statement, keys)
+    connection.execute(statement, {"id": batch_id, "shared": shared})
 
 
 def record_failures_of_original(connection: Connection, batch_id: int, max_replays: int) -> int:
@@ -213,12 +209,13 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
     unit takes along, not why: that may quote it."""
     statement = text("""
         INSERT INTO failed_root
-          (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure,
-           shared, missed_by)
-        SELECT s.root_id, m.message_id, :id, m.attempts, s.step,
-               CASE WHEN f.message_id IS NULL THEN s.reason ELSE :mask END,
+          (root_id, message_id, batch_id, attempt, step, cause, reason, detail, producers,
+           emitted_edges, acked_edges, wrong_at, residue, own_failure, shared, missed_by)
+        SELECT s.root_id, m.message_id, :id, m.attempts, s.step, s.cause,
+               CASE WHEN f.message_id IS NULL OR s.reason IS NULL THEN s.reason ELSE :mask END,
                CASE WHEN f.message_id IS NULL THEN s.detail END,
-               s.residue, s.own_failure, s.shared, s.missed_by
+               s.producers, s.emitted_edges, s.acked_edges, s.wrong_at, s.residue,
+               s.own_failure, s.shared, s.missed_by
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
         LEFT JOIN failed_payload f ON f.message_id = m.message_id AND f.forgotten_at IS NOT NULL
           AND f.batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)

@@ -14,7 +14,7 @@ export function preselected(found, asked) {
     asked.record || asked.reason || asked.quarantined || asked.accepted || asked.kept_back;
   const places = found.groups.map((_, place) => place);
   if (explicit) return places;
-  return places.filter((place) => !found.groups[place].unparsed && !repeats(found.groups[place]));
+  return places.filter((place) => found.groups[place].cause !== "unparsed" && !repeats(found.groups[place]));
 }
 
 /** What a replay of the causes at these places takes: how many records, by which conf. */
@@ -27,7 +27,7 @@ export function chosenOf(found, places) {
   return {
     places,
     records: Math.min(match, found.limit ?? match),
-    conf: { ...found.conf, causes: causes.map(({ step, reason }) => ({ step, reason })) },
+    conf: { ...found.conf, causes: causes.map(({ step, cause, words }) => ({ step, cause, words })) },
   };
 }
 
@@ -36,7 +36,7 @@ function warnings(cause) {
   const those = cause.records === 1 ? "It" : "They";
   const last = cause.last === 1 ? "1 of these is" : `${count(cause.last)} of these are`;
   return [
-    cause.unparsed &&
+    cause.cause === "unparsed" &&
       `${those} did not parse, and a replay parses the same text: correct the source and replay with from_source, or correct the schema first.`,
     cause.repeated > 0 &&
       `${records(cause.repeated)} failed in the same way in the last replay.`,
