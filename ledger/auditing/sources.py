@@ -113,7 +113,6 @@ class Sources:
     folder: Path
     sources: list[AuditSource] = field(default_factory=list)
     _by_relation: dict[int, Leaf] = field(default_factory=dict)
-    _relations: list[Any] = field(default_factory=list)  # so that no identity is given twice
     _files: int = 0
     _references: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -124,9 +123,7 @@ class Sources:
 
     def follow(self, node: Node, leaf: Leaf) -> None:
         """Have all leaves that read the same relation as a node followed."""
-        relation = relation_of(node)
-        self._relations.append(relation)
-        self._by_relation[self.catalyst.identity(relation)] = leaf
+        self._by_relation[self.catalyst.identity(relation_of(node))] = leaf
 
     def refer(self, name: str, frame: DataFrame) -> None:
         """Note the name of a frame that is not followed."""

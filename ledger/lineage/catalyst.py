@@ -7,6 +7,7 @@ fields, and nodes of our own come from the DataFrame API. So a new field of a no
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ Node = Any  # a LogicalPlan of the JVM
 Expression = Any  # an Expression of the JVM
 OWN_PREFIX = "__ackledger_"
 _numbers = count()
+_identities: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by JVM
 
 
 class Catalyst:
@@ -55,8 +57,19 @@ class Catalyst:
         return tuple(node.productElementName(index) for index in range(node.productArity()))
 
     def identity(self, node: Any) -> int:
-        """Return the identity hash of an object of the JVM."""
-        return int(self._jvm.System.identityHashCode(node))
+        """Return a number of an object of the JVM that no other object ever has.
+
+        Two objects may have one identity hash. The map compares the objects themselves, and does
+        not keep them from being collected.
+        """
+        jvm = self._gateway().jvm
+        numbers = _identities.get(jvm)
+        if numbers is None:
+            maker = getattr(jvm, "org.sparkproject.guava.collect.MapMaker")()
+            numbers = _identities.setdefault(jvm, maker.weakKeys().makeMap())
+        number = next(_numbers)
+        earlier = numbers.putIfAbsent(node, number)
+        return number if earlier is None else int(earlier)
 
     def analyzed(self, frame: DataFrame) -> Node:
         """Return the analyzed plan of a frame."""

@@ -46,7 +46,6 @@ class Sites:
     _noted: list[tuple[Any, str]] = field(default_factory=list)
     _by_identity: dict[int, str] = field(default_factory=dict)
     _by_shape: dict[tuple[str, int], str] = field(default_factory=dict)
-    _nodes: list[Node] = field(default_factory=list)  # so that no identity is given twice
     _tag: Any = None
     _tagged_shapes: set[tuple[str, int]] = field(default_factory=set)
 
@@ -132,7 +131,6 @@ class Sites:
                     continue
                 copied = None if node is top else self._by_shape.get(_shape(node))
                 self._by_identity[identity] = copied or line
-                self._nodes.append(node)
                 self._by_shape.setdefault(_shape(node), line)
                 todo += catalyst.children(node)
 

@@ -95,7 +95,6 @@ def with_file_columns(attribution: Attribution) -> Attribution:
 class _Rewriting:
     attribution: Attribution
     _originals: dict[int, Node] = field(default_factory=dict)
-    _nodes: list[Node] = field(default_factory=list)  # so that no identity is given twice
 
     @property
     def _catalyst(self) -> Catalyst:
@@ -235,7 +234,6 @@ class _Rewriting:
     def _note(self, original: Node, node: Node) -> Node:
         original = self._originals.get(self._catalyst.identity(original), original)
         self._originals[self._catalyst.identity(node)] = original
-        self._nodes.append(node)
         return node
 
 
