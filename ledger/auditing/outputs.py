@@ -46,7 +46,9 @@ class AuditOutput:
         routes: the main routes to its rows.
         arrived: the records in its rows that came on a main route, sorted.
         reads: the outputs that its plan reads.
-        replaced_at: the line of a later write that replaced it; empty: none did.
+        replaced_at: the line of a later write that replaced it, or that dropped it; empty: none
+            did.
+        is_dropped: it was dropped there.
     """
 
     name: str
@@ -58,6 +60,7 @@ class AuditOutput:
     arrived: Ids = field(default_factory=lambda: NO_IDS)
     reads: list["AuditOutput"] = field(default_factory=list)
     replaced_at: str = ""
+    is_dropped: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -130,7 +133,7 @@ def ids_of_text(text: Column) -> Column:
     return parts.cast("array<bigint>")
 
 
-def on_main_routes(ids: Column, routes: Sequence[Route]) -> Column:
+def ids_on_main_routes(ids: Column, routes: Sequence[Route]) -> Column:
     """Return the records of a list of ids that came on a main route."""
     mains = {record_ids.tag(route.source, route.occurrence) for route in routes}
     if not any(route.occurrence for route in routes):

@@ -51,11 +51,13 @@ def judged(
         for source in sources.sources
     }
     losses: list[Loss] = []
+    read = _read_again(outputs)
     for output in outputs:
         if output.attribution is not None:
             on_output(output.name)
             losses += _losses(sources, output, lost, unknown)
-            losses += _replaced(sources, output, lost)
+            if id(output) not in read:  # its records are lost where they were read
+                losses += _replaced(sources, output, lost)
     graph = graph_of(sources, outputs, losses)
     losses = _merged(losses)
     results = [
@@ -81,8 +83,13 @@ def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOu
     there = [output for output in outputs if not output.replaced_at]
     if names:
         return [output for output in there if output.name in names]
-    inner = {id(each) for output in outputs for each in output.reads}
-    return [output for output in there if id(output) not in inner]
+    read = _read_again(outputs)
+    return [output for output in there if id(output) not in read]
+
+
+def _read_again(outputs: Sequence[AuditOutput]) -> set[int]:
+    """The outputs that another one reads, by ``id()``."""
+    return {id(each) for output in outputs for each in output.reads}
 
 
 def _ends_of(source: AuditSource, ends: Sequence[AuditOutput]) -> list[AuditOutput]:
@@ -144,13 +151,16 @@ def _losses(
 
 
 def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) -> Iterator[Loss]:
-    """Yield the losses of an output that a later write replaced."""
+    """Yield the losses of an output that a later write replaced, or that was dropped."""
     if output.replaced_at:
         for source in sources.sources:
             ids = np.intersect1d(output.arrived, lost[source.number], assume_unique=True)
-            reason = f"{output.name} is replaced"
+            operation, verb = "overwrite", "replaced"
+            if output.is_dropped:
+                operation, verb = "DROP TABLE", "dropped"
+            reason = f"{output.name} is {verb}"
             place, outputs = output.replaced_at, (output.name,)
-            yield Loss(source, "overwrite", place, reason, False, ids, outputs=outputs)
+            yield Loss(source, operation, place, reason, False, ids, outputs=outputs)
 
 
 def _reasons(reasons: Reasons, lost: Lost) -> list[Reason]:

@@ -3,17 +3,16 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 from threading import RLock
 
 from py4j.protocol import Py4JError
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.ids import NO_IDS
 from ledger.auditing.losses import OutputResult
-from ledger.auditing.outputs import HIDDEN, OutputLeaf, on_main_routes
+from ledger.auditing.outputs import HIDDEN, OutputLeaf, ids_on_main_routes
 from ledger.auditing.report import AuditReport
 from ledger.auditing.results import judged
 from ledger.auditing.scripts.file_columns import (
@@ -22,14 +21,12 @@ from ledger.auditing.scripts.file_columns import (
     with_metadata,
     without_metadata,
 )
-from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.tables import Tables, table_key
 from ledger.auditing.scripts.written import (
     Destination,
     Written,
     WrittenOutput,
     full_path,
-    table_key,
-    view_of,
 )
 from ledger.auditing.sources import AuditSource, Leaf, Sources, ids_in, relation_of
 from ledger.errors import CarryError, InputError
@@ -56,9 +53,9 @@ class JobAudit:
     sites: Sites = field(default_factory=Sites)
     notes: list[str] = field(default_factory=list)
     others: list[OutputResult] = field(default_factory=list)
-    views: set[str] = field(default_factory=set)
     lock: RLock = field(default_factory=RLock)
     written: Written = field(init=False)
+    tables: Tables = field(init=False)
     _sources: Sources | None = None
     _by_key: dict[tuple[str, ...], AuditSource] = field(default_factory=dict)
     _read: list[tuple[DataFrame, str]] = field(default_factory=list)
@@ -66,6 +63,7 @@ class JobAudit:
 
     def __post_init__(self) -> None:
         self.written = Written(self.folder)
+        self.tables = Tables(self.written)
 
     def note_read(self, frame: DataFrame) -> None:
         """Note a frame that the script has read from files or a table."""
@@ -85,6 +83,8 @@ class JobAudit:
             self.written.outputs.append(output)
             if carried is not None:
                 output.arrived = ids_in(copy, HIDDEN)
+            if destination.kind == "table":
+                self.tables.show(frame.sparkSession, destination)
             self.on_output(output)
             return output
 
@@ -110,59 +110,6 @@ class JobAudit:
         place = user_line() or UNKNOWN
         why = f"pandas {method}() is left out: its rows went through the driver"
         self.others.append(OutputResult(name, place, why, is_final=True))
-
-    def table(self, spark: SparkSession, name: str) -> DataFrame | None:
-        """Return the rows of a table that the script has written; None: it has not."""
-        live = self.written.live("table", table_key(name))
-        if not live:
-            return None
-        to = live[-1].destination
-        columns = [each for each in to.columns if each not in to.partitions] + [*to.partitions]
-        frames = [output.rows(spark).drop(HIDDEN) for output in live]
-        rows = reduce(DataFrame.unionByName, frames)
-        return rows.select(*(f"`{column.replace('`', '``')}`" for column in columns))
-
-    def as_in_table(self, frame: DataFrame, name: str) -> DataFrame:
-        """Return the rows that are inserted into a table under the names of its columns.
-
-        A table that does not exist takes those of the rows.
-        """
-        spark = frame.sparkSession
-        table = self.table(spark, name)
-        if table is None and spark.catalog.tableExists(name):
-            table = spark.table(name)
-        names = frame.columns if table is None else table.columns
-        return frame.toDF(*names) if len(names) == len(frame.columns) else frame
-
-    def show_table(self, spark: SparkSession, to: Destination) -> None:
-        """Show a table that the script has written as a temporary view of its last name."""
-        view = view_of(to.key)
-        self.require_no_view(spark, view, to.key)
-        self.views.add(view)
-        others = {
-            each.destination.key
-            for each in self.written.outputs
-            if each.destination.kind == "table"
-        }
-        twin = next((key for key in others - {to.key} if view_of(key) == view), None)
-        if twin is not None:
-            raise ScriptStop(
-                f"writes tables {twin} and {to.key}, which the audit cannot tell apart: expected "
-                "tables with different names"
-            )
-        rows = self.table(spark, to.key)
-        if rows is not None:
-            rows.createOrReplaceTempView(view)
-
-    def require_no_view(self, spark: SparkSession, view: str, key: str) -> None:
-        """End the script if a view or another table has the name that shows a written table."""
-        if view in self.views or not spark.catalog.tableExists(view):
-            return
-        if spark.catalog.getTable(view).isTemporary or key != view:
-            raise ScriptStop(
-                f"writes table {key} beside a view or table {view!r}, which the audit cannot tell "
-                "apart: expected another name of the view"
-            )
 
     def report(
         self, final: Sequence[str], on_output: Callable[[str], None] = lambda name: None
@@ -229,7 +176,7 @@ class JobAudit:
             raise CarryError(_OF_NO_FILE)
 
         def on_mains(ids: Column) -> Column:
-            return on_main_routes(ids, output.routes)
+            return ids_on_main_routes(ids, output.routes)
 
         return output.attribution.with_ids(HIDDEN, on_mains)
 
@@ -256,7 +203,10 @@ class JobAudit:
         output: WrittenOutput,
         has_names: bool,
     ) -> None:
-        """Follow the files or the table that a leaf reads. Raises CarryError or InputError."""
+        """Follow the files or the table that a leaf reads. Raises CarryError or InputError.
+
+        ``has_names``: copy the names of its files as well.
+        """
         if simple_name(node) == "HiveTableRelation":
             raise CarryError(
                 f"it reads {node.tableMeta().identifier().unquotedString()}, a table in a format "
@@ -267,23 +217,21 @@ class JobAudit:
             return
         leaf = sources.leaf_of(node)
         if leaf is None:
-            leaf = self._new_leaf(catalyst, sources, node, output, has_names)
+            read = self._outputs_in(catalyst, node)
+            leaf = (
+                self._own_leaf(catalyst, node, output, read)
+                if read
+                else self._source(catalyst, sources, node, has_names)
+            )
             sources.follow(node, leaf)
         output.sources |= frozenset(leaf.numbers)
         if isinstance(leaf, OutputLeaf):
             output.reads += self._outputs_in(catalyst, node)
 
-    def _new_leaf(
-        self,
-        catalyst: Catalyst,
-        sources: Sources,
-        node: Node,
-        output: WrittenOutput,
-        has_names: bool,
+    def _own_leaf(
+        self, catalyst: Catalyst, node: Node, output: WrittenOutput, read: list[WrittenOutput]
     ) -> Leaf:
-        read = self._outputs_in(catalyst, node)
-        if not read:
-            return self._source(catalyst, sources, node, has_names)
+        """The leaf of an output that reads others of the script."""
         unfollowed = [each for each in read if each.attribution is None]
         if unfollowed:
             output.reads += read
@@ -326,7 +274,17 @@ class JobAudit:
                     f"{output.name} is read in a way that the audit does not see: read it with "
                     "spark.read"
                 )
+        self._require_not_written(catalyst, node)
         return outputs
+
+    def _require_not_written(self, catalyst: Catalyst, node: Node) -> None:
+        """Raise CarryError if a leaf reads a table of the catalog that the script has written."""
+        table = _table(node)
+        if table and self.tables.has_written(table_key(catalyst.spark, table)):
+            raise CarryError(
+                f"{'.'.join(table)} is read as it was before the script wrote it: read it again "
+                "after the write"
+            )
 
 
 def _leaves(catalyst: Catalyst, node: Node) -> list[Node]:
@@ -341,6 +299,19 @@ def _paths(catalyst: Catalyst, node: Node) -> list[str]:
         return [str(path) for path in catalyst.items(relation.location().rootPaths())]
     except Py4JError:  # it has no location
         return []
+
+
+def _table(node: Node) -> list[str]:
+    """The name of the table of the catalog that a leaf reads; none: it reads no such table."""
+    kind = simple_name(node)
+    if kind == "LogicalRelation" and node.catalogTable().isDefined():
+        parts = node.catalogTable().get().identifier().nameParts()
+        return [str(parts.apply(at)) for at in range(parts.size())]
+    if kind == "DataSourceV2Relation" and node.identifier().isDefined():
+        catalog = [node.catalog().get().name()] if node.catalog().isDefined() else []
+        table = node.identifier().get()
+        return [*map(str, (*catalog, *table.namespace(), table.name()))]
+    return []
 
 
 def _reads(catalyst: Catalyst, node: Node, folder: Path) -> bool:

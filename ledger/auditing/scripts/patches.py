@@ -13,10 +13,11 @@ class Patches:
     """Methods that a script gets instead of those of a class, until ``undo``."""
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[type, str, Any]] = []
+        self._replaced: list[tuple[Any, str, Any]] = []
 
-    def replace(self, owner: type, name: str, other: Callable[..., Any]) -> None:
-        """Have ``other(method, self, *args, **kwargs)`` called for a method.
+    def replace(self, owner: Any, name: str, other: Callable[..., Any]) -> None:
+        """Have ``other(method, self, *args, **kwargs)`` called for a method of a class, or
+        ``other(function, *args, **kwargs)`` for a function of a module.
 
         ``method`` is what the class had. Calls that come from the audit itself, in a block of
         ``own_calls``, and calls within the method are not intercepted. A method that the class
@@ -27,11 +28,11 @@ class Patches:
             return
 
         @wraps(method)
-        def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def replaced(*args: Any, **kwargs: Any) -> Any:
             if _own.get():
-                return method(self, *args, **kwargs)
+                return method(*args, **kwargs)
             with own_calls():
-                return other(method, self, *args, **kwargs)
+                return other(method, *args, **kwargs)
 
         self._replaced.append((owner, name, method))
         setattr(owner, name, replaced)

@@ -3,19 +3,24 @@
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.catalog import Catalog, Table
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import NATIVE, WrittenOutput, full_path
+from ledger.auditing.scripts.tables import name_parts, quoted, table_parts
+from ledger.auditing.scripts.written import NATIVE, WrittenOutput, alternatives, full_path
 
 _READING = ("csv", "json", "load", "orc", "parquet", "text", "xml")
+_REDIRECTED = (
+    *("cacheTable", "getTable", "isCached", "listColumns"),
+    *("refreshTable", "tableExists", "uncacheTable"),
+)
 _STATE = "_ackledger_state"
 
 
@@ -49,10 +54,14 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
     def table(method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> DataFrame:
         name = str(next(iter((*args, *kwargs.values()))))
         session = owner if isinstance(owner, SparkSession) else owner._spark
-        frame = job.table(session, name)
-        if frame is None:
-            frame = method(owner, *args, **kwargs)
-            job.note_read(frame)
+        view = job.tables.view_of(session, name)
+        rows = None if view is None else job.tables.rows(session, name)
+        if rows is not None:
+            return rows.alias(name_parts(session, name)[-1])
+        if view is not None:  # dropped, which Spark says
+            return cast(DataFrame, method(owner, view))
+        frame: DataFrame = method(owner, *args, **kwargs)
+        job.note_read(frame)
         return frame
 
     def jdbc(
@@ -68,16 +77,6 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         job.note_read(frame)
         return frame
 
-    def view(method: Callable[..., Any], frame: DataFrame, name: str) -> None:
-        if name.lower() in job.views:
-            raise ScriptStop(
-                f"makes a view {name!r} beside a table of that name that it has written, which the "
-                "audit cannot tell apart: expected another name"
-            )
-        method(frame, name)
-
-    for name in ("createOrReplaceTempView", "createTempView"):
-        patches.replace(ClassicDataFrame, name, view)
     for name in ("format", "option", "options", "schema"):
         patches.replace(DataFrameReader, name, configured)
     for name in _READING:
@@ -85,6 +84,42 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
     patches.replace(DataFrameReader, "jdbc", jdbc)
     patches.replace(DataFrameReader, "table", table)
     patches.replace(SparkSession, "table", table)
+    _intercept_catalog(patches, job)
+
+
+def _intercept_catalog(patches: Patches, job: JobAudit) -> None:
+    """Have the catalog know the tables that the script has written."""
+
+    def redirected(method: Callable[..., Any], catalog: Catalog, *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(method).bind(catalog, *args, **kwargs).arguments
+        spark, name = catalog._sparkSession, bound["tableName"]
+        if bound.get("dbName"):
+            name = f"{quoted(bound['dbName'])}.{quoted(name)}"
+        view = job.tables.view_of(spark, name)
+        if view is None:
+            return method(catalog, *args, **kwargs)
+        bound |= {"tableName": view}
+        result = method(**{each: value for each, value in bound.items() if each != "dbName"})
+        is_table = method.__name__ == "getTable"
+        return _own_table(*table_parts(spark, name)) if is_table else result
+
+    def listed(
+        method: Callable[..., Any], catalog: Catalog, *args: Any, **kwargs: Any
+    ) -> list[Table]:
+        bound = inspect.signature(method).bind(catalog, *args, **kwargs).arguments
+        spark, tables = catalog._sparkSession, method(catalog, *args, **kwargs)
+        own = job.tables.in_database(spark, bound.get("dbName"), bound.get("pattern"))
+        others = [each for each in tables if each.isTemporary or not own.has_written(each.name)]
+        return [*others, *(_own_table(*own.at, name) for name in own.names)]
+
+    for name in _REDIRECTED:
+        patches.replace(Catalog, name, redirected)
+    patches.replace(Catalog, "listTables", listed)
+
+
+def _own_table(catalog: str, *parts: str) -> Table:
+    *namespace, name = parts
+    return Table(name, catalog, namespace, None, "MANAGED", isTemporary=False)
 
 
 def _of_outputs(
@@ -104,17 +139,20 @@ def _of_outputs(
     paths = [wanted] if isinstance(wanted, (str, os.PathLike)) else [*wanted]
     read: list[str] = []
     outputs: list[WrittenOutput] = []
+    has_others = False
     for path in paths:
-        files, written = job.written.files_of(reader._spark, full_path(os.fspath(path)))
-        read += files or [os.fspath(path)]
-        outputs += written
+        for each in alternatives(reader._spark, os.fspath(path)):
+            files, written = job.written.files_of(reader._spark, full_path(each))
+            has_others |= not files
+            read += files
+            outputs += written
     if not outputs:
         return None
     format_ = method.__name__
     if format_ == "load":
         default = reader._spark.conf.get("spark.sql.sources.default", "parquet")
         format_ = str(bound.get("format") or state.get("_format", default)).lower()
-    _require_readable(outputs, format_, len(read) > len(outputs))
+    _require_readable(outputs, format_, has_others)
     return _read(reader, state, bound, format_, read, outputs)
 
 

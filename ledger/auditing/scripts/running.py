@@ -104,6 +104,7 @@ def intercepted(job: JobAudit) -> Iterator[None]:
             yield
     finally:
         patches.undo()
+        job.tables.close()
 
 
 def _note_driver_rows(patches: Patches, job: JobAudit) -> None:

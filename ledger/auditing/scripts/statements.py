@@ -1,21 +1,27 @@
 """SQL statements of a script: what they write goes to copies, or ends the script."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from py4j.protocol import Py4JError
+import pyspark.sql.functions
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.catalog import Catalog
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.names import expression_with_copies, parsed, with_copies
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import Destination, table_key, view_of
+from ledger.auditing.scripts.tables import is_temporary, quoted, require_no_view, table_key
+from ledger.auditing.scripts.written import Destination
 from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
+from ledger.lineage.sites import UNKNOWN, user_line
 
 # Statements that write nothing of the user's.
 _HARMLESS = re.compile(
@@ -50,7 +56,16 @@ _MORE = (
 # Of those that are left out: what later reads would show
 _EMPTYING = ("DropTable", "TruncateTable")
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
-_TEXT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+# Methods of the catalog that change it, and the statements that are executed instead.
+_BY_CATALOG = {
+    "analyzeTable": "ANALYZE TABLE {} COMPUTE STATISTICS",
+    "createDatabase": "CREATE DATABASE {}",
+    "dropDatabase": "DROP DATABASE {}",
+    "dropTable": "DROP TABLE {}",
+    "dropView": "DROP VIEW {}",
+    "recoverPartitions": "MSCK REPAIR TABLE {}",
+    "truncateTable": "TRUNCATE TABLE {}",
+}
 
 
 def intercept_statements(patches: Patches, job: JobAudit) -> None:
@@ -64,29 +79,62 @@ def intercept_statements(patches: Patches, job: JobAudit) -> None:
         formatter = SQLStringFormatter(spark)
         try:
             text = formatter.format(query, **kwargs) if kwargs else query
-            frame = _executed(job, method, spark, text, args)
+            frame = _executed(job, spark, text, args)
         finally:
             formatter.clear()
         return frame
 
+    def changed(method: Callable[..., Any], catalog: Catalog, *args: Any, **kwargs: Any) -> None:
+        bound = inspect.signature(method).bind(catalog, *args, **kwargs).arguments
+        name = next(value for key, value in bound.items() if key != "self")
+        if bound.get("ifExists"):
+            name = f"IF EXISTS {name}"
+        _executed(job, catalog._sparkSession, _BY_CATALOG[method.__name__].format(name), None)
+
+    def selected(
+        method: Callable[..., Any], frame: DataFrame, *args: Any, **kwargs: Any
+    ) -> DataFrame:
+        spark = frame.sparkSession
+        texts = args[0] if len(args) == 1 and isinstance(args[0], list) else args
+        unnamed = [_in_expression(job, spark, each) for each in texts]
+        named = {name: _in_expression(job, spark, each) for name, each in kwargs.items()}
+        result: DataFrame = method(frame, *unnamed, **named)
+        return result
+
+    def parsed_expression(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if job.tables:
+            (text,) = (*args, *kwargs.values())
+            return method(_in_expression(job, SparkSession.active(), text))
+        return method(*args, **kwargs)
+
     patches.replace(SparkSession, "sql", executed)
+    patches.replace(pyspark.sql.functions, "expr", parsed_expression)
+    for name in ("filter", "selectExpr"):
+        patches.replace(ClassicDataFrame, name, selected)
+    for name in _BY_CATALOG:
+        patches.replace(Catalog, name, changed)
 
 
-def _executed(
-    job: JobAudit, method: Callable[..., Any], spark: SparkSession, text: str, args: Any
-) -> DataFrame:
+def _in_expression(job: JobAudit, spark: SparkSession, value: Any) -> Any:
+    is_text = isinstance(value, str)
+    return expression_with_copies(job.tables, spark, value) if is_text else value
+
+
+def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataFrame:
     catalyst = Catalyst(spark)
-    plan = _parsed(spark, text)
-    commands = [] if plan is None else list(_commands(catalyst, plan))
-    with_views = _with_views(text, job)
+    plan = parsed(spark, text)
+    commands = list(_commands(catalyst, plan))
     for command in commands:
         name = simple_name(command)
         if name in _WRITING and len(commands) == 1:
-            _written(job, catalyst, command, _parsed(spark, with_views), args)
+            with_views = with_copies(job.tables, spark, text, plan)
+            _written(job, catalyst, command, parsed(spark, with_views), args)
             return spark.range(0).select()
         if name in _LEFT_OUT:
-            if name in _EMPTYING:
-                _require_unwritten(job, catalyst, command)
+            if name in _EMPTYING and _is_emptied(job, catalyst, command):
+                return spark.range(0).select()
+            if name == "DropTable" and _is_of_view(catalyst, command):
+                continue
             note = f"{_LEFT_OUT[name]} in SQL is left out"
             if note not in job.notes:
                 job.notes.append(note)
@@ -96,36 +144,70 @@ def _executed(
         if name == "DropView":
             _require_temporary(catalyst, command)
             continue
+        if name == "ShowTables":
+            return _shown(job, catalyst, command, text)
+        if name == "ShowTablesExtended" and job.tables:
+            raise ScriptStop(
+                "SHOW TABLE EXTENDED does not know the tables that the script has written: "
+                "expected SHOW TABLES"
+            )
         if not _HARMLESS.fullmatch(name):
             raise ScriptStop(
                 f"{_words(text)} is SQL that writes, which the audit does not execute: expected "
                 "SELECT, INSERT or CREATE TABLE AS, or a write of a DataFrame"
             )
-    frame: DataFrame = method(spark, with_views, args) if args else method(spark, with_views)
-    return frame
+    text = with_copies(job.tables, spark, text, plan)
+    return spark.sql(text, args) if args else spark.sql(text)
 
 
-def _require_unwritten(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
-    """End the script if it empties a table of its own: the audit would still read its rows."""
+def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
+    """Drop a table of the script's own. Ends the script if it empties one, whose rows the audit
+    would still read. Returns whether the statement is about such a table.
+    """
     words = _LEFT_OUT[simple_name(command)]
-    keys = {
-        each.destination.key for each in job.written.outputs if each.destination.kind == "table"
-    }
     parts = _name_of_child(catalyst, command)
     if parts is None:
-        if keys:
+        if job.tables:
             raise ScriptStop(
                 f"{words} of a table whose name the audit cannot read: expected its name"
             )
-        return
-    dropped = table_key(".".join(parts))
-    for key in sorted(keys):
-        # A written table is in the statement under its view.
-        if dropped in (key, view_of(key)) and job.written.live("table", key):
-            raise ScriptStop(
-                f"{words} of {key}, which the script has written: the audit does not empty its "
-                "copy. Expected a write with mode overwrite, or another table"
-            )
+        return False
+    key = table_key(catalyst.spark, parts)
+    live = job.written.live("table", key)
+    if _is_of_view(catalyst, command) or not live:
+        return False
+    if simple_name(command) != "DropTable":
+        raise ScriptStop(
+            f"{words} of {live[-1].name}, which the script has written: the audit does not empty "
+            "its copy. Expected a write with mode overwrite, or another table"
+        )
+    job.tables.drop(catalyst.spark, key, user_line() or UNKNOWN)
+    return True
+
+
+def _is_of_view(catalyst: Catalyst, command: Node) -> bool:
+    """Whether a statement names a temporary view, which it then drops."""
+    parts = _name_of_child(catalyst, command)
+    return parts is not None and is_temporary(catalyst.spark, parts)
+
+
+def _shown(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> DataFrame:
+    """The tables of a database for the script."""
+    frame = catalyst.spark.sql(text)
+    if not job.tables:
+        return frame
+    database = pattern = None
+    if simple_name(command.namespace()) == "UnresolvedNamespace":
+        parts = catalyst.items(command.namespace().multipartIdentifier())
+        database = ".".join(quoted(str(part)) for part in parts)
+    if command.pattern().isDefined():
+        pattern = str(command.pattern().get())
+    own = job.tables.in_database(catalyst.spark, database, pattern)
+    rows: list[tuple[Any, ...]] = [
+        row for row in frame.collect() if row.isTemporary or not own.has_written(row.tableName)
+    ]
+    rows += [(own.namespace, name, False) for name in own.names]
+    return catalyst.spark.createDataFrame(rows, frame.schema)
 
 
 def _require_temporary(catalyst: Catalyst, command: Node) -> None:
@@ -183,15 +265,16 @@ def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args:
     query = with_views.query()
     if simple_name(plan) == "UnresolvedWith":
         query = plan.withNewChildren(catalyst.scala([query]))
-    table = ".".join(str(part) for part in catalyst.items(parts))
-    if job.written.live("table", table_key(table)):
+    named = [str(part) for part in catalyst.items(parts)]
+    table, key = ".".join(named), table_key(catalyst.spark, named)
+    if job.written.live("table", key):
         _require_whole(command, table)
     frame = catalyst.frame(query)
     if name == "InsertIntoStatement":
-        frame = job.as_in_table(_with_partition(catalyst, frame, command), table)
-    to = Destination(table, table_key(table), "table", "parquet", mode, tuple(frame.columns))
+        require_no_view(catalyst.spark, named)
+        frame = job.tables.as_in_table(_with_partition(catalyst, frame, command), key)
+    to = Destination(table, key, "table", "parquet", mode, tuple(frame.columns))
     job.write(frame, to)
-    job.show_table(catalyst.spark, to)
 
 
 def _require_whole(command: Node, table: str) -> None:
@@ -215,15 +298,6 @@ def _with_partition(catalyst: Catalyst, frame: DataFrame, insert: Node) -> DataF
     return frame
 
 
-def _parsed(spark: SparkSession, text: str) -> Node | None:
-    """The plan of a statement; None: Spark cannot parse it, and says so itself."""
-    session: Any = spark._jsparkSession
-    try:
-        return session.sessionState().sqlParser().parsePlan(text)
-    except Py4JError:
-        return None
-
-
 def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:
     """The nodes of a parsed statement that are no part of a query."""
     loader = catalyst.class_loader()
@@ -231,22 +305,6 @@ def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:
     for node in catalyst.nodes(plan):
         if simple_name(node) in _MORE or any(kind.isInstance(node) for kind in kinds):
             yield node
-
-
-def _with_views(text: str, job: JobAudit) -> str:
-    """A statement with the views of written tables in place of their names with a database."""
-    for output in job.written.outputs:
-        to = output.destination
-        if to.kind == "table":
-            names = r"\s*\.\s*".join(rf"`?{re.escape(part)}`?" for part in to.key.split("."))
-            catalog = r"(?:`?spark_catalog`?\s*\.\s*)?" + (
-                "" if "." in to.key else r"`?default`?\s*\.\s*"
-            )
-            pattern = re.compile(rf"(?<![\w.`]){catalog}{names}(?![\w`])", re.IGNORECASE)
-            parts = _TEXT.split(text)
-            parts[::2] = [pattern.sub(view_of(to.key), part) for part in parts[::2]]
-            text = "".join(parts)
-    return text
 
 
 def _words(text: str) -> str:

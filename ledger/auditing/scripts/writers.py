@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import Destination, full_path, table_key
+from ledger.auditing.scripts.tables import require_no_view, table_key
+from ledger.auditing.scripts.written import Destination, full_path
 
 _CONFIGURING = ("bucketBy", "clusterBy", "format", "mode", "option", "options", "sortBy")
 _ENDING = (
@@ -44,13 +45,13 @@ def intercept_writes(patches: Patches, job: JobAudit) -> None:
     ) -> None:
         frame: DataFrame = writer._df
         if method.__name__ == "insertInto":
-            frame = job.as_in_table(frame, str(next(iter((*args, *kwargs.values())))))
+            name = str(next(iter((*args, *kwargs.values()))))
+            require_no_view(frame.sparkSession, name)
+            frame = job.tables.as_in_table(frame, name)
         destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
         if not _is_written(job, frame.sparkSession, destination):
             return
         job.write(frame, destination)
-        if destination.kind == "table":
-            job.show_table(frame.sparkSession, destination)
 
     for name in (*_CONFIGURING, "partitionBy"):
         patches.replace(DataFrameWriter, name, configured)
@@ -62,7 +63,7 @@ def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
     """Return whether a write writes. Ends the script if it would replace a part of an output."""
     live = job.written.live(to.kind, to.key)
     if to.mode == "ignore":
-        exists = os.path.exists(to.key) if to.kind == "path" else spark.catalog.tableExists(to.key)
+        exists = os.path.exists(to.key) if to.kind == "path" else job.tables.exists(spark, to.key)
         if exists and not live:
             job.notes.append(f"{to.name} exists, so a write with mode('ignore') writes nothing")
         return not exists and not live
@@ -113,7 +114,7 @@ def _destination(
     table = values.get("table", _option(calls, "dbtable"))
     if kind == "table":
         name = str(values.get("name", values.get("tableName")))
-        key = table_key(name)
+        key = table_key(frame.sparkSession, name)
     elif format_ == "jdbc" and table is not None:
         kind, name, key = "other", str(table), f"{values.get('url', _option(calls, 'url'))} {table}"
     elif path is not None:

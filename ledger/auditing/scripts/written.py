@@ -1,11 +1,9 @@
 """Outputs of a script: where it wanted to write them, and the copy that is written instead."""
 
-import fnmatch
-import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from ledger.auditing.scripts.stops import ScriptStop
 
 NATIVE = ("csv", "json", "orc", "parquet", "text", "xml")
 _WITH_TEXT = ("csv", "json", "xml")  # in which a list of ids is a text
+_ABOVE = ".."
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,21 @@ class Written:
         for output in self.outputs:
             to = output.destination
             if (to.kind, to.key) == (kind, key):
-                live = [*live, output] if to.mode == "append" else [output]
+                earlier = live if to.mode == "append" else []
+                live = [] if output.is_dropped else [*earlier, output]
         return live
+
+    def drop(self, key: str, place: str) -> None:
+        """Note that the script has dropped a table."""
+        for output in self.live("table", key):
+            output.replaced_at, output.is_dropped = place, True
 
     def note_replaced(self) -> None:
         """Note for each output the line of the write that replaced it."""
         for at, output in enumerate(self.outputs):
             to = output.destination
+            if output.is_dropped:
+                continue
             for later in self.outputs[at + 1 :]:
                 other = later.destination
                 is_one = (to.kind, to.key) == (other.kind, other.key)
@@ -139,56 +146,53 @@ class Written:
                     output.replaced_at = later.place
                     break
 
-    def below(self, path: str) -> list[WrittenOutput]:
-        """Return the outputs at or below a path, in which a wildcard may be."""
-        return [
-            output
-            for key in dict.fromkeys(to.key for to in self._paths())
-            if _is_at_or_below(key, path)
-            for output in self.live("path", key)
-        ]
-
-    def above(self, path: str) -> list[WrittenOutput]:
-        """Return the outputs in whose folder a path is."""
-        return [
-            output
-            for key in dict.fromkeys(to.key for to in self._paths())
-            if path.startswith(f"{key}/")
-            for output in self.live("path", key)
-        ]
-
-    def _paths(self) -> list[Destination]:
-        return [each.destination for each in self.outputs if each.destination.kind == "path"]
-
     def files_of(self, spark: Any, path: str) -> tuple[list[str], list[WrittenOutput]]:
         """Return the paths to read instead of one, and the outputs that are there; none: the
-        script has written nothing there.
+        script has written nothing there. ``path`` may have wildcards.
+
+        Ends the script where it reads files beside them that are not its own.
         """
-        at, above = self.below(path), self.above(path)
-        if not at and not above:
+        keys = {to.key for to in (o.destination for o in self.outputs) if to.kind == "path"}
+        each = {key: _place(spark, path, key) for key in sorted(keys)}
+        places = {key: place for key, place in each.items() if place is not None}
+        if not places:
             return [], []
-        outputs = at or above
-        for output in outputs:
+        if _is_pattern(path) or _ABOVE in places.values():
+            _require_own(spark, path, list(places))
+        live = {key: self.live("path", key) for key in places}
+        for output in chain(*live.values()):
             if output.files is None:
                 generation = self._generation(output)
                 below = output.destination.key.replace("://", "/").lstrip("/")
                 output.write_files(spark, self.folder / f"files-{generation}" / below)
-        if at and any(output.destination.key != path for output in at):
-            if len({self._generation(output) for output in at}) > 1:
-                raise ScriptStop(
-                    f"{path} is read, and a part of it was written more than once: expected a read "
-                    "of one output. Read the outputs one by one"
-                )
-            root = self.folder / f"files-{self._generation(at[0])}"
-            return [f"file://{root}/{path.replace('://', '/').lstrip('/')}"], outputs
-        if at:
-            return [f"file://{output.files}" for output in at], outputs
-        paths = []
-        for output in outputs:
-            inside = f"{output.files}{path.removeprefix(output.destination.key)}"
-            if glob.glob(inside):
-                paths.append(f"file://{inside}")
-        return paths or [f"file://{outputs[-1].files}{path}"], outputs
+        if _ABOVE in places.values():
+            return self._files_below(path, list(chain(*live.values())), places)
+        paths, outputs = [], []
+        for key, place in places.items():
+            inside = [
+                (f"file://{output.files}{place}", output)
+                for output in live[key]
+                if not place or _on_storage(spark, f"file://{output.files}{place}")[1]
+            ]
+            paths += [each for each, _ in inside]
+            outputs += [output for _, output in inside]
+        if not outputs:  # Spark says that there is nothing
+            key, place = places.popitem()
+            return [f"file://{live[key][-1].files}{place}"], live[key][-1:]
+        return paths, outputs
+
+    def _files_below(
+        self, path: str, outputs: list[WrittenOutput], places: Mapping[str, str]
+    ) -> tuple[list[str], list[WrittenOutput]]:
+        """The folder that has all outputs below a path in it, as the path has them."""
+        generations = {self._generation(output) for output in outputs}
+        if len(generations) > 1 or set(places.values()) != {_ABOVE}:
+            raise ScriptStop(
+                f"{path} is read, and a part of it was written more than once, or as a part of "
+                "another output: expected a read of one output. Read the outputs one by one"
+            )
+        root = self.folder / f"files-{generations.pop()}"
+        return [f"file://{root}/{path.replace('://', '/').lstrip('/')}"], outputs
 
     def _generation(self, output: WrittenOutput) -> int:
         same = [each for each in self.outputs if each.destination.key == output.destination.key]
@@ -205,25 +209,54 @@ def full_path(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
-def table_key(name: str) -> str:
-    """Return a table's name as outputs are compared by: in lower case, without the default
-    catalog.
+def _place(spark: Any, path: str, key: str) -> str | None:
+    """Where a path is: ``_ABOVE`` an output, at it (empty), or in its folder (the rest of the
+    path); None: elsewhere. There may be wildcards in it.
     """
-    return name.replace("`", "").lower().removeprefix("spark_catalog.").removeprefix("default.")
+    wanted, names = path.split("/"), key.split("/")
+    if not all(_matches(spark, part, name) for part, name in zip(wanted, names, strict=False)):
+        return None
+    if len(wanted) < len(names):
+        return _ABOVE
+    return "".join(f"/{part}" for part in wanted[len(names) :])
 
 
-def view_of(key: str) -> str:
-    """Return the name of the view that shows a table: its last part."""
-    return key.rpartition(".")[2]
+def _is_pattern(text: str) -> bool:
+    return any(sign in text for sign in "*?[{")
 
 
-def _is_at_or_below(key: str, path: str) -> bool:
-    if key == path or key.startswith(f"{path}/"):
-        return True
-    if not any(sign in path for sign in "*?[{"):
-        return False
-    parts, wanted = key.split("/"), path.split("/")
-    if len(parts) < len(wanted):
-        return False
-    pairs = zip(parts, wanted, strict=False)
-    return all(fnmatch.fnmatchcase(part, pattern) for part, pattern in pairs)
+def _matches(spark: Any, wanted: str, name: str) -> bool:
+    if wanted == name or not _is_pattern(wanted):
+        return wanted == name
+    return bool(spark._jvm.org.apache.hadoop.fs.GlobPattern(wanted).matches(name))
+
+
+def alternatives(spark: Any, path: str) -> list[str]:
+    """Return the paths of a path with alternatives in which there is a slash, as {a/b,c}."""
+    return list(spark._jvm.org.apache.hadoop.fs.GlobExpander.expand(path))
+
+
+def _on_storage(spark: Any, path: str) -> tuple[Any, list[Any]]:
+    """The file system of a path, and what is there; there may be wildcards in the path."""
+    at = spark._jvm.org.apache.hadoop.fs.Path(path)
+    system = at.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return system, list(system.globStatus(at) or ())
+
+
+def _require_own(spark: Any, path: str, keys: Sequence[str]) -> None:
+    """End the script if files that it has not written are at or below a path, too."""
+    system, todo = _on_storage(spark, path)
+    while todo:
+        status = todo.pop()
+        at = status.getPath()
+        name = full_path(str(at.toString() if "://" in path else at.toUri().getPath()))
+        is_own = any(name == key or name.startswith(f"{key}/") for key in keys)
+        if is_own or str(at.getName()).startswith(("_", ".")):
+            continue
+        if not status.isDirectory():
+            raise ScriptStop(
+                f"{path} is read, where the script has written {keys[0]}, and {name} is there as "
+                "well, which it has not written: expected a read of one of them. Read them one by "
+                "one, and use union()"
+            )
+        todo += system.listStatus(at)
