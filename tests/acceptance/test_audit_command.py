@@ -97,6 +97,10 @@ class Terminal:
         assert not [word for word in ("Traceback", "py4j", "Py4J") if word in text], text
         return out, errors
 
+    def give_all_objects_one_hash(self) -> None:
+        """Have the JVM return one identity hash for all its objects."""
+        self._environment["JDK_JAVA_OPTIONS"] = "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
+
     def write(self, name: str, text: str) -> None:
         """Write a script that has a session."""
         (self.job / name).write_text(START + dedent(text))
@@ -196,6 +200,32 @@ def test_a_job_from_its_first_report_to_expected_losses(terminal, tmp_path):
     write_orders(terminal.job, orders(more=1))
     out, _ = terminal.run("--expected", allowed, "job.py", code=1)
     assert "no partner for shop" in out.partition("LOST")[2].partition("EXPECTED")[0]
+
+
+def test_objects_of_one_hash(terminal):
+    """Nodes of a plan are told apart by themselves, not by the identity hash of their object."""
+    terminal.give_all_objects_one_hash()
+    terminal.write(
+        "job.py",
+        """
+        orders = spark.read.csv("orders.csv", header=True)
+        paid = orders.where("order_id <> 'o0'").where("state = 'paid'")
+        paid.join(spark.read.csv("shops.csv", header=True), "shop").write.csv("out")
+        """,
+    )
+    out, _ = terminal.run("--json", "--source", "orders.csv", "job.py", code=1)
+    wanted: dict[str, int] = {}
+    for row in orders()[1:]:
+        reason = "no partner for shop"
+        if row["state"] != "paid":
+            reason = f"condition {'false' if row['state'] else 'NULL'}: state = 'paid'"
+        elif not row["shop"]:
+            reason = "key NULL: shop"
+        elif int(row["shop"][1:]) < SHOPS:
+            continue
+        wanted[reason] = wanted.get(reason, 0) + 1
+    losses = {loss["text"]: loss["records"] for loss in json.loads(out)["losses"]}
+    assert losses == {"condition false: NOT (order_id = 'o0')": 1} | wanted
 
 
 def test_a_script_that_fails(terminal):
