@@ -140,7 +140,6 @@ def test_names_in_statements(audited):
         assert len(spark.sql("SELECT default.known.* FROM known").columns) == 4
         assert first("SELECT count(*) FROM (TABLE shop.known)") == 8
         assert first("SELECT count(*) FROM shop.known TABLESAMPLE (100 PERCENT)") == 8
-        assert first("SELECT count(*) FROM IDENTIFIER('shop.known') WHERE shop = 's1'") == 3
         assert first("SELECT count(*) FROM shop.known WHERE cents = :c", {"c": "1"}) == 1
         assert first("SELECT count(*) FROM shop.known WHERE cents = ?", args=["1"]) == 1
         assert first("SELECT count(*) FROM shop.known JOIN {o} USING (order_id)", o=orders) == 8
