@@ -73,7 +73,7 @@ def _write(connection: Connection, arguments: tuple[object, ...]) -> None:
         for n, pipeline in enumerate(pipelines, 1)
     ]
     steps = [
-        (n % SHAPES, place, json.dumps(step))
+        (n % SHAPES, place, json.dumps(step.as_json()))
         for n, pipeline in enumerate(pipelines[:SHAPES], 1)
         for place, step in enumerate(pipeline.topology(), 1)
     ]

@@ -2,7 +2,7 @@
 Airflow's provider asks a task for them, and needs that provider.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -94,9 +94,7 @@ class _Datasets:
 
     def __init__(self, settings: Settings, pipeline: Pipeline, batch: Batch):
         self._settings, self._pipeline = settings, pipeline
-        self._reads: Mapping[str, list[str]] = {
-            entry["name"]: list(entry["reads"]) for entry in batch.topology
-        }
+        self._reads = {step.name: step.reads for step in batch.topology}
 
     def read_by(self, row: StepRows, *, whole: bool) -> list[InputDataset]:
         """Return the datasets that a step has read: of a source its own, of any other step those of

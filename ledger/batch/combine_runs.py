@@ -40,7 +40,7 @@ def open_due(database: Database, batch_id: int, step: Step, attempt: Attempt) ->
         assert batch is not None
         if not combines.is_due(connection, batch_id, [step.name]):
             return None
-        reads = [] if step.reads_family else require_step(batch, step.name)["reads"]
+        reads = () if step.reads_family else require_step(batch, step.name).reads
         inputs = partial(committed_runs, steps=reads)
         return begin_run(connection, batch, step.name, attempt, inputs)
 

@@ -62,14 +62,7 @@ def restart(database: Database, batch_id: int) -> Advice:
         runs.fence_running(connection, batch_id)
         batches.set_first_attempt(connection, batch_id, runs.draw_number(connection))
         batches.set_released(connection, batch_id, released=False)
-        batches.move_batch(
-            connection,
-            batch_id,
-            BatchStatus.OPEN,
-            BatchStatus.HELD,
-            HoldCause.RESTART,
-            "All its steps run again",
-        )
+        batches.hold(connection, batch_id, HoldCause.RESTART, "All its steps run again")
         return stands_at(connection, batches.get_batch(connection, batch_id))
 
     return database.transact(work)

@@ -156,28 +156,17 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
         return None
     runs = queries.committed(connection, batch.batch_id)
     ranges = run_queries.emits(connection, batch.batch_id)
-    return Uneven(
-        batch.batch_id,
-        tuple(runs),
-        tuple(ranges),
-        spans,
-        _naming(batch, runs),
-    )
-
-
-def _naming(batch: Batch, runs: Sequence[CommittedRun]) -> Naming:
-    """How the records of a batch are named, of which these runs are committed."""
-    before = [step for step in batch.topology if not step.get("after")]
-    sinks = {step["name"] for step in before if step["kind"] == "sink"}
+    sinks = {step.name for step in batch.steps if step.kind == "sink"}
     unproved = sinks - {run.step for run in runs if run.acks_proved}
-    return Naming(
+    naming = Naming(
         hops(batch.topology),
-        uncommitted={step["name"] for step in before} - {run.step for run in runs},
-        explicit={step["name"] for step in before if step.get("acks") == "explicit"},
-        merging={step["name"] for step in before if step.get("merges")},
+        uncommitted={step.name for step in batch.steps} - {run.step for run in runs},
+        explicit={step.name for step in batch.steps if step.acks == "explicit"},
+        merging={step.name for step in batch.steps if step.merges},
         # Exactly once nothing of a failed record is published.
         unproved=set() if batch.exactly_once else unproved,
     )
+    return Uneven(batch.batch_id, tuple(runs), tuple(ranges), spans, naming)
 
 
 def of_files(connection: Connection, batch: Batch) -> Uneven | None:

@@ -73,9 +73,8 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
     """A replay replaces the rows of whole units: what makes one, and where it comes from, must
     be the same.
     """
-    then = [step for step in original.topology if step.get("unit") is not None]
     now = pipeline.graph.unit
-    before = tuple(then[0]["unit"]) if then else None
+    before = next((step.unit for step in original.topology if step.unit is not None), None)
     if before != now:
         shown = [unit_in_words(unit) for unit in (before, now)]
         raise InputError(
@@ -84,7 +83,7 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
             " declare it as it was, or reprocess the interval"
         )
     sources = [
-        {step["name"]: step.get("unit_types", {}) for step in steps if step["kind"] == "source"}
+        {step.name: step.unit_types for step in steps if step.kind == "source"}
         for steps in (original.topology, pipeline.topology())
     ]
     had, has = sources

@@ -208,19 +208,10 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     newest = {run.step: run for run in all_runs if run.opened_at >= batch.opened_at}
     committed = {run.step for run in all_runs if run.state is RunState.COMMITTED}
     facts = []
-    for step in batch.topology:
-        if step.get("after"):
-            continue
-        name, run = step["name"], newest.get(step["name"])
-        is_committed = name in committed
-        if run is None:
-            facts.append(StepFacts(name, step["kind"], is_committed))
-        else:
-            facts.append(
-                StepFacts(
-                    name, step["kind"], is_committed, run.state, run.lease_until, run.closed_at
-                )
-            )
+    for step in batch.steps:
+        run = newest.get(step.name)
+        ended = () if run is None else (run.state, run.lease_until, run.closed_at)
+        facts.append(StepFacts(step.name, step.kind, step.name in committed, *ended))
     return facts
 
 
@@ -290,14 +281,8 @@ def _fail_roots(
     failed = refinement.rows
     failures = record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
-        replays.delay_replays(
-            connection,
-            batch.original_id,
-            instant,
-            batch.replay_backoff_seconds,
-            batch.replay_backoff_cap_seconds,
-        )
-    if any(step.get("merges") for step in batch.topology):
+        replays.delay_replays(connection, batch, instant)
+    if batch.merges:
         queries.keep_units_back(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
     attempts = queries.record_attempts(connection, batch.batch_id)
     if not failed == failures == attempts:
@@ -343,8 +328,17 @@ def _check_read(connection: Connection, batch: Batch) -> None:
             f"batch {batch.batch_id}: {reader} read a run of {producer} that is superseded:"
             f" run {reader} again"
         )
-    if batch.kind is BatchKind.REPLAY:
-        _check_replayed(connection, batch)
+    if batch.kind is not BatchKind.REPLAY:
+        return
+    claimed = replays.claimed_count(connection, batch.batch_id)
+    emitted = queries.total_roots(connection, batch.batch_id)
+    if batch.merges:  # it takes whole units, not just what failed
+        emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
+    if claimed != emitted:  # one that was never emitted must not pass for one that was acked
+        raise IntegrityError(
+            f"replay batch {batch.batch_id} claimed {claimed} records and emitted {emitted}: run"
+            " its sources again"
+        )
 
 
 def _check_posted(connection: Connection, batch: Batch) -> None:
@@ -354,21 +348,6 @@ def _check_posted(connection: Connection, batch: Batch) -> None:
             f"batch {batch.batch_id}: run {run_id} of {step} recorded (rows, XOR,"
             f" emitted, acked; of a source spans, first, last) = {recorded}, the ledger has"
             f" {posted}: run {step} again"
-        )
-
-
-def _check_replayed(connection: Connection, batch: Batch) -> None:
-    """A claimed message that was never emitted must not pass for one that was acked."""
-    claimed = replays.claimed_count(connection, batch.batch_id)
-    emitted = queries.total_roots(connection, batch.batch_id)
-    if any(
-        step.get("merges") for step in batch.topology
-    ):  # it takes whole units, not just what failed
-        emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
-    if claimed != emitted:
-        raise IntegrityError(
-            f"replay batch {batch.batch_id} claimed {claimed} records and emitted {emitted}: run"
-            " its sources again"
         )
 
 
@@ -396,7 +375,7 @@ def _hold(
     if batch.status is not BatchStatus.OPEN:
         return _settled_before(connection, batch)
     cause = HoldCause.CHECK if preview is None else HoldCause.FAILURES
-    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, cause, reason)
+    batches.hold(connection, batch_id, cause, reason)
     if preview is None:  # a release was meant for another reason than this one
         batches.set_released(connection, batch_id, released=False)
     else:

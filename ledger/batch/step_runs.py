@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.text import storable
@@ -198,7 +198,7 @@ def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Att
 
 
 def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
-    reads = require_step(batch, step)["reads"]
+    reads = require_step(batch, step).reads
     committed = committed_runs(all_runs, reads)
     for name in reads:
         if name not in committed:
@@ -215,9 +215,9 @@ def committed_runs(all_runs: list[Run], steps: Sequence[str]) -> dict[str, Run]:
     return {step: committed[step] for step in steps if step in committed}
 
 
-def require_step(batch: Batch, step: str) -> Mapping[str, Any]:
+def require_step(batch: Batch, step: str) -> DeclaredStep:
     """A step as the batch was opened with it. Raises NotReadyError if it has none of this name."""
-    steps = {node["name"]: node for node in batch.topology}
+    steps = {declared.name: declared for declared in batch.topology}
     if step not in steps:
         raise NotReadyError(
             f"batch {batch.batch_id} was opened without a step {step!r}; it has"
@@ -374,15 +374,13 @@ def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:
     database.transact(lambda c: runs.set_root_files(c, run.run_id, folder))
 
 
-def fail(
-    database: Database, run: OpenedRun, failure: str, unread_run_ids: Sequence[int] = ()
-) -> None:
+def fail(database: Database, run: OpenedRun, failure: str, unread: Sequence[int] = ()) -> None:
     """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
-    of whatever text; what PostgreSQL cannot keep of it is replaced. ``unread_run_ids``: runs of
-    which it could not read a file.
+    of whatever text; what PostgreSQL cannot keep of it is replaced. ``unread``: runs of which it
+    could not read a file.
     """
     text = storable(failure[:MOST_FAILURE])
-    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FAILED, text, unread_run_ids))
+    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FAILED, text, unread))
 
 
 def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> None:
@@ -390,4 +388,4 @@ def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> 
     do no step before it again. ``reason``: as of ``fail``; None: somebody stopped it.
     """
     text = None if reason is None else storable(reason[:MOST_FAILURE])
-    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FENCED, text))
+    database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FENCED, text, ()))

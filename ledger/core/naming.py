@@ -5,7 +5,7 @@ Pure. Records that broke alike are judged at once, see ``ledger.deltas.single_ro
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ledger.core.states import FailureCause
@@ -44,24 +44,6 @@ class Break:
 
 
 @dataclass(frozen=True)
-class _Broken:
-    """A component that broke, with the first of its consumers' places."""
-
-    ordinal: int
-    where: tuple[str, FailureCause, str, int, int, str | None]
-    late: bool
-    merging: bool
-    recordwise: bool
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Sort key: first the components where the record itself was lost, whatever others lost
-        with it, then the order of their consumers.
-        """
-        return self.merging or self.late, self.ordinal
-
-
-@dataclass(frozen=True)
 class Naming:
     """Facts of a batch by which the step where a record broke is named.
 
@@ -87,25 +69,24 @@ class Naming:
         return components
 
     def name(self, edges: StepEdges) -> Break | None:
-        """The first step where a record broke; None if it broke nowhere."""
-        breaks = sorted(
-            (self._broken(self.components[number], edges) for number in edges.broken),
-            key=lambda some: some.rank,
-        )
+        """The first step where a record broke; None if it broke nowhere. What a record lost by
+        itself comes first, whatever others lost with it, and wherever that is.
+        """
+        breaks = [self._broken(self.components[number], edges) for number in edges.broken]
+        breaks.sort(key=lambda some: (not some[1].own_failure, some[0]))
+        incomplete = any(some.incomplete for _, some in breaks)
         if not breaks:
             return None
-        first = breaks[0]
-        incomplete = any(some.recordwise for some in breaks)
-        of_unit = first.merging and not first.late and not incomplete
-        own = not first.merging and not first.late
-        return Break(*first.where, own, of_unit, incomplete)
+        first = breaks[0][1]
+        return replace(first, shared=first.shared and not incomplete, incomplete=incomplete)
 
     def missed_by(self, edges: StepEdges) -> list[str]:
         """The sinks that may not have got each row of the record once, wherever it is named."""
         reached = {hop.consumer for hop in self.hops if hop.component in edges.broken}
         return sorted(reached.intersection(self.unproved))
 
-    def _broken(self, hops: Sequence[Hop], edges: StepEdges) -> _Broken:
+    def _broken(self, hops: Sequence[Hop], edges: StepEdges) -> tuple[int, Break]:
+        """The break of one component, after the first of its consumers' places."""
         consumers = list(dict.fromkeys(hop.consumer for hop in hops))
         wrong = self._wrong(hops, edges) if len(consumers) > 1 else []
         # Of several with a wrong count one that did commit is to blame: the others never had their
@@ -119,14 +100,17 @@ class Naming:
         emitted = sum(edges.emitted.get(name, 0) for name in producers)
         acked = sum(edges.acked.get(name, 0) for name in consumers)
         late = any(name in self.uncommitted for name in culprits)
-        cause = FailureCause.LATE if late else self._cause(culprits, emitted, acked)
-        several = ", ".join(wrong) if len(wrong) > 1 else None
-        return _Broken(
-            hops[0].ordinal,
-            (", ".join(culprits), cause, ", ".join(producers), emitted, acked, several),
-            late,
-            any(self._merges(hops, name) for name in culprits),
-            not all(self._merges(hops, name) for name in concerned),
+        merging = any(self._merges(hops, name) for name in culprits)
+        return hops[0].ordinal, Break(
+            ", ".join(culprits),
+            FailureCause.LATE if late else self._cause(culprits, emitted, acked),
+            ", ".join(producers),
+            emitted,
+            acked,
+            ", ".join(wrong) if len(wrong) > 1 else None,
+            own_failure=not merging and not late,
+            shared=merging and not late,
+            incomplete=not all(self._merges(hops, name) for name in concerned),
         )
 
     def _wrong(self, hops: Sequence[Hop], edges: StepEdges) -> list[str]:

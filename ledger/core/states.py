@@ -78,10 +78,8 @@ class RunState(StrEnum):
 
 
 class FailureCause(StrEnum):
-    """Why an attempt of a record failed. With the first three its source, stage or sink gave a
-    reason. ``UNACKED``: an explicit stage did not ack it. ``DOUBLED``: it was acked too often.
-    ``SWAPPED``: one row was lost, and another acked too often. ``UNIT``: a record of its unit was
-    quarantined.
+    """Why an attempt of a record failed, as the column ``failed_root.cause`` explains. With the
+    first three its source, stage or sink gave a reason.
     """
 
     UNPARSED = "unparsed"

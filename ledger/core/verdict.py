@@ -1,12 +1,12 @@
 """Verdicts on open batches: settle, expire, abandon or wait. Pure, with time as an argument."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import RunState
 
 
@@ -119,13 +119,13 @@ class Hop:
     component: int
 
 
-def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
+def hops(topology: Sequence[DeclaredStep]) -> list[Hop]:
     """Every hop of a topology up to the settlement, by the order of the consumers."""
     pairs = [
-        (ordinal, producer, str(step["name"]))
+        (ordinal, producer, step.name)
         for ordinal, step in enumerate(topology)
-        if not step.get("after")
-        for producer in step["reads"]
+        if not step.after
+        for producer in step.reads
     ]
     fanout = Counter(producer for _, producer, _ in pairs)
     component = {index: index for index in range(len(pairs))}

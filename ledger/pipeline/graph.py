@@ -6,11 +6,13 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, check
 from ledger.pipeline.steps import SourceStep, StageStep, Step
 from ledger.sources.references import Reference
+from ledger.types import ddl
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,39 @@ class Graph:
         """Whether a step is a state over batches, or a sink of one."""
         step = self.step(name)
         return step.is_state or any(map(self.is_stateful, step.inputs))
+
+    def declared(self, step: Step) -> DeclaredStep:
+        """A step as the ledger keeps it."""
+        name, follows = step.name, self.follows(step.name)
+        is_whole = isinstance(step, StageStep) and step.whole
+        return DeclaredStep(
+            name,
+            step.kind,
+            step.inputs,
+            merges=self.merges(name),
+            units=step.is_published and self.in_units(name),
+            after=follows,
+            stateful=self.is_stateful(name),
+            awaits=self._awaited(name) if follows else None,
+            unit=self.unit or () if is_whole else None,
+            unit_types=self._unit_types(step),
+            **step.described(),
+        )
+
+    def _awaited(self, name: str) -> tuple[str, ...]:
+        """The sources that a step goes back to, and those whose records share units with theirs: a
+        unit that one of them spoils is withheld from the step as a whole.
+        """
+        together = self.in_units(name)
+        sources = {step.name for step in self.steps.values() if isinstance(step, SourceStep)}
+        shared = {source for source in sources if together and self.in_units(source)}
+        return tuple(sorted(self.sources(name) | shared))
+
+    def _unit_types(self, step: Step) -> dict[str, str]:
+        if not isinstance(step, SourceStep) or not self.in_units(step.name):
+            return {}
+        types = ddl.columns(step.columns) or {}
+        return {name: types[name] for name in self.unit or () if name in types}
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless the steps can give the guarantee: exactly once, every sink

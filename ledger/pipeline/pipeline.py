@@ -6,6 +6,7 @@ from copy import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, SettlePolicy
@@ -30,7 +31,6 @@ from ledger.pipeline.steps.combine import combine_step
 from ledger.pipeline.steps.source import source_step
 from ledger.pipeline.steps.stage import record_step, stage_step, warn_of_aggregates
 from ledger.pipeline.steps.state import hooks_step, state_step
-from ledger.pipeline.topology import described
 from ledger.sinks.base import Sink
 from ledger.sinks.registry import require_sink
 from ledger.sources.references import Reference
@@ -375,11 +375,9 @@ class Pipeline:
         """The side inputs that a step names."""
         return {name: self._references[name] for name in step.references}
 
-    def topology(self) -> list[dict[str, Any]]:
-        """The steps in order, as the ledger keeps them: see ``described`` in
-        ``ledger.pipeline.topology``.
-        """
-        return [described(self.graph, step) for step in self._checked()]
+    def topology(self) -> tuple[DeclaredStep, ...]:
+        """The steps in order, as the ledger keeps them."""
+        return tuple(map(self.graph.declared, self._checked()))
 
     def _add(self, step: Step) -> None:
         self._free(step.name)

@@ -102,8 +102,8 @@ class Job:
         if not self.pipeline.step(run.step).is_published:
             return self.folder(run)
         step = self.pipeline.sink_named(run.step)
-        declared = next(entry for entry in run.batch.topology if entry["name"] == run.step)
-        if step.sink.in_place and not declared.get("in_place"):
+        declared = next(each for each in run.batch.topology if each.name == run.step)
+        if step.sink.in_place and not declared.in_place:
             return None
         return self.publisher(step).staging(run.batch.batch_id, run.run_id)
 

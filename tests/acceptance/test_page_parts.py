@@ -256,7 +256,7 @@ def test_a_family_shows_today_first_and_a_replay_is_chosen_by_cause(
     expect(dialog).to_contain_text("1 record failed in the same way in the last replay.")
     expect(dialog).to_contain_text("quarantined after one more failure (max_replays=2)")
     expect(dialog.get_by_role("button", name="Replay 1 record")).to_be_visible()
-    expect(dialog).to_contain_text('"reason": "no such city"')
+    expect(dialog).to_contain_text('"words": "no such city"')
     check_accessible(page, "[role=dialog]")
     dialog.locator("label").filter(has_text="middle: lost").click()
     expect(repeated).to_be_checked()

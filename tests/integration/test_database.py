@@ -146,11 +146,11 @@ def test_a_batch_keeps_its_steps(ledger):
     assert batch.topology == declared
     steps = ledger.rows("SELECT * FROM batch_step ORDER BY number")
     assert [(step.number, step.name, step.kind, step.whole) for step in steps] == [
-        (number, each["name"], each["kind"], "unit" in each)
+        (number, each.name, each.kind, each.unit is not None)
         for number, each in enumerate(declared, 1)
     ]
     flags = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
-    assert flags == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
+    assert flags == [{flag for flag in FLAGS if getattr(each, flag)} for each in declared]
     assert {"after", "stateful"} <= set().union(*flags)
 
 

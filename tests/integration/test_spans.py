@@ -16,6 +16,7 @@ from ledger.batch import refining
 from ledger.batch.outcome.alerts import still_open
 from ledger.batch.recovery import finished
 from ledger.batch.upkeep.retention import GcOptions, gc_once
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.naming import Naming
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
@@ -685,9 +686,9 @@ def test_an_expired_batch_is_refined_part_by_part(ledger, monkeypatch):
 
 
 STEPS = [
-    {"name": "step0", "kind": "source", "reads": []},
-    {"name": "step1", "kind": "stage", "reads": ["step0"]},
-    {"name": "step2", "kind": "sink", "reads": ["step1"]},
+    DeclaredStep("step0", "source", ()),
+    DeclaredStep("step1", "stage", ("step0",)),
+    DeclaredStep("step2", "sink", ("step1",)),
 ]
 
 

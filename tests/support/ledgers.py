@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -451,14 +451,9 @@ class Ledger:
         )
 
     def declare(self, batch_id: int, step: str, **options: Any) -> None:
-        """Add options to the declaration of a batch's step, and remove those that are None."""
+        """Change options in the declaration of a batch's step."""
         batch = self.transact(batches.get_batch, batch_id)
-        steps = [{**each, **options} if each["name"] == step else each for each in batch.topology]
-        without = {name for name, value in options.items() if value is None}
-        steps = [
-            {name: each[name] for name in each if each["name"] != step or name not in without}
-            for each in steps
-        ]
+        steps = [replace(each, **options) if each.name == step else each for each in batch.topology]
         version = self.transact(batches.declare_steps, batch.pipeline_id, steps)
         self.change(
             "UPDATE batch SET steps_version = :v WHERE batch_id = :b", v=version, b=batch_id

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from ledger.airflow.pipelines import SELECTING
 from ledger.cli.base import app
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import BatchKind, Guarantee, SettlePolicy
 from ledger.store.queries.batches import Batch
@@ -20,9 +21,9 @@ CONFS = {
     "a": {*SELECTING, "replay_of", "interval_start", "interval_end", "region", "reprocess"},
 }
 _TOPOLOGY = (
-    {"name": "src", "kind": "source"},
-    {"name": "join", "kind": "stage"},
-    {"name": "total", "kind": "combine", "after": True},
+    DeclaredStep("src", "source"),
+    DeclaredStep("join", "stage"),
+    DeclaredStep("total", "combine", after=True),
 )
 
 

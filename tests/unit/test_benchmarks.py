@@ -34,7 +34,7 @@ def test_each_pipeline_has_a_topology(make):
     """From its sources to a sink, as it would be opened."""
     result = make()
     assert isinstance(result, Pipeline)
-    kinds = [step["kind"] for step in result.topology()]
+    kinds = [step.kind for step in result.topology()]
     assert (kinds[0], kinds[-1]) == ("source", "sink")
 
 

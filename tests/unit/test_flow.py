@@ -1,14 +1,15 @@
 """The graph of a batch as the page draws it."""
 
 from ledger.batch.pages.flow import flow
+from ledger.core.declared_steps import DeclaredStep
 
 TOPOLOGY = [
-    {"name": "orders", "kind": "source", "reads": []},
-    {"name": "refunds", "kind": "source", "reads": []},
-    {"name": "clean", "kind": "stage", "reads": ["orders"]},
-    {"name": "joined", "kind": "stage", "reads": ["clean", "refunds"]},
-    {"name": "sink", "kind": "sink", "reads": ["joined"]},
-    {"name": "totals", "kind": "combine", "reads": ["joined"], "after": True},
+    DeclaredStep("orders", "source", ()),
+    DeclaredStep("refunds", "source", ()),
+    DeclaredStep("clean", "stage", ("orders",)),
+    DeclaredStep("joined", "stage", ("clean", "refunds")),
+    DeclaredStep("sink", "sink", ("joined",)),
+    DeclaredStep("totals", "combine", ("joined",), after=True),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.naming import Break, Naming, StepEdges
 from ledger.core.states import FailureCause
 from ledger.core.verdict import hops
@@ -12,7 +13,7 @@ FORK = [("source", ()), ("left", ("source",)), ("right", ("source",)), ("sink", 
 
 def naming(steps, **others):
     """How records of a batch of these steps, each with what it reads, are named."""
-    return Naming(hops([{"name": name, "reads": reads} for name, reads in steps]), **others)
+    return Naming(hops([DeclaredStep(name, "stage", reads) for name, reads in steps]), **others)
 
 
 def edges(names, emitted, acked, xor=()):

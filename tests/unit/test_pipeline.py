@@ -1,5 +1,6 @@
 """A pipeline is checked when it is declared; every refusal names its culprit."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -7,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.core.declared_steps import DeclaredStep
 from ledger.errors import DeclarationError
 from ledger.pipeline.load import load_pipeline
 from ledger.pipeline.pipeline import seconds
@@ -34,10 +36,22 @@ def test_order_and_consumers():
     pipeline = declared()
     assert [step.name for step in pipeline.steps()] == ["source", "stage", "sink"]
     assert pipeline.consumers("source") == ("stage",)
-    assert pipeline.topology()[1] == {
-        "name": "stage", "kind": "stage", "reads": ["source"], "acks": "on_emit", "joins": True,
-    }  # fmt: skip
+    stage = DeclaredStep("stage", "stage", ("source",), acks="on_emit", joins=True)
+    assert pipeline.topology()[1] == stage
     assert list(pipeline.references(pipeline.step("stage"))) == ["side"]
+
+
+def test_the_ledger_gives_back_the_steps_that_it_was_given():
+    """Each step as JSON and back is the same, and its JSON has no option that does not hold."""
+    pipeline = declared()
+    files = FileSource("in/*.csv", schema="n INT", incremental=True)
+    pipeline.source("keyed", files, key="n")
+    bloom = Bloom(key="n", window_batches=3, capacity=10)
+    pipeline.sink("keyed_out", ParquetSink("keyed", dedup=bloom), reads="keyed")
+    for step in pipeline.topology():
+        stored = json.loads(json.dumps(step.as_json()))
+        assert DeclaredStep.of(stored) == step
+        assert not [value for value in stored.values() if value is None or value is False]
 
 
 def test_what_follows_the_settlement_is_marked():
@@ -56,7 +70,7 @@ def test_what_follows_the_settlement_is_marked():
 
     pipeline.sink("totals", ParquetSink("totals"), reads="total")
     pipeline.sink("states", ParquetSink("states"), reads="state")
-    after = {step["name"] for step in pipeline.topology() if step.get("after")}
+    after = {step.name for step in pipeline.topology() if step.after}
     assert after == {"total", "totals", "state", "states"}
 
 
@@ -379,11 +393,11 @@ def test_the_ledger_knows_a_partial_combine(partial):
         return rows
 
     pipeline.sink("totals", ParquetSink("totals"), reads="total")
-    (declaration,) = (step for step in pipeline.topology() if step["name"] == "total")
-    assert declaration.get("partial", False) is partial
+    (declaration,) = (step for step in pipeline.topology() if step.name == "total")
+    assert declaration.partial is partial
 
 
-@pytest.mark.parametrize(("whole", "awaited"), [(False, ["src"]), (True, ["other", "src"])])
+@pytest.mark.parametrize(("whole", "awaited"), [(False, ("src",)), (True, ("other", "src"))])
 def test_a_combine_awaits_the_sources_that_it_reads(whole, awaited):
     """It waits for failed records of no other source, unless these share units with its own."""
     pipeline = declared()
@@ -400,7 +414,7 @@ def test_a_combine_awaits_the_sources_that_it_reads(whole, awaited):
 
     pipeline.sink("rows", ParquetSink("rows"), reads="both")
     pipeline.sink("totals", ParquetSink("totals"), reads="total")
-    awaits = {step["name"]: step["awaits"] for step in pipeline.topology() if "awaits" in step}
+    awaits = {step.name: step.awaits for step in pipeline.topology() if step.awaits is not None}
     assert awaits == {"total": awaited, "totals": awaited}
 
 
@@ -414,8 +428,9 @@ def test_what_is_taken_once_is_not_read_again(incremental, rereads):
     pipeline.source("src", files, key="n")
     pipeline.sink("out", ParquetSink("out"), reads="src")
     step = pipeline.topology()[0]
-    assert (step["key"], step["rereads"]) == (["n"], rereads)
-    assert (step["format"], step["sep"], step["multiline"]) == ("csv", ",", True)
+    assert (step.key, step.rereads) == (("n",), rereads)
+    layout = step.layout
+    assert (layout["format"], layout["sep"], layout["multiline"]) == ("csv", ",", True)
 
 
 @pytest.mark.parametrize("span", [0, 3, -4, 1 << 21, True, 2.0, "4", None])

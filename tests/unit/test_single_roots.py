@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.verdict import hops
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.single_roots import COLUMNS, NOTHING, SingleRoots, add, alike, minus
@@ -132,9 +133,9 @@ COMPONENTS = {
     hop.component: [hop]
     for hop in hops(
         [
-            {"name": "source", "reads": []},
-            {"name": "stage", "reads": ["source"]},
-            {"name": "sink", "reads": ["stage"]},
+            DeclaredStep("source", "source"),
+            DeclaredStep("stage", "stage", ("source",)),
+            DeclaredStep("sink", "sink", ("stage",)),
         ]
     )
 }

@@ -8,20 +8,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger.batch.records.snapshots import payloads
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.redaction import NOTHING, Redaction
 
-NAMED, JSON = ({"key": ["id"], "format": format_, "sep": ","} for format_ in ("csv", "json"))
-CSV = NAMED | {"closed": True}
-PARQUET, TABLE = {"key": ["id"], "format": "parquet", "sep": ","}, {"key": ["id"]}
+NAMED, JSON, PARQUET = ({"format": name, "sep": ","} for name in ("csv", "json", "parquet"))
+CSV, TABLE = NAMED | {"closed": True}, {}
 
 
 def read(path, table, layout, redact=NOTHING):
     """What is kept of every row of a snapshot of one file."""
     pq.write_table(table, path)
     rows = list(range(1, len(table) + 1))
-    source = SimpleNamespace(roots=rows, messages=rows, first_root=1)
+    emitted = SimpleNamespace(roots=rows, messages=rows, first_root=1)
+    source = DeclaredStep("records", "source", key=("id",), layout=layout)
     file = SimpleNamespace(path=str(path), first_position=0, rows=len(table))
-    return list(payloads(7, source, [file], layout, redact))
+    return list(payloads(7, emitted, [file], source, redact))
 
 
 def test_values_that_python_has_no_form_for(tmp_path):

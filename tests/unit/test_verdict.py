@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import RunState
 from ledger.core.verdict import Decision, Hop, Limits, StepFacts, decide, hops
 
@@ -79,10 +80,10 @@ def test_the_latest_death_counts():
 def test_hops_count_the_readers_of_each_producer():
     """A step that is read by two has two hops, each knowing of both."""
     topology = [
-        {"name": "source", "reads": []},
-        {"name": "stage", "reads": ["source"]},
-        {"name": "one", "reads": ["stage"]},
-        {"name": "two", "reads": ["stage"]},
+        DeclaredStep("source", "stage", ()),
+        DeclaredStep("stage", "stage", ("source",)),
+        DeclaredStep("one", "stage", ("stage",)),
+        DeclaredStep("two", "stage", ("stage",)),
     ]
     assert hops(topology) == [
         Hop(1, "source", "stage", 1, 0),
@@ -94,11 +95,11 @@ def test_hops_count_the_readers_of_each_producer():
 def test_hops_that_share_a_step_are_balanced_together():
     """What several producers send to a consumer, and a producer to several, is one component."""
     topology = [
-        {"name": "source", "reads": []},
-        {"name": "left", "reads": ["source"]},
-        {"name": "right", "reads": ["source"]},
-        {"name": "united", "reads": ["left", "right"]},
-        {"name": "out", "reads": ["united"]},
+        DeclaredStep("source", "stage", ()),
+        DeclaredStep("left", "stage", ("source",)),
+        DeclaredStep("right", "stage", ("source",)),
+        DeclaredStep("united", "stage", ("left", "right")),
+        DeclaredStep("out", "stage", ("united",)),
     ]
     results = [(hop.producer, hop.consumer, hop.component) for hop in hops(topology)]
     assert results == [

@@ -46,7 +46,7 @@ def of_standing(
         return Advice(because, (*where_seen(batch.batch_id), lost))
     ways = resume(batch, step, target)
     failed = standing in (Standing.STEP_FAILED, Standing.INTERRUPTED)
-    if failed and _step(batch, step)["kind"] == "source":
+    if failed and any(each.name == step and each.kind == "source" for each in batch.topology):
         never = "If its source never comes, the sweeper abandons the batch after message_timeout"
         ways += (Action(never),)
     return Advice(because, ways)
@@ -75,7 +75,8 @@ def resume(
     """Return how to go on with a batch at ``step``, or where it stands. ``options``: more options
     of a command that runs it.
     """
-    if _step(batch, step).get("after"):  # another batch's run may be at it
+    is_after = any(each.name == step and each.after for each in batch.topology)
+    if is_after:  # another batch's run may be at it
         return publish(target, batch.batch_id, click=_CLEAR_FAILED if batch.dag_id else None)
     return (Action("To go on", _run_again(batch, target, options)),)
 
@@ -147,10 +148,6 @@ def _airflow_run(batch: Batch) -> str:
 
 def _interval(batch: Batch) -> Interval:
     return Interval(batch.interval_start, batch.interval_end, batch.params)
-
-
-def _step(batch: Batch, name: str | None) -> Mapping[str, Any]:
-    return next((step for step in batch.topology if step["name"] == name), {})
 
 
 def _first_line(reason: str | None) -> str:

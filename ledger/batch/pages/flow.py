@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import RunState
 
 _Rows = Sequence[Mapping[str, Any]]
 
 
 def flow(
-    topology: _Rows,
+    topology: Sequence[DeclaredStep],
     progress: _Rows,
     losses: _Rows,
     dropped: _Rows,
@@ -33,15 +34,15 @@ def flow(
     sources = _sources(topology)
     steps, edges = [], []
     for declared in topology:
-        name = declared["name"]
+        name = declared.name
         here = [loss for loss in losses if loss["step"] == name]
         run = runs.get(name, {})
         steps.append(
             {
                 "name": name,
-                "kind": declared["kind"],
-                "reads": list(declared["reads"]),
-                "after": bool(declared.get("after")),
+                "kind": declared.kind,
+                "reads": list(declared.reads),
+                "after": declared.after,
                 "state": run.get("state"),
                 **{key: run.get(key) for key in _COUNTS},
                 "lost": _sum(here, "records"),
@@ -54,7 +55,7 @@ def flow(
                 ],
             }
         )
-        edges += [_edge(reads, name, runs, here, sources) for reads in declared["reads"]]
+        edges += [_edge(reads, name, runs, here, sources) for reads in declared.reads]
     return steps, edges
 
 
@@ -83,10 +84,10 @@ def _sum(losses: _Rows, name: str) -> int:
     return sum(loss[name] for loss in losses)
 
 
-def _sources(topology: _Rows) -> dict[str, set[str]]:
+def _sources(topology: Sequence[DeclaredStep]) -> dict[str, set[str]]:
     """The sources that each step reads, be it through others; a source reads itself."""
     sources: dict[str, set[str]] = {}
     for step in topology:  # inputs come first
-        of_inputs = (sources[name] for name in step["reads"])
-        sources[step["name"]] = set().union(*of_inputs) or {step["name"]}
+        of_inputs = (sources[name] for name in step.reads)
+        sources[step.name] = set().union(*of_inputs) or {step.name}
     return sources

@@ -169,20 +169,6 @@ def _line(record: FailedMessage) -> int | None:
     return lines_of(record.source_file, [sought], record.layout or {}).get(record.source_row)
 
 
-def _has_key(record: LastFailure) -> bool:
-    """Whether its key could be read; where its content is not kept yet, it may be."""
-    return record.content is None or None not in (record.key or {"": None}).values()
-
-
 def _case(record: LastFailure) -> Case:
-    steps = {step["name"]: step for step in record.topology}
-    by_unit = any(step.get("merges") for step in steps.values())
-    own = {
-        "cause": FailureCause(record.cause),
-        "state": state_of(record),
-        "rereads": bool((record.layout or {}).get("rereads")) and not by_unit and _has_key(record),
-        "reprocesses": not any(step.get("incremental") for step in steps.values()),
-        "record": record.message_id,
-        "joins": bool(steps.get(record.step, {}).get("joins")),
-    }
-    return Case(**{**_columns(record, Case), **own})
+    own = {"cause": FailureCause(record.cause), "state": state_of(record)}
+    return Case(**{**_columns(record, Case), **own}, record=record.message_id)

@@ -103,8 +103,8 @@ def _read(
 
     files = database.transact(partial(runs.files, run_id=emitted.emit_run_id))
     check_files(Manifest(files), _NO_CONTENT)
-    layout = next((step for step in batch.topology if step["name"] == emitted.source), {})
-    return snapshots.payloads(batch.original_id, emitted, files, layout, redact)
+    source = next(step for step in batch.topology if step.name == emitted.source)
+    return snapshots.payloads(batch.original_id, emitted, files, source, redact)
 
 
 def _chunks(contents: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:

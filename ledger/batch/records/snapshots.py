@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, RAW, is_own
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.paths import without_file_scheme
 from ledger.core.redaction import Redaction
 from ledger.errors import MASK
@@ -48,7 +49,7 @@ def payloads(
     batch_id: int,
     emitted: EmittedRecords,
     files: Sequence[DataFile],
-    layout: Mapping[str, Any],
+    source: DeclaredStep,
     redact: Redaction,
 ) -> Iterator[Payload]:
     """Records of one emit, in order."""
@@ -65,7 +66,7 @@ def payloads(
                 continue
             rows = rows_at(stored, local)
         messages, roots = emitted.messages[first:last], emitted.roots[first:last]
-        records = zip(messages, roots, read_rows(rows, layout, redact), row_numbers, strict=True)
+        records = zip(messages, roots, read_rows(rows, source, redact), row_numbers, strict=True)
         for message, root, row, number in records:
             yield Payload(message, batch_id, root, *row, number)
 
@@ -83,21 +84,21 @@ def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
 
 
 def read_rows(
-    rows: pa.Table, layout: Mapping[str, Any], redact: Redaction
+    rows: pa.Table, source: DeclaredStep, redact: Redaction
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
     """Of each row key, content, whether that is the whole JSON of its fields, and file."""
     columns = [name for name in rows.column_names if not is_own(name)]
-    names = [name for name in layout.get("key") or () if name in columns]
+    names = [name for name in source.key or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
     contents = json_rows(rows, columns, redact.among(columns))
-    masks_text = redact.hides_text(columns, layout)
+    masks_text = redact.hides_text(columns, source.layout)
     others = (_values(rows, name) for name in (ERROR, RAW, FILE, NAMES))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         is_text = error is not None or raw is not None
         hides = masks_text and is_text
         text = MASK if hides else raw_text(raw) if is_text else content
         if is_text and key is not None:
-            raw_key = _raw_key(raw or b"", _ordered(order, columns), names, layout)
+            raw_key = _raw_key(raw or b"", _ordered(order, columns), names, source.layout)
             key = _as_json({**raw_key, **_without_nulls(json.loads(key))})
         shown = shortened(text)
         whole = not is_text and shown is text and _NUL not in text

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection
@@ -15,6 +14,7 @@ from ledger.batch.records.record_rows import Row, rows_of
 from ledger.batch.records.snapshots import read_rows, rows_at
 from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT, is_own
 from ledger.core.commands import ackledger
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.redaction import Redaction
 from ledger.core.states import RunState
 from ledger.errors import InputError, LostFileError
@@ -141,18 +141,14 @@ class _Step:
     none. ``publication``: of a sink, how far it is. ``roots``: of a source.
     """
 
-    declared: Mapping[str, Any]
+    declared: DeclaredStep
     files: tuple[DataFile, ...] | None = None
     publication: str | None = None
     roots: range = range(0)
 
     @property
     def name(self) -> str:
-        return str(self.declared["name"])
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(self.declared["reads"])
+        return self.declared.name
 
 
 def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
@@ -164,10 +160,8 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
     }
     published = publications.states(connection, batch_id)
     steps = []
-    for declared in batch.topology:
-        if declared.get("after"):
-            continue
-        run = committed.get(declared["name"])
+    for declared in batch.steps:
+        run = committed.get(declared.name)
         if run is None:
             steps.append(_Step(declared))
             continue
@@ -231,14 +225,14 @@ class _Tree:
         """What became of a row at each step that reads it."""
         branches: list[Branch] = []
         for step in self._steps:
-            if name in step.reads:
+            if name in step.declared.reads:
                 branches += self._at(step, name, position)
         return tuple(branches)
 
     def _at(self, step: _Step, name: str, position: int) -> Iterator[Branch]:
         if step.files is None:
             yield Branch(step.name, Fate.NOT_COMMITTED)
-        elif step.declared["kind"] == "sink":
+        elif step.declared.kind == "sink":
             yield self._at_sink(step)
         else:
             yield from self._at_stage(step, name, position)
@@ -268,7 +262,7 @@ class _Tree:
         if self._is_carried and rows.carries:
             yield Branch(step.name, Fate.ACKED, _TAKEN_OVER)
         else:
-            read = step.declared.get("acks") in ("on_read", "untracked")
+            read = step.declared.acks in ("on_read", "untracked")
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
     def _branch(self, step: _Step, row: Row) -> Branch:
@@ -325,7 +319,7 @@ def _stored(
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names
-            rows += rows_of(stored, file.first_position, step.reads, root, shows)
+            rows += rows_of(stored, file.first_position, step.declared.reads, root, shows)
     by_parent = defaultdict(list)
     for row in rows:
         for parent in row.parents:

@@ -69,9 +69,7 @@ class Step:
         return self.is_published
 
     def described(self) -> dict[str, Any]:
-        """Return the facts that the ledger keeps of it beside its name, kind and inputs: JSON
-        values by name.
-        """
+        """Fields of ``DeclaredStep`` that are of its kind alone."""
         return {}
 
 

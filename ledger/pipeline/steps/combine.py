@@ -23,7 +23,7 @@ class CombineStep(Step):
     reads_family = True
 
     def described(self) -> dict[str, Any]:
-        return {"partial": True} if self.partial else {}
+        return {"partial": self.partial}
 
 
 def combine_step(

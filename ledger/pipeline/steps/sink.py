@@ -26,12 +26,7 @@ class SinkStep(Step):
         return (self.reads,)
 
     def described(self) -> dict[str, Any]:
-        """See ``Step``. ``in_place``: its files are its table's; ``dedup_window``: with how many
-        earlier batches it compares (-1: all).
-        """
-        described: dict[str, Any] = {"in_place": True} if self.sink.in_place else {}
-        dedup = self.sink.dedup
+        dedup, window = self.sink.dedup, None
         if isinstance(dedup, Bloom) and dedup.key:
             window = -1 if dedup.window_batches is None else dedup.window_batches
-            described |= {"dedup_window": window}
-        return described
+        return {"in_place": self.sink.in_place, "dedup_window": window}

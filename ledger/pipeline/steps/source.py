@@ -51,16 +51,6 @@ class SourceStep(Step):
         return self.hears_of_messages or self.source.commits
 
     @property
-    def layout(self) -> dict[str, Any]:
-        """Facts that the ledger keeps of it beside its name: how it can be read again, its key, and
-        how its raw text is cut into records and fields.
-        """
-        layout: dict[str, Any] = {"incremental": True} if self.incremental else {}
-        if self.key:
-            layout |= {"key": list(self.key), "rereads": self.rereads}
-        return layout | dict(self.source.layout)
-
-    @property
     def rereads(self) -> bool:
         """Whether single records of it are read again by their key."""
         return bool(self.key) and self.source.not_reread is None
@@ -75,8 +65,13 @@ class SourceStep(Step):
         return self.source.schema
 
     def described(self) -> dict[str, Any]:
-        """See ``Step``. ``notice``: it is notified of its records."""
-        return {**({"notice": True} if self.wants_notice else {}), **self.layout}
+        return {
+            "notice": self.wants_notice,
+            "incremental": self.incremental,
+            "rereads": self.rereads,
+            "key": self.key or None,
+            "layout": self.source.layout,
+        }
 
 
 def source_step(

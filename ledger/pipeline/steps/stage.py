@@ -66,9 +66,7 @@ class StageStep(Step):
         return self.acks != "untracked"
 
     def described(self) -> dict[str, Any]:
-        """See ``Step``. ``joins``: it has several inputs, or references."""
-        joins = {"joins": True} if self.references or len(self.inputs) > 1 else {}
-        return {"acks": self.acks, **joins}
+        return {"acks": self.acks, "joins": bool(self.references) or len(self.inputs) > 1}
 
 
 def stage_step(

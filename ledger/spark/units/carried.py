@@ -197,10 +197,10 @@ def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> Run |
     stage, or with other inputs.
     """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
-    stages = {str(entry["name"]): entry for entry in batch.topology if entry["kind"] == "stage"}
+    stages = {each.name: each for each in batch.topology if each.kind == "stage"}
     if step.name not in stages:
         raise _misfit(step, batch_id, records, f"its stages were {', '.join(stages) or 'none'}")
-    read = stages[step.name]["reads"]
+    read = stages[step.name].reads
     if sorted(read) != sorted(step.inputs):  # what came by another input was never in its output
         raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
     step_runs = job.database.transact(lambda c: runs.runs_of(c, batch_id))

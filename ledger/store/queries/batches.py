@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ledger.core.declared_steps import DeclaredStep
 from ledger.core.run_request import Interval
 from ledger.core.states import (
     BATCH_TRANSITIONS,
@@ -48,7 +49,7 @@ class Batch:
     interval_end: datetime
     params: Mapping[str, Any]
     selection: Mapping[str, Any] | None
-    topology: Sequence[Mapping[str, Any]]
+    topology: tuple[DeclaredStep, ...]
     held_for: HoldCause | None
     held_reason: str | None
     message_timeout_seconds: float
@@ -75,6 +76,16 @@ class Batch:
     def interval(self) -> Interval:
         """The interval that it reads, with the run's parameters."""
         return Interval(self.interval_start, self.interval_end, self.params)
+
+    @property
+    def steps(self) -> list[DeclaredStep]:
+        """Its steps up to the settlement."""
+        return [step for step in self.topology if not step.after]
+
+    @property
+    def merges(self) -> bool:
+        """Whether rows of it may be anchored to several records."""
+        return any(step.merges for step in self.topology)
 
     @property
     def exactly_once(self) -> bool:
@@ -106,17 +117,13 @@ FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 
 
-def _batch(
-    kind: str, status: str, held_for: str | None, guarantee: str, settle: str, **others: Any
-) -> Batch:
-    return Batch(
-        kind=BatchKind(kind),
-        status=BatchStatus(status),
-        held_for=None if held_for is None else HoldCause(held_for),
-        guarantee=Guarantee(guarantee),
-        settle=SettlePolicy(settle),
-        **others,
-    )
+_ENUMS = {"kind": BatchKind, "status": BatchStatus, "held_for": HoldCause}
+_ENUMS |= {"guarantee": Guarantee, "settle": SettlePolicy}
+
+
+def _batch(topology: Sequence[Mapping[str, Any]], **columns: Any) -> Batch:
+    enums = {name: columns[name] and kind(columns[name]) for name, kind in _ENUMS.items()}
+    return Batch(topology=tuple(map(DeclaredStep.of, topology)), **{**columns, **enums})
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
@@ -190,7 +197,7 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
 
 
 def declare_steps(
-    connection: Connection, pipeline_id: int, topology: Sequence[Mapping[str, Any]]
+    connection: Connection, pipeline_id: int, topology: Sequence[DeclaredStep]
 ) -> int:
     """The version of a pipeline's steps that has just these, made if it has none. The pipeline's
     row has to be locked, as ``pipelines.save`` leaves it.
@@ -210,7 +217,7 @@ def declare_steps(
         )
         SELECT version FROM same UNION SELECT version FROM added
     """)
-    keys = {"id": pipeline_id, "steps": json.dumps(topology)}
+    keys = {"id": pipeline_id, "steps": json.dumps([step.as_json() for step in topology])}
     return int(connection.execute(statement, keys).scalar_one())
 
 
@@ -314,21 +321,26 @@ def move_batch(
     batch_id: int,
     before: BatchStatus,
     after: BatchStatus,
-    cause: HoldCause | None = None,
-    reason: str | None = None,
 ) -> None:
-    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``. ``cause``,
-    ``reason``: of a hold.
-    """
+    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``."""
     assert after in BATCH_TRANSITIONS[before], (before, after)
     statement = text("""
-        UPDATE batch SET status = :after, held_for = :cause, held_reason = :reason,
+        UPDATE batch SET status = :after, held_for = NULL, held_reason = NULL,
                opened_at = CASE WHEN :after = 'open' THEN now() ELSE opened_at END
         WHERE batch_id = :id AND status = :before RETURNING batch_id
     """)
-    keys = {"id": batch_id, "before": before, "after": after, "cause": cause, "reason": reason}
+    keys = {"id": batch_id, "before": before.value, "after": after.value}
     if connection.execute(statement, keys).first() is None:
         raise NotReadyError(f"batch {batch_id} is no longer {before}: it cannot become {after}")
+
+
+def hold(connection: Connection, batch_id: int, cause: HoldCause, reason: str) -> None:
+    """Put an open batch on hold. ``reason``: the cause in words."""
+    move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD)
+    statement = text(
+        "UPDATE batch SET held_for = :cause, held_reason = :reason WHERE batch_id = :id"
+    )
+    connection.execute(statement, {"id": batch_id, "cause": cause, "reason": reason})
 
 
 def release_batch(connection: Connection, batch_id: int) -> bool:

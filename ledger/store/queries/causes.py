@@ -10,6 +10,24 @@ STATE = """
          WHEN m.status = 'failed' AND m.not_before > now() THEN 'waiting'
          ELSE m.status::text END
 """
+# Its source s, and what any step does, in its original b.
+STEPS = """
+    JOIN batch_step s ON s.batch_id = b.batch_id AND s.name = m.source
+    CROSS JOIN LATERAL (
+      SELECT bool_or(merges) AS merges, bool_or(incremental) AS incremental
+      FROM batch_step t WHERE t.batch_id = b.batch_id) AS any_step
+"""
+# Whether the step where it failed joins.
+JOINS = """
+    EXISTS (SELECT FROM batch_step j WHERE j.batch_id = b.batch_id AND j.name = r.step
+            AND j.declaration ->> 'joins' = 'true')
+"""
+# Whether its source finds it by its key: f is its content, if that is kept.
+REREADS = """
+    (s.rereads AND NOT any_step.merges AND CASE
+      WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
+      ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END)
+"""
 # Whether it is of a batch: it began in it, failed in it, or is being replayed by it, wherever else
 # it has failed since.
 OF_BATCH = """

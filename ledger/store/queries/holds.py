@@ -179,7 +179,7 @@ _OF_BATCHES = """
 _COLUMNS = f"""
     f.message_id, h.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
     '{ON_HOLD}' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file, f.source_row,
-    f.content, f.parsed, (SELECT s.declaration FROM batch_step s
+    f.content, f.parsed, (SELECT s.declaration -> 'layout' FROM batch_step s
                           WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
 """
 _SAMPLE = _OF_BATCHES.replace(

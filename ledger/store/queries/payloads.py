@@ -238,7 +238,7 @@ _COLUMNS = f"""
            f.key, f.source_file, f.source_row,
            CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
            f.parsed,
-           (SELECT s.declaration FROM batch_step s
+           (SELECT s.declaration -> 'layout' FROM batch_step s
             WHERE s.batch_id = b.batch_id AND s.name = m.source) AS layout
 """
 # The fields that a condition may name: those of the record, the key's above them.

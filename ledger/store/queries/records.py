@@ -1,6 +1,6 @@
 """Statements about single records: what became of one, and quarantining one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.errors import InputError
-from ledger.store.queries.causes import ACCEPTED_BY, REASON, STATE
+from ledger.store.queries.causes import ACCEPTED_BY, JOINS, REASON, REREADS, STATE, STEPS
 from ledger.store.queries.payloads import FailedMessage
 from ledger.store.queries.rows import all_of, first_of
 
@@ -30,8 +30,8 @@ RECORDS_QUARANTINED = """
 
 @dataclass(frozen=True)
 class LastFailure(FailedMessage):
-    """A message that failed at least once, with its last failure. ``topology`` and ``layout`` are
-    of the batch of that failure, all else of the original. ``content_root``: that has the content.
+    """A message that failed at least once, with its last failure; all else is of its original.
+    ``content_root``: that has the content.
     """
 
     root_id: int
@@ -45,7 +45,9 @@ class LastFailure(FailedMessage):
     interval_end: datetime
     params: Mapping[str, Any]
     dag_id: str
-    topology: Sequence[Mapping[str, Any]]
+    joins: bool
+    rereads: bool
+    reprocesses: bool
     producers: str | None
     emitted_edges: int | None
     acked_edges: int | None
@@ -108,11 +110,8 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
                  WHEN m.not_before < 'infinity' THEN m.not_before END AS due_at,
                m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
-               b.params, b.dag_id, m.source, (
-                 SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
-                 WHERE s.batch_id = r.batch_id) AS topology, (
-                 SELECT s.declaration FROM batch_step s
-                 WHERE s.batch_id = r.batch_id AND s.name = m.source) AS layout,
+               b.params, b.dag_id, m.source, s.declaration -> 'layout' AS layout,
+               {JOINS} AS joins, {REREADS} AS rereads, NOT any_step.incremental AS reprocesses,
                r.step, {REASON} AS reason, r.producers, r.emitted_edges, r.acked_edges,
                f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
                CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
@@ -121,6 +120,7 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+        {STEPS}
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.message_id = coalesce(
           (SELECT message_id FROM replay_root WHERE root_id = :id LIMIT 1),

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.core.run_request import Selection
+from ledger.store.queries.batches import Batch
 from ledger.store.queries.causes import REASON
 from ledger.store.queries.rows import all_of, one_of
 from ledger.store.queries.runs import EMITS, Emit
@@ -158,23 +159,24 @@ def claim_messages(
     return connection.execute(statement, {**_keys(selection, now), **keys}).rowcount
 
 
-def delay_replays(
-    connection: Connection, original_batch_id: int, instant: datetime, base: float, cap: float
-) -> None:
-    """Set when the messages of an original that fail in this settlement may be replayed: the wait
+def delay_replays(connection: Connection, batch: Batch, instant: datetime) -> None:
+    """Set when the messages that fail in this settlement of a batch may be replayed: the wait
     doubles each time.
     """
     connection.execute(
         text("""
         UPDATE failed_message m
-        SET not_before = cast(:instant AS timestamptz)
-                         + make_interval(secs => least(:cap,
-                                                       :base * power(2,
-                                                       least(m.failed_replays, 60))))
+        SET not_before = cast(:instant AS timestamptz) + make_interval(
+              secs => least(:cap, :base * power(2, least(m.failed_replays, 60))))
         FROM settling s
         WHERE m.root_id = s.root_id AND m.original_batch_id = :original AND m.status = 'failed'
         """),
-        {"original": original_batch_id, "instant": instant, "base": base, "cap": cap},
+        {
+            "original": batch.original_id,
+            "instant": instant,
+            "base": batch.replay_backoff_seconds,
+            "cap": batch.replay_backoff_cap_seconds,
+        },
     )
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH, REASON, STATE
+from ledger.store.queries.causes import (
+    ACCEPTED_BY,
+    JOINS,
+    OF_BATCH,
+    REASON,
+    REREADS,
+    STATE,
+    STEPS,
+)
 from ledger.store.queries.rows import T, all_of, one_of
 
 
@@ -167,20 +175,13 @@ def failed_cases(
                  SELECT FROM failed_message n JOIN failed_root q ON q.root_id = n.root_id
                  WHERE n.original_batch_id = b.batch_id AND q.step <> r.step
                    AND n.status IN ('failed', 'quarantined')) AS others,
-               EXISTS (SELECT FROM batch_step j WHERE j.batch_id = b.batch_id AND j.name = r.step
-                       AND j.declaration ->> 'joins' = 'true') AS joins,
-               bool_and(s.rereads AND NOT any_step.merges AND CASE
-                 WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
-                 ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END) AS rereads,
+               {JOINS} AS joins, bool_and({REREADS}) AS rereads,
                bool_and(NOT any_step.incremental) AS reprocesses, count(*) AS records
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
-        JOIN batch_step s ON s.batch_id = b.batch_id AND s.name = m.source
-        CROSS JOIN LATERAL (
-          SELECT bool_or(merges) AS merges, bool_or(incremental) AS incremental
-          FROM batch_step t WHERE t.batch_id = b.batch_id) AS any_step
+        {STEPS}
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.status IN ('failed', 'replaying', 'quarantined') AND {STATE} <> 'accepted'
           AND {_FILTER}

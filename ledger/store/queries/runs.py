@@ -127,14 +127,10 @@ def fence_running(connection: Connection, batch_id: int, step: str | None = None
 
 
 def end_run(
-    connection: Connection,
-    run_id: int,
-    state: RunState,
-    failure: str | None = None,
-    unread_run_ids: Sequence[int] = (),
+    connection: Connection, run_id: int, state: RunState, failure: str | None, unread: Sequence[int]
 ) -> None:
     """End one run in this state, if it is running. ``failure``: what failed or interrupted it.
-    ``unread_run_ids``: runs of which it could not read a file.
+    ``unread``: runs of which it could not read a file.
     """
     connection.execute(
         text("""
@@ -142,7 +138,7 @@ def end_run(
           unread_run_ids = nullif(cast(:unread AS bigint[]), '{}')
         WHERE step_run_id = :id AND state = 'running'
         """),
-        {"id": run_id, "state": state, "failure": failure, "unread": list(unread_run_ids)},
+        {"id": run_id, "state": state, "failure": failure, "unread": list(unread)},
     )
 
 

@@ -1,0 +1,52 @@
+"""A step as the ledger keeps it with each batch, whatever becomes of its pipeline."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class DeclaredStep:
+    """A step as its pipeline declared it when a batch was opened. Most fields are columns of the
+    table ``declared_step``, which says what they mean.
+
+    ``joins``: a stage has several inputs, or references. ``layout``: how a source's raw text is
+    cut. ``unit``: the columns that make the units of a whole stage; ``unit_types``: their types in
+    a source. ``awaits``: the sources whose failed records keep a step after the settlement waiting;
+    None: all.
+    """
+
+    name: str
+    kind: str
+    reads: tuple[str, ...] = ()
+    acks: str | None = None
+    joins: bool = False
+    merges: bool = False
+    units: bool = False
+    after: bool = False
+    stateful: bool = False
+    partial: bool = False
+    notice: bool = False
+    incremental: bool = False
+    rereads: bool = False
+    in_place: bool = False
+    dedup_window: int | None = None
+    key: tuple[str, ...] | None = None
+    unit: tuple[str, ...] | None = None
+    awaits: tuple[str, ...] | None = None
+    unit_types: Mapping[str, str] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, declaration: Mapping[str, Any]) -> Self:
+        """The step of the ledger's JSON."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in declaration.items()
+        }
+        return cls(**values)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as the ledger keeps it: without what does not hold."""
+        values = vars(self).items()
+        return {k: v for k, v in values if v is not None and v is not False and v != {}}
