@@ -165,16 +165,16 @@ class Attribution:
         entering = [self._walk(child, missing, present, losses) for child in children]
         leaving = present.get(self.catalyst.identity(node))
         if leaving is None:
-            return np.unique(np.concatenate(entering))
+            return record_ids.union(entering)
         sides = losing_sides(node)
         for side, values in enumerate(entering):
             if side in sides:
-                lost = np.setdiff1d(values, leaving)
+                lost = record_ids.difference(values, leaving)
                 if len(lost):
                     is_repeatable = not self._is_random(node)
                     losses.append(Lost(node, self.place(node), side, lost, is_repeatable))
             else:
-                leaving = np.union1d(leaving, values)
+                leaving = record_ids.union([leaving, values])
         return leaving
 
     def _is_random(self, node: Node) -> bool:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ledger.auditing import ids as record_ids
 from ledger.auditing.graph import GraphEdge, JobGraph
-from ledger.auditing.losses import KINDS, Loss, OutputResult, SourceResult, union_ids
+from ledger.auditing.losses import KINDS, Loss, OutputResult, SourceResult
 from ledger.auditing.remarks import Remark
 
 VERSION = 1  # of the form; a key that is renamed or removed makes a new one
@@ -102,7 +103,7 @@ def graph_data(graph: JobGraph, losses: Sequence[Loss]) -> dict[str, Any]:
 def _counts(edge: GraphEdge) -> dict[str, int]:
     """The distinct records that an edge loses, by kind of loss."""
     return {
-        kind: len(union_ids(each.ids for each in edge.losses if each.kind == kind))
+        kind: len(record_ids.union(each.ids for each in edge.losses if each.kind == kind))
         for kind in KINDS
         if any(each.kind == kind for each in edge.losses)
     }

@@ -4,6 +4,7 @@ A source that is joined with itself occurs twice in a plan. A record that was lo
 its row takes could arrive by its twin, so each occurrence has ids of its own.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -44,9 +45,41 @@ def occurrences_of(ids: Ids) -> Ids:
 
 def records_of(ids: Ids) -> Ids:
     """Return the distinct records of ids, whichever their occurrence is; sorted."""
-    return np.unique(ids & ~np.int64(OCCURRENCE_MASK))
+    return distinct(ids & ~np.int64(OCCURRENCE_MASK))
 
 
 def at_occurrence(records: Ids, occurrence: int) -> Ids:
     """Return the ids of records at an occurrence."""
     return records | np.int64(occurrence << ROW_BITS)
+
+
+def by_source(ids: Ids) -> Iterator[tuple[int, Ids]]:
+    """Yield each source and its ids, in the order that they have."""
+    sources = sources_of(ids)
+    for source in distinct(sources):
+        yield int(source), ids[sources == source]
+
+
+def distinct(ids: Ids) -> Ids:
+    """Return each id once, sorted. ``np.unique`` hashes them, which is slow for ids in a row."""
+    if not (ids[1:] > ids[:-1]).all():
+        ids = np.sort(ids)
+        ids = ids[np.concatenate([[True], ids[1:] != ids[:-1]])]
+    return ids
+
+
+def union(arrays: Iterable[Ids]) -> Ids:
+    """Return the distinct ids of several arrays, sorted."""
+    return distinct(np.concatenate([NO_IDS, *arrays]))
+
+
+def difference(ids: Ids, others: Ids) -> Ids:
+    """Return the distinct ids that are not among others, sorted."""
+    ids = distinct(ids)
+    return ids[~np.isin(ids, distinct(others), assume_unique=True)]
+
+
+def intersection(ids: Ids, others: Ids) -> Ids:
+    """Return the distinct ids that are among others, sorted."""
+    ids = distinct(ids)
+    return ids[np.isin(ids, distinct(others), assume_unique=True)]

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-import numpy as np
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.flags import flags_of, with_any_flag, with_flags
 from ledger.auditing.ids import Ids
@@ -77,7 +77,7 @@ def ignored(attribution: Attribution, node: Node) -> Iterator[tuple[str, str, Id
         return
     used = flags_of(used_rows)
     for at, skip in enumerate(skips):
-        yield skip.operation, skip.text, np.setdiff1d(silent.having(at), used.having(at))
+        yield skip.operation, skip.text, record_ids.difference(silent.having(at), used.having(at))
 
 
 def skips_of(catalyst: Catalyst, node: Node) -> list[Skip]:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
+from ledger.auditing import ids as record_ids
 from ledger.auditing.expected import ExpectedLoss, Key
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.sources import AuditSource
@@ -116,13 +115,13 @@ class SourceResult:
             return cls(source, NO_IDS, missing, NO_IDS, note, unknown)
         own = [each for each in losses if each.source is source and not each.has_arrived]
         loud, expected, intended = (
-            union_ids(loss.ids for loss in own if loss.kind in kinds)
+            record_ids.union(loss.ids for loss in own if loss.kind in kinds)
             for kinds in ((LOST,), (EXPECTED,), (INTENDED, NOT_NEEDED))
         )
-        unplaced = np.setdiff1d(missing, union_ids([loud, expected, intended]))
-        expected = np.setdiff1d(expected, loud)
-        intended = np.setdiff1d(intended, union_ids([loud, expected]))
-        lost = union_ids([loud, unplaced])
+        unplaced = record_ids.difference(missing, record_ids.union([loud, expected, intended]))
+        expected = record_ids.difference(expected, loud)
+        intended = record_ids.difference(intended, record_ids.union([loud, expected]))
+        lost = record_ids.union([loud, unplaced])
         return cls(source, lost, intended, unplaced, note, unknown, expected)
 
     @property
@@ -133,7 +132,7 @@ class SourceResult:
 
     def with_losses(self, losses: Iterable["Loss"]) -> "SourceResult":
         """Return the result with the same records, sorted by other losses."""
-        missing = union_ids([self.lost, self.intended, self.expected])
+        missing = record_ids.union([self.lost, self.intended, self.expected])
         return self.of(self.source, missing, losses, self.note, self.unknown)
 
 
@@ -149,12 +148,6 @@ class OutputResult:
     is_final: bool
 
 
-def union_ids(ids: Iterable[Ids]) -> Ids:
-    """Return the distinct ids of several arrays."""
-    arrays = list(ids)
-    return np.unique(np.concatenate(arrays)) if arrays else np.empty(0, dtype=np.int64)
-
-
 def matched(
     losses: Sequence[Loss], entries: Sequence[ExpectedLoss]
 ) -> tuple[Callable[[Loss], Loss], list[ExpectedLoss]]:
@@ -164,7 +157,9 @@ def matched(
     Returns a function that notes the entry of a loss, and the entries that no loss has.
     """
     by_key = {entry.key: entry for entry in entries}
-    totals = {key: len(union_ids(each.ids for each in own)) for key, own in by_keys(losses).items()}
+    totals = {
+        key: len(record_ids.union(each.ids for each in own)) for key, own in by_keys(losses).items()
+    }
 
     def noted(loss: Loss) -> Loss:
         if loss.kind not in (LOST, EXPECTED):

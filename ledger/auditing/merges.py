@@ -7,6 +7,7 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.flags import flags_of, with_flags
 from ledger.auditing.ids import Ids
@@ -48,7 +49,7 @@ def merges(attribution: Attribution, node: Node) -> Iterator[tuple[str, str, Ids
     rows = rows.join(conflicts, _KEY, "left_semi").select(ID, *names, first)
     differs = [~F.col(name).eqNullSafe(F.col(_FIRST)[name]) for name in names]
     flags = flags_of(with_flags(rows, F.col(ID), [*differs, ~reduce(Column.__or__, differs)]))
-    merged = np.setdiff1d(flags.records, flags.having(len(others)))
+    merged = record_ids.difference(flags.records, flags.having(len(others)))
     different = [
         text_of(each, catalyst)
         for at, each in enumerate(others)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -102,10 +102,8 @@ class OutputLeaf:
         return tuple(sorted({route.source for each in self.outputs for route in each.routes}))
 
     def ids_of(self, source: int) -> Ids:
-        every = [output.arrived for output in self.outputs]
-        ids: Ids = np.unique(np.concatenate(every)) if every else NO_IDS
-        of_source: Ids = ids[record_ids.sources_of(ids) == source]
-        return of_source
+        ids = record_ids.union(output.arrived for output in self.outputs)
+        return cast(Ids, ids[record_ids.sources_of(ids) == source])
 
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]

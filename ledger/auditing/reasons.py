@@ -117,7 +117,7 @@ class Reasons:
         text = " AND ".join(text_of(part, self._catalyst) for part in condition.subqueries)
         of_null = LossCause(F.lit(True), f"condition NULL: {text}", False)
         of_false = LossCause(F.lit(True), f"condition false: {text}", True)
-        others = np.setdiff1d(lost.ids, with_null)
+        others = record_ids.difference(lost.ids, with_null)
         return [
             *self._sorted_into(replace(lost, ids=with_null), null, of_null),
             *self._sorted_into(replace(lost, ids=others), false, of_false),
@@ -147,7 +147,9 @@ class Reasons:
         if rows is None:
             return NO_IDS
         sums = rows.groupBy(ID).agg(F.sum(_REASON).alias(_REASON))
-        return np.intersect1d(column_of(sums.where(F.col(_REASON) > 0).select(ID)), lost.ids)
+        return record_ids.intersection(
+            column_of(sums.where(F.col(_REASON) > 0).select(ID)), lost.ids
+        )
 
     def _join(self, lost: Lost) -> list[Reason]:
         kind = join_type(lost.node)
@@ -189,7 +191,7 @@ class Reasons:
             if rows is None:
                 return NO_IDS
             rows = rows.where(F.col(_REASON).isNotNull()).select(ID).distinct()
-            return np.intersect1d(column_of(rows), values)
+            return record_ids.intersection(column_of(rows), values)
 
         return having
 
@@ -220,7 +222,7 @@ class Reasons:
             ids = np.sort(values[numbers == position])
             if at == len(causes):
                 # A record that no row has when the operation is computed again is here as well.
-                ids = np.union1d(ids, np.setdiff1d(lost.ids, values))
+                ids = record_ids.union([ids, record_ids.difference(lost.ids, values)])
             reasons.append(Reason(every[at].text, every[at].is_intended, ids))
         return [reason for reason in reasons if len(reason.ids)]
 
@@ -246,10 +248,10 @@ class Reasons:
         """
         below = self._attribution.sources_below(child)
         frames: list[DataFrame] = []
-        for number in map(int, np.unique(record_ids.sources_of(values))):
+        for number, own in record_ids.by_source(values):
             if number not in below:
                 continue
-            records = self._attribution.records(values[record_ids.sources_of(values) == number])
+            records = self._attribution.records(own)
             only = {number: records} if self._attribution.is_row_wise(child, number) else {}
             frame, hidden = self._attribution.carried(child, only)
             frames += [restricted(rows, records) for rows in selected(frame, hidden)]
@@ -267,5 +269,7 @@ def _split(
             continue
         ids = chosen_of(reason.ids)
         split.append(Reason(text, False, ids))
-        split.append(Reason(reason.text, reason.is_intended, np.setdiff1d(reason.ids, ids)))
+        split.append(
+            Reason(reason.text, reason.is_intended, record_ids.difference(reason.ids, ids))
+        )
     return [reason for reason in split if len(reason.ids)]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -68,13 +67,11 @@ def remarks(attributions: Iterable[Attribution]) -> list[Remark]:
         for node in _suspects(attribution, new):
             kind, rule = _RULES[simple_name(node)]
             for operation, text, values in rule(attribution, node):
-                numbers = record_ids.sources_of(values)
-                for number in map(int, np.unique(numbers)):
+                for number, own in record_ids.by_source(values):
                     source, place = attribution.sources.sources[number], attribution.place(node)
-                    own = values[numbers == number]
                     key = kind, number, operation, place, text
                     if key in by_text:  # A source may be on both sides of a join.
-                        own = np.union1d(own, by_text[key].ids)
+                        own = record_ids.union([own, by_text[key].ids])
                     by_text[key] = Remark(kind, source, operation, place, text, own)
     return sorted(by_text.values(), key=lambda remark: -remark.records)
 

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ledger.auditing import ids as record_ids
 from ledger.auditing.data import (
     VERSION,
     graph_data,
@@ -31,7 +32,6 @@ from ledger.auditing.losses import (
     SourceResult,
     by_keys,
     matched,
-    union_ids,
 )
 from ledger.auditing.remarks import Remark
 from ledger.auditing.sources import ID, Sources
@@ -137,7 +137,7 @@ class AuditReport:
         """
         entries = []
         for key, losses in by_keys(self.losses).items():
-            records = len(union_ids(loss.ids for loss in losses))
+            records = len(record_ids.union(loss.ids for loss in losses))
             entry = losses[0].expected or ExpectedLoss(*key, at_most=records)
             entries.append(replace(entry, at_most=max(entry.at_most, records)))
         write_expected(path, entries)
@@ -198,7 +198,7 @@ class AuditReport:
             wanted.setdefault(loss.source.number, []).append(loss)
         values = {}
         for losses in wanted.values():
-            ids = union_ids(loss.ids[:MAX_EXAMPLES] for loss in losses)
+            ids = record_ids.union(loss.ids[:MAX_EXAMPLES] for loss in losses)
             for record, *row in losses[0].source.rows(self._ids_frame(ids)).collect():
                 values[int(record)] = tuple(row)
         return values

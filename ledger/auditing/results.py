@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-import numpy as np
-
 from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, Lost, condition_of
 from ledger.auditing.graph import graph_of
 from ledger.auditing.ids import Ids
-from ledger.auditing.losses import Loss, OutputResult, SourceResult, union_ids
+from ledger.auditing.losses import Loss, OutputResult, SourceResult
 from ledger.auditing.operations import operation
 from ledger.auditing.outputs import AuditOutput
 from ledger.auditing.reasons import Reason, Reasons
@@ -42,8 +40,8 @@ def judged(
     notes: dict[int, str] = {}
     for source in sources.sources:
         own = _ends_of(source, ends)
-        arrived = union_ids(output.arrived for output in own)
-        lost[source.number] = np.setdiff1d(source.all_ids, arrived, assume_unique=True)
+        arrived = record_ids.union(output.arrived for output in own)
+        lost[source.number] = record_ids.difference(source.all_ids, arrived)
         of_each = [_note(source, output) for output in own]
         notes[source.number] = of_each[0] if of_each and all(of_each) else ""
     unknown = {
@@ -128,24 +126,23 @@ def _losses(
     reasons = Reasons(output.attribution)
     for each in output.attribution.losses(missing_on(output.routes, output.arrived)):
         for reason in _reasons(reasons, each):
-            numbers = record_ids.sources_of(reason.ids)
-            for number in map(int, np.unique(numbers)):
+            for number, own in record_ids.by_source(reason.ids):
                 source = sources.sources[number]
                 note = _note(source, output)
-                ids = record_ids.records_of(reason.ids[numbers == number])
+                ids = record_ids.records_of(own)
                 loss = Loss(
                     source=source,
                     operation=operation(each.node),
                     place=each.place,
                     reason=reason.text,
                     is_intended=reason.is_intended or bool(note),
-                    ids=np.intersect1d(ids, lost[number], assume_unique=True),
+                    ids=record_ids.intersection(ids, lost[number]),
                     note=note,
                     is_repeatable=each.is_repeatable,
                     outputs=(output.name,),
                     at=(output.attribution.catalyst.identity(each.node), each.side),
                 )
-                elsewhere = np.setdiff1d(ids, lost[number], assume_unique=True)
+                elsewhere = record_ids.difference(ids, lost[number])
                 yield replace(loss, has_arrived=bool(unknown[number]))
                 yield replace(loss, ids=elsewhere, has_arrived=True)
 
@@ -154,7 +151,7 @@ def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) ->
     """Yield the losses of an output that a later write replaced, or that was dropped."""
     if output.replaced_at:
         for source in sources.sources:
-            ids = np.intersect1d(output.arrived, lost[source.number], assume_unique=True)
+            ids = record_ids.intersection(output.arrived, lost[source.number])
             operation, verb = "overwrite", "replaced"
             if output.is_dropped:
                 operation, verb = "DROP TABLE", "dropped"
@@ -190,6 +187,6 @@ def _merged(losses: Sequence[Loss]) -> list[Loss]:
         other = merged.get(loss.identity)
         if other is not None:
             outputs = tuple(dict.fromkeys((*other.outputs, *loss.outputs)))
-            loss = replace(loss, ids=np.union1d(other.ids, loss.ids), outputs=outputs)
+            loss = replace(loss, ids=record_ids.union([other.ids, loss.ids]), outputs=outputs)
         merged[loss.identity] = loss
     return sorted(merged.values(), key=lambda loss: -loss.records)

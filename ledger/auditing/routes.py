@@ -79,10 +79,10 @@ def missing_on(routes: Sequence[Route], arrived: Ids) -> dict[int, Ids]:
     missing: dict[int, list[Ids]] = {}
     for route in routes:
         entered = route.leaf.ids_of(route.source)
-        lost = np.setdiff1d(entered, arrived, assume_unique=True)
+        lost = record_ids.difference(entered, arrived)
         ids = record_ids.at_occurrence(lost, route.occurrence)
         missing.setdefault(route.source, []).append(ids)
-    return {source: np.unique(np.concatenate(ids)) for source, ids in missing.items()}
+    return {source: record_ids.union(ids) for source, ids in missing.items()}
 
 
 def sources_in(attribution: Attribution, node: Node) -> set[int]:

@@ -247,7 +247,7 @@ def ids_in(folder: Path, column: str) -> Ids:
     values = pq.read_table(folder, columns=[column], partitioning=None).column(0)
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)
-    return np.unique(values.to_numpy())
+    return ids.distinct(values.to_numpy())
 
 
 def column_of(frame: DataFrame) -> Ids:

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from ledger.auditing import ids as record_ids
 from ledger.auditing.graph import OPERATION, OUTPUT, SOURCE, GraphEdge, GraphNode, JobGraph
 from ledger.auditing.ids import Ids, first_id
-from ledger.auditing.losses import Loss, OutputResult, SourceResult, union_ids
+from ledger.auditing.losses import Loss, OutputResult, SourceResult
 from ledger.auditing.remarks import Remark
 from ledger.auditing.report import AuditReport
 from ledger.auditing.sources import AuditSource, Sources
@@ -64,7 +65,9 @@ def report(
     results = [
         SourceResult.of(
             each,
-            union_ids(own.ids for own in losses if own.source is each and not own.has_arrived),
+            record_ids.union(
+                own.ids for own in losses if own.source is each and not own.has_arrived
+            ),
             losses,
             "",
         )
