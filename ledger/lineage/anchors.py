@@ -68,6 +68,9 @@ class Form(Protocol):
     def of_one(self, record_id: Column) -> list[Column]:
         """Return the columns of a row of one record; its id may be NULL."""
 
+    def of_two(self, left: Column, right: Column) -> list[Column]:
+        """Return the columns of a row of two records; both ids may be NULL, or one record's."""
+
     def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
         """Return the columns of a row that has the records of several parts, each in this form."""
 
@@ -93,6 +96,13 @@ class Lists:
 
     def of_one(self, record_id: Column) -> list[Column]:
         return [F.when(record_id.isNotNull(), F.array(record_id))]
+
+    def of_two(self, left: Column, right: Column) -> list[Column]:
+        # For each row of a join; array_distinct makes a hash set for each.
+        of_left, of_right = F.array(left), F.array(right)
+        several = F.when(left.isNull() & right.isNull(), _no_ids())
+        several = several.when(right.isNull() | (left == right), of_left)
+        return [several.when(left.isNull(), of_right).otherwise(F.array(left, right))]
 
     def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
         return [F.array_distinct(F.concat(*(F.coalesce(ids, _no_ids()) for (ids,) in parts)))]
@@ -129,6 +139,9 @@ class Numbers:
             F.when(some, value.cast("bigint")).otherwise(F.lit(0).cast("bigint"))
             for value in (F.lit(1), hashed, low)
         ]
+
+    def of_two(self, left: Column, right: Column) -> list[Column]:
+        return self.merged([self.of_one(left), self.of_one(right)])
 
     def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
         counts, xors, sums = zip(*map(_zeroed, parts), strict=True)

@@ -174,6 +174,9 @@ class Carrier:
         """The columns of a row, in the form of several records."""
         if anchors is None:
             return self.form.none()
+        if len(anchors.parts) == 2 and all(part.is_id for part in anchors.parts):
+            left, right = map(self.catalyst.column, anchors.attributes)
+            return self.form.of_two(left, right)
         parts = [self._in_form(part) for part in anchors.parts]
         return parts[0] if len(parts) == 1 else self.form.merged(parts)
 
