@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ledger.auditing import ids as record_ids
@@ -28,9 +29,14 @@ from ledger.lineage.carrier import Carried, Carrier
 from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
-_NODE = "__ackledger_node"
+_AT, _RECORD = "__ackledger_at", "__ackledger_record"
+_GROUPS = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+MAX_GROUPS = 1024
 # Errors of Spark on the values of rows. Of an Arrow result py4j does not translate them.
 EXECUTION_ERRORS = (PySparkException, Py4JError)
+
+# The ids of a source that were looked for in the rows of a node, and those that its rows have.
+Presence: TypeAlias = dict[tuple[int, ...], tuple[Ids, Ids]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class Attribution:
     notes: list[str] = field(default_factory=list)
     _occurrences: dict[int, tuple[int, Leaf]] = field(default_factory=dict)
     _random: dict[int, bool] = field(default_factory=dict)
+    _below: dict[int, list[tuple[Leaf, Node]]] = field(default_factory=dict)
 
     def _carrier(self, only: Mapping[int, DataFrame]) -> Carrier:
         def input_of(node: Node) -> Carried | None:
@@ -124,23 +131,24 @@ class Attribution:
         """Return the distinct ids in the rows of the output."""
         if not self.sources_below(self.plan):
             return NO_IDS
-        return column_of(self.arrived(self.plan, {}))
+        return column_of(self.arrived(self.plan, {}).distinct())
 
     def arrived(self, node: Node, only: Mapping[int, DataFrame]) -> DataFrame:
-        """Return the distinct ids in the rows of a node, as ``ID``. A source is below it."""
+        """Return the ids in each row of a node, as ``ID``. A source is below it."""
         frame, ids = self.carried(node, only)
-        return frame.select(F.explode(ids).alias(ID)).distinct()
+        return frame.select(F.explode(ids).alias(ID))
 
-    def losses(self, missing: Mapping[int, Ids]) -> list[Lost]:
+    def losses(self, missing: Mapping[int, Ids], presence: Presence) -> list[Lost]:
         """Return where missing records were lost, from the leaves upwards.
 
         ``missing``: by the number of the source, ids with the occurrence that is followed.
+        ``presence``: grows by what is learnt of each node, for outputs that have it in common.
         """
         missing = {source: values for source, values in missing.items() if len(values)}
         if not missing:
             return []
         losing = [node for node in self.nodes(self.plan) if losing_sides(node)]
-        present = self._present(losing, missing)
+        present = self._present(losing, missing, presence)
         losses: list[Lost] = []
         self._walk(self.plan, missing, present, losses)
         return losses
@@ -196,60 +204,90 @@ class Attribution:
         children = self.catalyst.children(node)
         return children[:1] if is_consulting(node) else children
 
-    def _present(self, nodes: Sequence[Node], missing: Mapping[int, Ids]) -> dict[int, Ids]:
+    def _present(
+        self, nodes: Sequence[Node], missing: Mapping[int, Ids], presence: Presence
+    ) -> dict[int, Ids]:
         """Return, for each node, which of the missing ids its rows have."""
-        branches: list[tuple[int, DataFrame]] = []
-        for at, node in enumerate(nodes):
-            below = self.sources_below(node)
-            for source in sorted(set(missing) & set(below)):
-                records = self.records(missing[source])
-                only = {source: records} if self.is_row_wise(node, source) else {}
-                rows = restricted(self.arrived(node, only), records)
-                branches.append((at, rows.select(F.lit(at).alias(_NODE), ID)))
-        if not branches:
-            return {}
-        failing: set[int] = set()
-        try:
-            numbers, values = _numbered([frame for _, frame in branches])
-        except EXECUTION_ERRORS:
-            each = {at: self._numbered_alone(nodes[at], frame) for at, frame in branches}
-            failing = {at for at, pair in each.items() if pair is None}
-            pairs = [pair for pair in each.values() if pair is not None] or [(NO_IDS, NO_IDS)]
-            numbers, values = map(np.concatenate, zip(*pairs, strict=True))
-        wanted = np.concatenate(list(missing.values()))
-        is_wanted = np.isin(values, wanted)
-        values, numbers = values[is_wanted], numbers[is_wanted]
+        keys = {
+            (at, source): (source, *self.key(node))
+            for at, node in enumerate(nodes)
+            for source in sorted(set(missing) & set(self.sources_below(node)))
+        }
+        asked = [
+            (at, source)
+            for (at, source), key in keys.items()
+            if key not in presence or len(record_ids.difference(missing[source], presence[key][0]))
+        ]
+        branches = []
+        for at, source in asked:
+            only, restricted = self.restriction(nodes[at], source, missing[source])
+            branches.append(restricted(self.arrived(nodes[at], only)))
+        ids_of_each = self._ids_in(branches, [nodes[at] for at, _ in asked])
+        for each, ids in zip(asked, ids_of_each, strict=True):
+            if ids is not None:
+                presence[keys[each]] = missing[each[1]], ids
+        failing = {at for (at, _), ids in zip(asked, ids_of_each, strict=True) if ids is None}
         return {
-            self.catalyst.identity(node): np.sort(values[numbers == at])
+            self.catalyst.identity(node): record_ids.union(
+                record_ids.intersection(presence[key][1], missing[source])
+                for (other, source), key in keys.items()
+                if other == at
+            )
             for at, node in enumerate(nodes)
             if at not in failing
         }
 
-    def _numbered_alone(self, node: Node, rows: DataFrame) -> tuple[Ids, Ids] | None:
-        """The numbers and ids of one node; None: they cannot be computed, which is noted.
+    def _ids_in(self, branches: Sequence[DataFrame], nodes: Sequence[Node]) -> list[Ids | None]:
+        """The ids in each of some frames, in one Spark job; None: it cannot be computed.
 
         Rows that a later operation drops are computed here, and Spark may fail on their values.
         """
         try:
-            return _numbered([rows])
+            return [*_ids_of_each(branches)]
         except EXECUTION_ERRORS as error:
+            if len(branches) > 1:
+                pairs = zip(branches, nodes, strict=True)
+                return [self._ids_in([rows], [node])[0] for rows, node in pairs]
             self.notes.append(
-                f"{operation(node)} at {self.place(node)} fails on rows that the job does not "
-                f"compute ({condition_of(error)}): what it lost is listed at a later operation"
+                f"{operation(nodes[0])} at {self.place(nodes[0])} fails on rows that the job does "
+                f"not compute ({condition_of(error)}): what it lost is listed at a later operation"
             )
-            return None
+            return [None]
 
-    def records(self, values: Ids) -> DataFrame:
-        """Return the records of ids as a frame, without their occurrence."""
-        return self.sources.frame_of(record_ids.records_of(values))
+    def key(self, node: Node) -> tuple[int, ...]:
+        """Return what identifies a node and the ids in its rows among several outputs."""
+        occurrences = (self.occurrence(leaf, each) for leaf, each in self._leaves(node))
+        return (self.catalyst.identity(node), *occurrences)
+
+    def restriction(
+        self, node: Node, source: int, values: Ids
+    ) -> tuple[dict[int, DataFrame], Callable[[DataFrame], DataFrame]]:
+        """Return to what a source may be restricted below a node to find ids in the node's rows,
+        and a function that restricts rows of ids to about these.
+        """
+        records = record_ids.records_of(values)
+        if self.is_row_wise(node, source):
+            bits = record_ids.ROW_BITS + record_ids.OCCURRENCE_BITS
+            of_source = F.shiftright(ID, bits) == source
+            part = self.sources.part_of(self.sources.sources[source], records)
+            return {source: part}, lambda rows: rows.where(of_source)
+        record = F.col(ID).bitwiseAND(F.lit(~record_ids.OCCURRENCE_MASK))
+        wanted = F.broadcast(self.sources.frame_of(records).withColumnRenamed(ID, _RECORD))
+        return {}, lambda rows: rows.join(wanted, record == F.col(_RECORD), "left_semi")
 
     def sources_below(self, node: Node) -> list[int]:
         """Return the numbers of the sources whose rows reach a node, one for each occurrence."""
-        children = self._followed(node)
-        if not children:
-            leaf = self.sources.leaf_of(node)
-            return [] if leaf is None else list(leaf.numbers)
-        return [number for child in children for number in self.sources_below(child)]
+        return [number for leaf, _ in self._leaves(node) for number in leaf.numbers]
+
+    def _leaves(self, node: Node) -> list[tuple[Leaf, Node]]:
+        """The leaves below a node whose records are followed, and whose rows reach it."""
+        identity = self.catalyst.identity(node)
+        if identity not in self._below:
+            children = self._followed(node)
+            leaf = None if children else self.sources.leaf_of(node)
+            of_children = [each for child in children for each in self._leaves(child)]
+            self._below[identity] = of_children if leaf is None else [(leaf, node)]
+        return self._below[identity]
 
     def is_row_wise(self, node: Node, source: int) -> bool:
         """Return whether each row of a source reaches a node by itself, so that the others may be
@@ -276,11 +314,31 @@ class Attribution:
         return all(self.is_row_wise(child, source) for child in with_source)
 
 
-def _numbered(frames: Sequence[DataFrame]) -> tuple[Ids, Ids]:
-    """Numbers of nodes and the ids in their rows, without doubles."""
-    table = reduce(DataFrame.union, frames).distinct().toArrow()
+@contextmanager
+def groups_in_memory(spark: SparkSession) -> Iterator[None]:
+    """Have more groups collect their ids without a sort in the block, unless the job says how many.
+
+    The sort, which Spark begins with its 129th group, costs as much as the rest of the group.
+    """
+    is_default = spark.conf.get(_GROUPS, None) is None
+    if is_default:
+        spark.conf.set(_GROUPS, MAX_GROUPS)
+    try:
+        yield
+    finally:
+        if is_default:
+            spark.conf.unset(_GROUPS)
+
+
+def _ids_of_each(frames: Sequence[DataFrame]) -> Iterator[Ids]:
+    """Yield the ids in each of some frames, without doubles."""
+    if not frames:
+        return
+    numbered = [rows.select(F.lit(at).alias(_AT), ID) for at, rows in enumerate(frames)]
+    table = reduce(DataFrame.union, numbered).distinct().toArrow()
     numbers, values = (np.asarray(table.column(at).to_numpy()) for at in (0, 1))
-    return numbers, values
+    for at in range(len(frames)):
+        yield values[numbers == at]
 
 
 def condition_of(error: Exception) -> str:
@@ -292,10 +350,3 @@ def condition_of(error: Exception) -> str:
 def is_of_one(leaf: Leaf, other: Leaf) -> bool:
     """Return whether two leaves have records of one source."""
     return not set(leaf.numbers).isdisjoint(other.numbers)
-
-
-def restricted(rows: DataFrame, records: DataFrame) -> DataFrame:
-    """Return ids of some records, at any occurrence."""
-    record = F.col(ID).bitwiseAND(F.lit(~(record_ids.OCCURRENCE_MASK)))
-    wanted = records.withColumnRenamed(ID, "__ackledger_record")
-    return rows.join(F.broadcast(wanted), record == F.col("__ackledger_record"), "left_semi")

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ledger.auditing import ids as record_ids
-from ledger.auditing.attribution import Attribution, Lost, restricted
+from ledger.auditing.attribution import Attribution, Lost
 from ledger.auditing.conditions import Condition, Conjunct, negated
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.join_keys import join_keys
@@ -251,10 +251,9 @@ class Reasons:
         for number, own in record_ids.by_source(values):
             if number not in below:
                 continue
-            records = self._attribution.records(own)
-            only = {number: records} if self._attribution.is_row_wise(child, number) else {}
+            only, restricted = self._attribution.restriction(child, number, own)
             frame, hidden = self._attribution.carried(child, only)
-            frames += [restricted(rows, records) for rows in selected(frame, hidden)]
+            frames += map(restricted, selected(frame, hidden))
         return reduce(DataFrame.union, frames) if frames else None
 
 

@@ -1,11 +1,11 @@
 """Judge the records of all sources by the outputs that they have reached."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ledger.auditing import ids as record_ids
-from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, Lost, condition_of
+from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, Lost, Presence, condition_of
 from ledger.auditing.graph import graph_of
 from ledger.auditing.ids import Ids
 from ledger.auditing.losses import Loss, OutputResult, SourceResult
@@ -49,11 +49,12 @@ def judged(
         for source in sources.sources
     }
     losses: list[Loss] = []
+    answers = _Answers()
     read = _read_again(outputs)
     for output in outputs:
         if output.attribution is not None:
             on_output(output.name)
-            losses += _losses(sources, output, lost, unknown)
+            losses += _losses(sources, output, lost, unknown, answers)
             if id(output) not in read:  # its records are lost where they were read
                 losses += _replaced(sources, output, lost)
     graph = graph_of(sources, outputs, losses)
@@ -117,15 +118,19 @@ def _unknown(source: AuditSource, ends: Sequence[AuditOutput]) -> str:
 
 
 def _losses(
-    sources: Sources, output: AuditOutput, lost: Mapping[int, Ids], unknown: Mapping[int, str]
+    sources: Sources,
+    output: AuditOutput,
+    lost: Mapping[int, Ids],
+    unknown: Mapping[int, str],
+    answers: "_Answers",
 ) -> Iterator[Loss]:
     """Yield the losses on the way to one output: of records that reach no final output, and of
     those that reach another one, or may do.
     """
     assert output.attribution is not None
-    reasons = Reasons(output.attribution)
-    for each in output.attribution.losses(missing_on(output.routes, output.arrived)):
-        for reason in _reasons(reasons, each):
+    missing = missing_on(output.routes, output.arrived)
+    for each in output.attribution.losses(missing, answers.presence):
+        for reason in answers.reasons_of(output.attribution, each):
             for number, own in record_ids.by_source(reason.ids):
                 source = sources.sources[number]
                 note = _note(source, output)
@@ -160,11 +165,26 @@ def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) ->
             yield Loss(source, operation, place, reason, False, ids, outputs=outputs)
 
 
-def _reasons(reasons: Reasons, lost: Lost) -> list[Reason]:
-    try:
-        return reasons.of(lost)
-    except EXECUTION_ERRORS as error:  # on values of rows that a later operation drops
-        return [Reason(f"reason not known: {condition_of(error)}", False, lost.ids)]
+@dataclass
+class _Answers:
+    """What was learnt of operations, for other outputs that have them in common."""
+
+    presence: Presence = field(default_factory=dict)
+    reasons: dict[tuple[int, ...], tuple[Ids, list[Reason]]] = field(default_factory=dict)
+
+    def reasons_of(self, attribution: Attribution, lost: Lost) -> list[Reason]:
+        """Return the reasons of one operation's losses."""
+        key = (lost.side, *attribution.key(lost.node))
+        if key not in self.reasons or len(record_ids.difference(lost.ids, self.reasons[key][0])):
+            try:
+                self.reasons[key] = lost.ids, Reasons(attribution).of(lost)
+            except EXECUTION_ERRORS as error:  # on values of rows that a later operation drops
+                return [Reason(f"reason not known: {condition_of(error)}", False, lost.ids)]
+        own = [
+            replace(reason, ids=record_ids.intersection(reason.ids, lost.ids))
+            for reason in self.reasons[key][1]
+        ]
+        return [reason for reason in own if len(reason.ids)]
 
 
 def _remarks(attributions: Sequence[Attribution]) -> list[Remark]:

@@ -24,6 +24,7 @@ from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 ID = "__ackledger_id"
+MAX_SURPLUS = 4  # times as many records may be read as are wanted
 _RELATIONS = {"DataSourceV2Relation": "table", "LogicalRelation": "relation"}
 
 
@@ -52,7 +53,7 @@ class Leaf(Protocol):
     ) -> Carried:
         """Return a plan with the attributes of a leaf and the ids of its records at an occurrence.
 
-        ``only``: for some sources the ids to which they may be restricted.
+        ``only``: for some sources a part of their copies that may be read instead of them.
         """
 
 
@@ -85,18 +86,14 @@ class AuditSource:
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
     ) -> Carried:
-        copied = catalyst.new_instance(catalyst.analyzed(self.copy))
+        copied = catalyst.new_instance(catalyst.analyzed(only.get(self.number, self.copy)))
         *columns, record_id = catalyst.output(copied)
-        base = copied
-        if self.number in only:
-            wanted = F.broadcast(only[self.number])
-            base = catalyst.analyzed(catalyst.frame(copied).join(wanted, ID, "left_semi"))
         visible = [
             catalyst.renamed(column, attribute)
             for column, attribute in zip(columns, catalyst.output(node), strict=False)
         ]
         at = catalyst.column(record_id) + F.lit(occurrence << ids.ROW_BITS)
-        plan, (attribute,) = catalyst.projected(base, visible, [at])
+        plan, (attribute,) = catalyst.projected(copied, visible, [at])
         return plan, Anchors.of_id(attribute)
 
     def rows(self, wanted: DataFrame) -> DataFrame:
@@ -113,6 +110,7 @@ class Sources:
     folder: Path
     sources: list[AuditSource] = field(default_factory=list)
     _by_relation: dict[int, Leaf] = field(default_factory=dict)
+    _parts: list[tuple[DataFrame, Ids, DataFrame]] = field(default_factory=list)
     _files: int = 0
     _references: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -148,7 +146,25 @@ class Sources:
         self._files += 1
         file = self.folder / f"ids-{self._files}.parquet"
         pq.write_table(pa.table({ID: pa.array(values, pa.int64())}), file)
-        return self.catalyst.spark.read.parquet(_local(file))
+        return self.catalyst.spark.read.schema(f"{ID} bigint").parquet(_local(file))
+
+    def part_of(self, source: AuditSource, wanted: Ids) -> DataFrame:
+        """Return records of a source, those of ids among them, in the columns of its copy.
+
+        They are in files of their own, so that each pass over them reads few others.
+        """
+        if len(wanted) == source.records:
+            return source.copy
+        for copy, stored, part in self._parts:
+            is_small = len(stored) <= MAX_SURPLUS * len(wanted)
+            if copy is source.copy and is_small and not len(ids.difference(wanted, stored)):
+                return part
+        rows = source.copy.join(F.broadcast(self.frame_of(wanted)), ID, "left_semi")
+        target = self._new_folder(source.number)
+        rows.select(source.copy.columns).write.parquet(_local(target))
+        part = self.catalyst.spark.read.schema(source.copy.schema).parquet(_local(target))
+        self._parts.append((source.copy, wanted, part))
+        return part
 
     def copied(self, name: str, frame: DataFrame, others: int = 0) -> AuditSource:
         """Copy the rows of a frame as a source. Raises InputError if they cannot be copied.
@@ -181,11 +197,14 @@ class Sources:
             source.copy = copy
         return is_same
 
+    def _new_folder(self, number: int) -> Path:
+        self._files += 1
+        return self.folder / f"source-{number}-{self._files}"
+
     def _copy(self, number: int, name: str, frame: DataFrame) -> tuple[DataFrame, Ids]:
         """Write the rows of a frame with ids. Returns them, and the ids, sorted."""
         first = ids.first_id(number)
-        self._files += 1
-        target = self.folder / f"source-{number}-{self._files}"
+        target = self._new_folder(number)
         written = Observation(f"audit copy {uuid4()}")
         numbered = frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).withColumn(
             ID, F.monotonically_increasing_id() + F.lit(first)
@@ -197,7 +216,7 @@ class Sources:
             raise InputError(
                 f"input {name!r} cannot be copied to Parquet: {error.getMessage()}. Cast the column"
             ) from error
-        all_ids = ids_in(target, ID)
+        all_ids = copied_ids(target)
         if len(all_ids) != _observed(written):
             raise InputError(
                 f"the copy of input {name!r} in {self.folder} has {len(all_ids):,} of "
@@ -238,6 +257,23 @@ def _observed(written: Observation) -> int:
 def _local(path: Path) -> str:
     """A local path for Spark, whose default file system may be another."""
     return f"file://{path.absolute()}"
+
+
+def copied_ids(folder: Path) -> Ids:
+    """The ids of a copy, sorted. Spark gives ids in a row, so most footers have all of them."""
+    ranges = []
+    for file in folder.glob("*.parquet"):
+        footer = pq.read_metadata(file)
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            columns = map(group.column, range(group.num_columns))
+            (column,) = [each for each in columns if each.path_in_schema == ID]
+            values = column.statistics
+            if values is None or not values.has_min_max:
+                return ids_in(folder, ID)
+            if values.max - values.min + 1 != group.num_rows:
+                return ids_in(folder, ID)
+            ranges.append(np.arange(values.min, values.max + 1))
+    return ids.union(ranges)
 
 
 def ids_in(folder: Path, column: str) -> Ids:

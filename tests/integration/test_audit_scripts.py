@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from ledger.auditing.attribution import Attribution
 from ledger.auditing.scripts.running import audit_script
 from ledger.errors import InputError
 from tests.support.audited_scripts import numbers, reasons, why
@@ -489,6 +490,28 @@ def test_operations_that_fail_without_later_ones(audited):
         "inner join at job.py:8 fails on rows that the job does not compute (DIVIDE_BY_ZERO): what "
         "it lost is listed at a later operation"
     ]
+
+
+def test_operations_of_several_outputs_are_computed_once(audited, monkeypatch):
+    """An output that is made of the rows of another one adds its own operations only."""
+    looked_at = []
+    arrived = Attribution.arrived
+
+    def watched(attribution, node, only):
+        looked_at.append(str(node.nodeName()))
+        return arrived(attribution, node, only)
+
+    monkeypatch.setattr(Attribution, "arrived", watched)
+    report = audited(
+        f"{JOINED}known.write.parquet('out/known')\n"
+        "known.groupBy('shop').count().write.parquet('out/totals')\n"
+        "known.where('length(order_id) > 9').write.parquet('out/some')\n"
+    )
+    assert looked_at == ["Filter", "Join", "Filter", "Join", "Filter"]
+    assert reasons(report) == LOST
+    outputs = {loss.reason: (loss.records, loss.outputs) for loss in report.losses}
+    assert outputs[UNKNOWN] == (2, ("out/known", "out/totals", "out/some"))
+    assert outputs["condition false: length(order_id) > 9"] == (6, ("out/some",))
 
 
 def test_staging_is_published(audited):

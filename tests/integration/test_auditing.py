@@ -720,6 +720,26 @@ def test_two_equal_filters_have_their_own_lines(spark):
     assert lines[1] == lines[0] + 1
 
 
+def test_a_join_of_two_inputs_below_one_that_fails(spark):
+    """If the operations are computed one by one, each has the records of all of its inputs."""
+
+    def shares(orders: DataFrame, shops: DataFrame) -> DataFrame:
+        share = F.expr("CAST(100 / (CAST(cents AS INT) - 10) AS BIGINT)")
+        joined = orders.join(shops, "shop").withColumn("n", share)
+        return joined.join(spark.range(200).toDF("n"), "n").where("cents <> '10'")
+
+    rows = [("a", "s1", "20"), ("b", "s1", "10"), ("c", "s9", "20")]
+    shops = spark.createDataFrame([("s1",), ("s2",)], "shop string")
+    report = audit(
+        shares, spark.createDataFrame(rows, "id string, shop string, cents string"), shops
+    )
+    assert [(loss.source.name, loss.operation, loss.reason) for loss in report.losses] == [
+        ("orders", "inner join", "no partner for shop"),
+        ("shops", "inner join", "no partner for shop"),
+        ("orders", "filter", "reason not known: DIVIDE_BY_ZERO"),
+    ]
+
+
 def test_an_input_that_is_only_consulted(spark):
     """An audit of inputs that have no row of their own says so."""
     report = audit(

@@ -9,7 +9,7 @@ from threading import RLock
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
 
-from ledger.auditing.attribution import Attribution
+from ledger.auditing.attribution import Attribution, groups_in_memory
 from ledger.auditing.ids import NO_IDS
 from ledger.auditing.losses import OutputResult
 from ledger.auditing.outputs import HIDDEN, OutputLeaf, ids_on_main_routes
@@ -79,7 +79,8 @@ class JobAudit:
             rows = frame if carried is None else carried
             hidden = [] if carried is None else [HIDDEN]
             numbered = [f"c{at}" for at in range(len(destination.columns))]
-            rows.toDF(*numbered, *hidden).write.parquet(f"file://{copy}")
+            with groups_in_memory(frame.sparkSession):
+                rows.toDF(*numbered, *hidden).write.parquet(f"file://{copy}")
             self.written.outputs.append(output)
             if carried is not None:
                 output.arrived = ids_in(copy, HIDDEN)
