@@ -167,7 +167,7 @@ def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) ->
 
 @dataclass
 class _Answers:
-    """What was learnt of operations, for other outputs that have them in common."""
+    """Findings on operations, kept for other outputs that have the operations in common."""
 
     presence: Presence = field(default_factory=dict)
     reasons: dict[tuple[int, ...], tuple[Ids, list[Reason]]] = field(default_factory=dict)

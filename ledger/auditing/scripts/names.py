@@ -165,7 +165,7 @@ def _names(catalyst: Catalyst, expression: Expression) -> list[str]:
 
 
 def _span(node: Node | Expression) -> tuple[int, int]:
-    """Where a node begins and ends in the text that was parsed."""
+    """Return the begin and the end of a node in the text that was parsed; 0 and 0 if unknown."""
     origin = node.origin()
     if origin.startIndex().isEmpty():
         return 0, 0

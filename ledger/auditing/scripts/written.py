@@ -210,8 +210,8 @@ def full_path(path: str) -> str:
 
 
 def _place(spark: Any, path: str, key: str) -> str | None:
-    """Where a path is: ``_ABOVE`` an output, at it (empty), or in its folder (the rest of the
-    path); None: elsewhere. There may be wildcards in it.
+    """Return the place of a path relative to an output: ``_ABOVE`` it, at it (empty), or in its
+    folder (the rest of the path); None: elsewhere. The path may have wildcards.
     """
     wanted, names = path.split("/"), key.split("/")
     if not all(_matches(spark, part, name) for part, name in zip(wanted, names, strict=False)):
